@@ -1,0 +1,5 @@
+//! The agent as a binary of its own, so that the tests can start it and kill it without the rest of ash.
+
+fn main() {
+    std::process::exit(ash_agent::main(std::env::args_os().skip(1).collect()));
+}

@@ -1,0 +1,51 @@
+//! The word "stop" for one turn. A file descriptor, so that whoever waits for pipes or sockets can wait for it too.
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Once said it stays said: the eventfd is never read, so it stays readable.
+#[derive(Clone)]
+pub(crate) struct Cancel(Arc<OwnedFd>);
+
+impl Cancel {
+    pub(crate) fn new() -> io::Result<Cancel> {
+        Ok(Cancel(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
+    }
+
+    pub(crate) fn cancel(&self) {
+        // Fails only when the counter is full, which means that it was said already.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.within(Duration::ZERO)
+    }
+
+    /// Waits for that long; true as soon as the turn is cancelled.
+    pub(crate) fn within(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        loop {
+            let left = timespec(until.saturating_duration_since(Instant::now()));
+            match poll(&mut [PollFd::new(&*self.0, PollFlags::IN)], Some(&left)) {
+                Ok(ready) => return ready > 0,
+                Err(rustix::io::Errno::INTR) => {}
+                // Cannot happen with a descriptor we own; to stop beats to never stop.
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
+impl AsFd for Cancel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+pub(crate) fn timespec(time: Duration) -> Timespec {
+    let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+    Timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos().into() }
+}

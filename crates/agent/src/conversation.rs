@@ -1,0 +1,312 @@
+//! What was said and done, as facts in the order of the transcript, and the turns that they add up to.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One line of the transcript.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    #[serde(flatten)]
+    pub(crate) fact: Fact,
+    pub(crate) uuid: String,
+    pub(crate) turn: String,
+    /// Milliseconds since 1970.
+    pub(crate) at: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Fact {
+    User {
+        message: UserMessage,
+    },
+    Assistant {
+        message: AssistantMessage,
+    },
+    ToolResult(ToolResult),
+    Result(Ending),
+    /// Ends a turn as a result does. What was already streamed is kept, since the user saw it.
+    Interrupted {
+        #[serde(flatten)]
+        ending: Ending,
+        partial: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct UserMessage {
+    pub(crate) role: User,
+    pub(crate) content: Content,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum User {
+    #[default]
+    User,
+}
+
+/// A prompt as the client wrote it; blocks that we do not know are kept as they are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Content {
+    Text(String),
+    Blocks(Vec<Value>),
+}
+
+impl Content {
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Content::Text(text) => text.clone(),
+            Content::Blocks(blocks) => blocks.iter().filter_map(text_of).collect::<Vec<_>>().join("\n"),
+        }
+    }
+
+    /// How many blocks hold something else than text.
+    pub(crate) fn others(&self) -> usize {
+        match self {
+            Content::Text(_) => 0,
+            Content::Blocks(blocks) => blocks.iter().filter(|block| text_of(block).is_none()).count(),
+        }
+    }
+}
+
+fn text_of(block: &Value) -> Option<&str> {
+    if block.get("type")? == "text" { block.get("text")?.as_str() } else { None }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AssistantMessage {
+    pub(crate) id: String,
+    pub(crate) role: Assistant,
+    pub(crate) model: String,
+    pub(crate) content: Vec<Block>,
+    pub(crate) usage: Usage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Assistant {
+    #[default]
+    Assistant,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Block {
+    Text { text: String },
+    ToolUse(ToolUse),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ToolUse {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) input: Value,
+}
+
+impl AssistantMessage {
+    pub(crate) fn text(&self) -> String {
+        let texts = self.content.iter().filter_map(|block| match block {
+            Block::Text { text } => Some(text.as_str()),
+            Block::ToolUse(_) => None,
+        });
+        texts.collect()
+    }
+
+    pub(crate) fn calls(&self) -> impl Iterator<Item = &ToolUse> {
+        self.content.iter().filter_map(|block| match block {
+            Block::Text { .. } => None,
+            Block::ToolUse(call) => Some(call),
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ToolResult {
+    pub(crate) tool_use_id: String,
+    pub(crate) content: String,
+    pub(crate) is_error: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tool_use_result: Option<Ran>,
+}
+
+impl ToolResult {
+    /// For a call that was not seen through.
+    pub(crate) fn refused(tool_use_id: String, why: &str) -> ToolResult {
+        ToolResult { tool_use_id, content: why.to_owned(), is_error: true, tool_use_result: None }
+    }
+}
+
+/// What a command left behind, apart, for clients that show the streams each in its own way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ran {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    #[serde(rename = "exitCode")]
+    pub(crate) exit_code: i32,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ending {
+    pub(crate) subtype: Subtype,
+    pub(crate) is_error: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) terminal_reason: Option<Reason>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) errors: Vec<String>,
+    pub(crate) num_turns: usize,
+    pub(crate) usage: Usage,
+    pub(crate) duration_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Subtype {
+    Success,
+    ErrorDuringExecution,
+    ErrorMaxTurns,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reason {
+    AbortedStreaming,
+    AbortedTools,
+    ApiError,
+    MaxTurns,
+    TranscriptError,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Usage {
+    pub(crate) input_tokens: u64,
+    pub(crate) output_tokens: u64,
+    pub(crate) cache_creation_input_tokens: u64,
+    pub(crate) cache_read_input_tokens: u64,
+}
+
+impl std::iter::Sum for Usage {
+    fn sum<I: Iterator<Item = Usage>>(parts: I) -> Usage {
+        parts.fold(Usage::default(), |sum, part| Usage {
+            input_tokens: sum.input_tokens + part.input_tokens,
+            output_tokens: sum.output_tokens + part.output_tokens,
+            cache_creation_input_tokens: sum.cache_creation_input_tokens + part.cache_creation_input_tokens,
+            cache_read_input_tokens: sum.cache_read_input_tokens + part.cache_read_input_tokens,
+        })
+    }
+}
+
+/// A prompt and everything that came of it so far.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Turn {
+    pub(crate) uuid: String,
+    /// None if that line of the transcript was damaged.
+    pub(crate) prompt: Option<Content>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) ended: Option<Ended>,
+}
+
+/// One answer of the provider, and the results of the tools it called.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Step {
+    pub(crate) uuid: String,
+    pub(crate) message: AssistantMessage,
+    pub(crate) results: Vec<Shown<ToolResult>>,
+}
+
+/// Something with the uuid of its line, so that showing it again says the same.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Shown<T> {
+    pub(crate) uuid: String,
+    pub(crate) what: T,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Ended {
+    pub(crate) uuid: String,
+    pub(crate) ending: Ending,
+    pub(crate) partial: String,
+}
+
+impl Turn {
+    pub(crate) fn text(&self) -> String {
+        self.prompt.as_ref().map(Content::text).unwrap_or_default()
+    }
+
+    /// The step that called no tools: the provider's last word.
+    pub(crate) fn answer(&self) -> Option<&Step> {
+        self.steps.last().filter(|step| step.message.calls().next().is_none())
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        self.steps.iter().map(|step| step.message.usage).sum()
+    }
+
+    /// Calls without a recorded result. Whether they took effect nobody knows.
+    pub(crate) fn open_calls(&self) -> Vec<String> {
+        let calls = self.steps.iter().flat_map(|step| step.message.calls().map(move |call| (step, call)));
+        let open = calls.filter(|(step, call)| !step.results.iter().any(|r| r.what.tool_use_id == call.id));
+        open.map(|(_, call)| call.id.clone()).collect()
+    }
+
+    fn add(&mut self, uuid: String, fact: Fact) {
+        match fact {
+            Fact::User { message } => {
+                self.prompt.get_or_insert(message.content);
+            }
+            Fact::Assistant { message } => self.steps.push(Step { uuid, message, results: Vec::new() }),
+            Fact::ToolResult(result) => self.add_result(uuid, result),
+            Fact::Result(ending) => self.end(Ended { uuid, ending, partial: String::new() }),
+            Fact::Interrupted { ending, partial } => self.end(Ended { uuid, ending, partial }),
+        }
+    }
+
+    /// A result whose call was lost to damage is dropped: no provider accepts one without the other.
+    fn add_result(&mut self, uuid: String, what: ToolResult) {
+        let called = |step: &&mut Step| step.message.calls().any(|call| call.id == what.tool_use_id);
+        if let Some(step) = self.steps.iter_mut().find(called) {
+            step.results.push(Shown { uuid, what });
+        }
+    }
+
+    fn end(&mut self, ended: Ended) {
+        self.ended.get_or_insert(ended);
+    }
+}
+
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Conversation {
+    turns: Vec<Turn>,
+}
+
+impl Conversation {
+    pub(crate) fn add(&mut self, entry: Entry) {
+        let known = self.turns.iter().rposition(|turn| turn.uuid == entry.turn);
+        let index = known.unwrap_or_else(|| {
+            self.turns.push(Turn { uuid: entry.turn, prompt: None, steps: Vec::new(), ended: None });
+            self.turns.len() - 1
+        });
+        self.turns[index].add(entry.uuid, entry.fact);
+    }
+
+    pub(crate) fn turn(&self, uuid: &str) -> Option<&Turn> {
+        self.turns.iter().rfind(|turn| turn.uuid == uuid)
+    }
+
+    pub(crate) fn prompts(&self) -> usize {
+        self.turns.iter().filter(|turn| turn.prompt.is_some()).count()
+    }
+
+    /// A turn that is taken up again is the latest thing the user wants, whatever came in between.
+    pub(crate) fn bring_to_the_end(&mut self, uuid: &str) {
+        if let Some(index) = self.turns.iter().rposition(|turn| turn.uuid == uuid) {
+            let turn = self.turns.remove(index);
+            self.turns.push(turn);
+        }
+    }
+
+    pub(crate) fn turns(&self) -> &[Turn] {
+        &self.turns
+    }
+}

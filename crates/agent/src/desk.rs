@@ -1,0 +1,158 @@
+//! Where prompts wait. The first one starts a thread that works until none is left; an interrupt stops the
+//! turn that is running and no other.
+
+use crate::cancel::Cancel;
+use crate::conversation::Content;
+use crate::flags::Flags;
+use crate::out::Out;
+use crate::transcript::{self, Place, Resumed};
+use crate::turn::{Agent, Prompt};
+use crate::wire::{Answer, Hello, Line, Notice};
+use crate::{ids, provider};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+/// Nothing here recurses deeply, and there are thousands of us.
+const STACK: usize = 256 << 10;
+
+pub(crate) struct Desk {
+    room: Arc<Room>,
+    resumed: Option<Resumed>,
+    worker: Option<JoinHandle<()>>,
+}
+
+/// What both threads see.
+struct Room {
+    flags: Flags,
+    place: Place,
+    out: Out,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Some as long as a worker lives: whoever sets it starts one, whoever clears it was the last.
+    running: Option<Cancel>,
+    waiting: VecDeque<Prompt>,
+}
+
+impl Desk {
+    pub(crate) fn open(flags: Flags, folder: PathBuf) -> Result<Desk, transcript::Error> {
+        let place = Place::new(folder, &flags.session);
+        let resumed = place.prepare(flags.resume.as_deref())?;
+        let room = Room { flags, place, out: Out::default(), queue: Mutex::default() };
+        Ok(Desk { room: Arc::new(room), resumed, worker: None })
+    }
+
+    pub(crate) fn control(&self, request_id: &Value, subtype: &str) {
+        match subtype {
+            "initialize" => self.room.answer(Answer::Success { request_id, response: Some(self.hello()) }),
+            "interrupt" => {
+                let running = self.room.queue().running.clone();
+                // Answered first, so that the answer is never behind the end of the turn that it announces.
+                self.room.answer(Answer::Success { request_id, response: None });
+                running.inspect(Cancel::cancel);
+            }
+            _ => self
+                .room
+                .answer(Answer::Error { request_id, error: &format!("unsupported request {subtype:?}") }),
+        }
+    }
+
+    fn hello(&self) -> Hello<'_> {
+        Hello { agent: "builtin", version: env!("CARGO_PKG_VERSION"), resumed: self.resumed.as_ref() }
+    }
+
+    pub(crate) fn prompt(&mut self, uuid: Option<String>, content: Content) {
+        let prompt = Prompt { uuid: uuid.unwrap_or_else(ids::uuid), content };
+        let mut queue = self.room.queue();
+        if queue.running.is_some() {
+            queue.waiting.push_back(prompt);
+            return;
+        }
+        let cancel = self.room.new_cancel();
+        queue.running = Some(cancel.clone());
+        drop(queue);
+        self.worker = Some(self.start(prompt, cancel));
+    }
+
+    fn start(&self, prompt: Prompt, cancel: Cancel) -> JoinHandle<()> {
+        let room = self.room.clone();
+        let work = move || {
+            if catch_unwind(AssertUnwindSafe(|| room.work(prompt, cancel))).is_err() {
+                // Better gone and started again, with the transcript as it is, than silent for ever.
+                std::process::exit(101);
+            }
+        };
+        let started = Builder::new().name("turn".into()).stack_size(STACK).spawn(work);
+        started.unwrap_or_else(|error| self.room.die(&format!("cannot start a thread: {error}")))
+    }
+
+    pub(crate) fn complain(&self, error: &str) {
+        self.room.complain(error);
+    }
+
+    /// Everything that was asked for is done before we leave.
+    pub(crate) fn finish(self) {
+        if let Some(worker) = self.worker {
+            worker.join().expect("a worker that panics takes the process with it");
+        }
+    }
+}
+
+impl Room {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self, prompt: Prompt, cancel: Cancel) {
+        let (transcript, conversation) =
+            self.place.open().unwrap_or_else(|error| self.die(&error.to_string()));
+        let mut agent = Agent {
+            session: &self.flags.session,
+            system_prompt: self.flags.system_prompt.as_deref(),
+            out: &self.out,
+            provider: provider::named(self.flags.provider),
+            transcript,
+            conversation,
+        };
+        let mut next = Some((prompt, cancel));
+        while let Some((prompt, cancel)) = next {
+            agent.take(prompt, &cancel);
+            next = self.next();
+        }
+        drop(agent);
+        crate::return_memory();
+    }
+
+    fn next(&self) -> Option<(Prompt, Cancel)> {
+        let mut queue = self.queue();
+        queue.running = None;
+        let prompt = queue.waiting.pop_front()?;
+        let cancel = self.new_cancel();
+        queue.running = Some(cancel.clone());
+        Some((prompt, cancel))
+    }
+
+    fn new_cancel(&self) -> Cancel {
+        Cancel::new().unwrap_or_else(|error| self.die(&format!("cannot prepare a turn: {error}")))
+    }
+
+    fn answer(&self, response: Answer<'_>) {
+        self.out.say(&Line::ControlResponse { response });
+    }
+
+    fn complain(&self, error: &str) {
+        self.out.say(&Line::System(Notice::Error { session_id: &self.flags.session, error }));
+    }
+
+    /// For when no turn can run at all: the host sees why and may start us again.
+    fn die(&self, error: &str) -> ! {
+        self.complain(error);
+        std::process::exit(1)
+    }
+}

@@ -1,0 +1,85 @@
+//! The command line, checked once. Hand-written: an argument parser would cost more than the agent.
+
+use crate::ids;
+use std::ffi::OsString;
+
+#[derive(Debug, PartialEq)]
+pub(crate) struct Flags {
+    pub(crate) session: String,
+    pub(crate) resume: Option<String>,
+    pub(crate) provider: ProviderName,
+    pub(crate) system_prompt: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum ProviderName {
+    Offline,
+}
+
+impl Flags {
+    pub(crate) fn parse(args: Vec<OsString>) -> Result<Flags, String> {
+        let (mut session, mut resume, mut system_prompt) = (None, None, None);
+        let mut provider = ProviderName::Offline;
+        let mut args = args.into_iter();
+        while let Some(flag) = args.next() {
+            let flag = flag.to_string_lossy().into_owned();
+            let value = args.next().ok_or_else(|| format!("{flag} needs a value"))?;
+            let value = value.into_string().map_err(|_| format!("the value of {flag} is not UTF-8"))?;
+            match flag.as_str() {
+                "--session-id" => session = Some(file_name(value)?),
+                "--resume" => resume = Some(file_name(value)?),
+                "--system-prompt" => system_prompt = Some(value),
+                "--provider" => provider = named(&value)?,
+                // The offline provider has one model; the next provider takes its name from here.
+                "--model" => {}
+                _ => return Err(format!("unknown flag {flag}")),
+            }
+        }
+        let session = session.or_else(|| resume.clone()).unwrap_or_else(ids::uuid);
+        Ok(Flags { session, resume, provider, system_prompt })
+    }
+}
+
+fn named(provider: &str) -> Result<ProviderName, String> {
+    match provider {
+        "offline" => Ok(ProviderName::Offline),
+        _ => Err(format!("unknown provider {provider:?}; there is: offline")),
+    }
+}
+
+/// The id names a file, so it must not be able to name any other.
+fn file_name(id: String) -> Result<String, String> {
+    let plain = id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    if plain && (1..=64).contains(&id.len()) { Ok(id) } else { Err(format!("{id:?} is no session id")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Flags, String> {
+        Flags::parse(args.iter().map(OsString::from).collect())
+    }
+
+    #[test]
+    fn a_resumed_session_keeps_its_id_unless_told_otherwise() {
+        let flags = parse(&["--resume", "a-1"]).expect("valid");
+        assert_eq!((flags.session.as_str(), flags.resume.as_deref()), ("a-1", Some("a-1")));
+        let flags = parse(&["--resume", "a-1", "--session-id", "b-2"]).expect("valid");
+        assert_eq!((flags.session.as_str(), flags.resume.as_deref()), ("b-2", Some("a-1")));
+    }
+
+    #[test]
+    fn an_id_cannot_leave_the_folder_of_transcripts() {
+        for id in ["../x", "a/b", "", ".", "a.b"] {
+            assert!(parse(&["--session-id", id]).is_err(), "{id}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for args in [&["--what", "x"][..], &["--provider", "oracle"], &["--session-id"]] {
+            assert!(parse(args).is_err(), "{args:?}");
+        }
+    }
+}

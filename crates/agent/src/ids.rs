@@ -1,0 +1,56 @@
+//! Names for things: random ones for lines of the transcript, derived ones where a repetition must give the same.
+
+use std::fmt;
+
+/// FNV-1a. Nobody attacks these: they show whether two transcripts are the same and keep ids apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Digest(u64);
+
+impl Digest {
+    pub(crate) fn new() -> Digest {
+        Digest(0xcbf2_9ce4_8422_2325)
+    }
+
+    pub(crate) fn add(self, bytes: &[u8]) -> Digest {
+        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        Digest(bytes.iter().fold(self.0, step))
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A random UUID (version 4).
+pub(crate) fn uuid() -> String {
+    let mut bytes = [0u8; 16];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    debug_assert_eq!(filled, Ok(16), "up to 256 bytes come whole");
+    let number = u128::from_be_bytes(bytes);
+    let number = number & !(0xf << 76) | 0x4 << 76;
+    let number = number & !(0x3 << 62) | 0x2 << 62;
+    let hex = format!("{number:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_has_the_shape_of_version_four() {
+        let id = uuid();
+        let lengths: Vec<usize> = id.split('-').map(str::len).collect();
+        assert_eq!(lengths, [8, 4, 4, 4, 12]);
+        assert_eq!(&id[14..15], "4");
+        assert!("89ab".contains(&id[19..20]), "{id}");
+        assert_ne!(id, uuid());
+    }
+
+    #[test]
+    fn the_digest_is_fnv_1a() {
+        assert_eq!(Digest::new().add(b"foobar").to_string(), "85944171f73967e8");
+    }
+}

@@ -1,0 +1,60 @@
+//! The agent that ash brings along, run inside a sandbox as `ash builtin-agent`.
+//!
+//! It speaks Claude Code's stream-json on stdin and stdout. Thousands of it wait at the same time, so at rest
+//! it is one thread in a read, holding no conversation: the transcript on disk is the only memory.
+
+mod cancel;
+mod conversation;
+mod desk;
+mod flags;
+mod ids;
+mod inbox;
+mod out;
+mod provider;
+mod tools;
+mod transcript;
+mod turn;
+mod wire;
+
+use desk::Desk;
+use flags::Flags;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// Runs the agent until its input ends. The number is the exit code of the process.
+pub fn main(args: Vec<OsString>) -> i32 {
+    keep_memory_small();
+    let flags = match Flags::parse(args) {
+        Ok(flags) => flags,
+        Err(wrong) => return give_up(&wrong, 2),
+    };
+    let Some(home) = std::env::var_os("HOME") else { return give_up("HOME is not set", 2) };
+    let folder = Path::new(&home).join(".ash/agent");
+    match Desk::open(flags, folder) {
+        Ok(desk) => inbox::serve(desk),
+        Err(error) => give_up(&error.to_string(), 1),
+    }
+}
+
+fn give_up(why: &str, code: i32) -> i32 {
+    eprintln!("ash builtin-agent: {why}");
+    code
+}
+
+/// One heap for both threads: a heap per thread would stay behind after every turn.
+fn keep_memory_small() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a number inside the allocator, before any other thread exists.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// Gives what a turn used back to the machine, since the next turn may be days away.
+fn return_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes the allocator's own locks and touches free memory only.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

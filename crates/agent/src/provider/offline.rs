@@ -1,0 +1,213 @@
+//! Answers without any model, and always the same: for tests, demonstrations, and machines without a network.
+//!
+//! The prompt is a small command language (see `command`); anything else is answered with what is remembered.
+
+mod command;
+
+use super::{Error, Provider, Reply, Request, Sink};
+use crate::cancel::Cancel;
+use crate::conversation::{Content, Step, Subtype, ToolUse, Turn, Usage};
+use crate::ids::Digest;
+use command::Command;
+use std::time::Duration;
+
+const HELP: &str = r#"I work without a model. One command per line, or one command over several lines:
+  run: COMMAND             runs it in a shell
+  write PATH: TEXT         writes a file
+  read PATH                shows a file
+  edit PATH: OLD => NEW    replaces a text that occurs once
+  list [PATH]              shows a folder
+  search TEXT [in PATH]    finds a text in files
+  slow N: TEXT             says the text, waiting N milliseconds before each word
+  help                     shows this
+Anything else I answer with what I remember of our conversation."#;
+const HINT: &str = r#" Say "help" to see what I can do."#;
+const WORDS_AT_ONCE: usize = 8;
+/// However long the text, this many pieces are enough to see it grow.
+const MOST_PIECES: usize = 1024;
+
+pub(super) struct Offline;
+
+impl Provider for Offline {
+    fn model(&self) -> &str {
+        "offline"
+    }
+
+    fn answer(&self, request: &Request<'_>, sink: Sink<'_>, cancel: &Cancel) -> Result<Reply, Error> {
+        let Some((turn, earlier)) = request.turns.split_last() else { return Err(Error::Cancelled) };
+        let round = match command::parse(&turn.text()) {
+            Some(commands) => script(commands, turn),
+            None => Round { parts: vec![Part::at_once(chat(turn, earlier))], calls: Vec::new() },
+        };
+        let text = perform(&round.parts, sink, cancel)?;
+        let usage = usage(request, &text, &round.calls);
+        Ok(Reply { id: format!("msg_{}", name(turn)), text, calls: round.calls, usage })
+    }
+}
+
+/// What to say, and what to call, in one answer.
+struct Round {
+    parts: Vec<Part>,
+    calls: Vec<ToolUse>,
+}
+
+struct Part {
+    text: String,
+    before_each_word: Option<Duration>,
+}
+
+impl Part {
+    fn at_once(text: String) -> Part {
+        Part { text, before_each_word: None }
+    }
+}
+
+/// Each call takes one round, so the number of steps tells where we are. The last round says what came out.
+fn script(commands: Vec<Command>, turn: &Turn) -> Round {
+    let mut parts = Vec::new();
+    let mut called = 0;
+    for command in commands {
+        match command {
+            Command::Say { pause, text } => parts.push(Part { text, before_each_word: Some(pause) }),
+            Command::Help => parts.push(Part::at_once(HELP.into())),
+            Command::Call { tool, input } if called == turn.steps.len() => {
+                let id = format!("toolu_{}", name(turn));
+                return Round { parts, calls: vec![ToolUse { id, name: tool.into(), input }] };
+            }
+            Command::Call { .. } => {
+                called += 1;
+                parts.clear();
+            }
+        }
+    }
+    let came_out = turn.steps.iter().flat_map(results).map(|text| Part::at_once(text.to_owned()));
+    Round { parts: came_out.chain(parts).collect(), calls: Vec::new() }
+}
+
+fn results(step: &Step) -> impl Iterator<Item = &str> {
+    step.results.iter().map(|result| result.what.content.as_str())
+}
+
+/// The same for the same step of the same turn, and for no other.
+fn name(turn: &Turn) -> Digest {
+    Digest::new().add(turn.uuid.as_bytes()).add(&turn.steps.len().to_le_bytes())
+}
+
+fn perform(parts: &[Part], sink: Sink<'_>, cancel: &Cancel) -> Result<String, Error> {
+    let mut said = String::new();
+    for (index, part) in parts.iter().enumerate() {
+        let break_before = if index > 0 { "\n" } else { "" };
+        let words = if part.before_each_word.is_some() { 1 } else { WORDS_AT_ONCE };
+        for (number, piece) in pieces(&part.text, words).into_iter().enumerate() {
+            if cancel.within(part.before_each_word.unwrap_or_default()) {
+                return Err(Error::Cancelled);
+            }
+            let piece = if number == 0 { format!("{break_before}{piece}") } else { piece.to_owned() };
+            sink(&piece);
+            said.push_str(&piece);
+        }
+    }
+    if cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(said) }
+}
+
+/// Cuts after every so many words. Together the pieces are the text, spaces and all.
+fn pieces(text: &str, words: usize) -> Vec<&str> {
+    let shortest = if words == 1 { 0 } else { text.len() / MOST_PIECES };
+    let (mut pieces, mut start, mut seen) = (Vec::new(), 0, 0);
+    let mut before = ' ';
+    for (at, c) in text.char_indices() {
+        if !c.is_whitespace() && before.is_whitespace() {
+            if seen >= words && at - start >= shortest {
+                pieces.push(&text[start..at]);
+                (start, seen) = (at, 0);
+            }
+            seen += 1;
+        }
+        before = c;
+    }
+    if start < text.len() {
+        pieces.push(&text[start..]);
+    }
+    pieces
+}
+
+fn chat(turn: &Turn, earlier: &[Turn]) -> String {
+    let number = earlier.len() + 1;
+    let answered = earlier.iter().filter(|turn| is_answered(turn)).count();
+    let mut said = format!("This is turn {number}. I remember {} earlier messages", earlier.len() + answered);
+    if let Some(first) = earlier.first() {
+        said += &format!("; the first was: \"{}\"", cut(&first.text(), 80));
+    }
+    said += &format!(". You said: \"{}\".", cut(&turn.text(), 200));
+    match turn.prompt.as_ref().map_or(0, Content::others) {
+        0 => {}
+        1 => said += " With it came 1 block that is not text.",
+        others => said += &format!(" With it came {others} blocks that are not text."),
+    }
+    if earlier.is_empty() {
+        said += HINT;
+    }
+    said
+}
+
+fn is_answered(turn: &Turn) -> bool {
+    turn.ended.as_ref().is_some_and(|ended| ended.ending.subtype == Subtype::Success)
+}
+
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// About four characters are a token.
+fn usage(request: &Request<'_>, said: &str, calls: &[ToolUse]) -> Usage {
+    let read = characters(request.system.unwrap_or_default()) + request.turns.iter().map(size).sum::<u64>();
+    let written = characters(said) + calls.iter().map(call_size).sum::<u64>();
+    Usage { input_tokens: read.div_ceil(4), output_tokens: written.div_ceil(4), ..Usage::default() }
+}
+
+fn size(turn: &Turn) -> u64 {
+    let steps = turn.steps.iter().map(|step| {
+        let calls = step.message.calls().map(call_size).sum::<u64>();
+        characters(&step.message.text()) + calls + results(step).map(characters).sum::<u64>()
+    });
+    let partial = turn.ended.as_ref().map_or(0, |ended| characters(&ended.partial));
+    characters(&turn.text()) + steps.sum::<u64>() + partial
+}
+
+fn call_size(call: &ToolUse) -> u64 {
+    characters(&call.name) + characters(&call.input.to_string())
+}
+
+fn characters(text: &str) -> u64 {
+    text.chars().count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_the_text_in_groups_of_words() {
+        assert_eq!(pieces(" a b  c\nd ", 2), [" a b  ", "c\nd "]);
+        assert_eq!(pieces("a b", 1), ["a ", "b"]);
+        assert_eq!(pieces("", 8), [""; 0]);
+        assert_eq!(pieces("  ", 8), ["  "]);
+    }
+
+    #[test]
+    fn a_long_text_comes_in_a_bounded_number_of_pieces() {
+        let text = "word ".repeat(200_000);
+        let pieces = pieces(&text, 8);
+        assert!(pieces.len() <= MOST_PIECES + 1, "{}", pieces.len());
+        assert_eq!(pieces.concat(), text);
+    }
+
+    #[test]
+    fn a_cut_text_shows_that_it_was_cut_and_never_splits_a_character() {
+        assert_eq!(cut("äöü", 3), "äöü");
+        assert_eq!(cut("äöü", 2), "äö…");
+    }
+}

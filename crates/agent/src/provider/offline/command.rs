@@ -1,0 +1,125 @@
+//! The command language of the offline provider: what a prompt asks for, if it asks in the right words.
+
+use serde_json::{Value, json};
+use std::time::Duration;
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Command {
+    Call { tool: &'static str, input: Value },
+    Say { pause: Duration, text: String },
+    Help,
+}
+
+/// One command per line if every line is one; otherwise one command, whose text goes on to the end.
+pub(super) fn parse(text: &str) -> Option<Vec<Command>> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let each = lines.map(one).collect::<Option<Vec<_>>>().filter(|commands| !commands.is_empty());
+    each.or_else(|| one(text.trim_start()).map(|command| vec![command]))
+}
+
+fn one(text: &str) -> Option<Command> {
+    let (word, rest) = text.split_once([' ', '\n']).unwrap_or((text, ""));
+    let first_line = rest.lines().next().unwrap_or_default().trim();
+    match word.trim_end() {
+        "run:" if !rest.trim().is_empty() => Some(call("run", json!({ "command": rest.trim() }))),
+        "write" => {
+            let (path, text) = path_and_text(rest)?;
+            Some(call("write", json!({ "path": path, "text": text })))
+        }
+        "edit" => {
+            let (path, change) = path_and_text(rest)?;
+            let (old, new) = change.split_once(" => ")?;
+            Some(call("edit", json!({ "path": path, "old": old, "new": new })))
+        }
+        "slow" => slow(rest),
+        "read" if !first_line.is_empty() => Some(call("read", json!({ "path": first_line }))),
+        "list" if first_line.is_empty() => Some(call("list", json!({}))),
+        "list" => Some(call("list", json!({ "path": first_line }))),
+        "search" if !first_line.is_empty() => Some(search(first_line)),
+        "help" if first_line.is_empty() => Some(Command::Help),
+        _ => None,
+    }
+}
+
+fn call(tool: &'static str, input: Value) -> Command {
+    Command::Call { tool, input }
+}
+
+/// `PATH: TEXT`, or `PATH:` with the text on the lines below.
+fn path_and_text(rest: &str) -> Option<(&str, &str)> {
+    let ends = rest.char_indices().filter(|(_, c)| *c == ':').map(|(at, _)| at);
+    let mut ends = ends.filter(|at| rest[at + 1..].chars().next().is_none_or(char::is_whitespace));
+    let end = ends.next()?;
+    let (path, text) = (rest[..end].trim(), &rest[end + 1..]);
+    let text = text.strip_prefix("\r\n").or_else(|| text.strip_prefix([' ', '\n'])).unwrap_or(text);
+    (!path.is_empty() && !path.contains('\n')).then_some((path, text))
+}
+
+fn slow(rest: &str) -> Option<Command> {
+    let (pause, text) = rest.split_once(':')?;
+    let pause = Duration::from_millis(pause.trim().parse().ok().filter(|ms| *ms <= 3_600_000)?);
+    Some(Command::Say { pause, text: text.trim().to_owned() })
+}
+
+fn search(rest: &str) -> Command {
+    match rest.rsplit_once(" in ") {
+        Some((text, path)) => call("search", json!({ "text": text.trim(), "path": path.trim() })),
+        None => call("search", json!({ "text": rest })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn only(text: &str) -> Command {
+        let mut commands = parse(text).unwrap_or_else(|| panic!("{text:?} is a command"));
+        assert_eq!(commands.len(), 1, "{text:?}");
+        commands.remove(0)
+    }
+
+    #[test]
+    fn each_command_is_understood() {
+        let say = Command::Say { pause: Duration::from_millis(5), text: "a b".into() };
+        for (text, expected) in [
+            ("run: echo a: b", call("run", json!({"command": "echo a: b"}))),
+            ("write a b.txt: x: y", call("write", json!({"path": "a b.txt", "text": "x: y"}))),
+            ("write a:b: x", call("write", json!({"path": "a:b", "text": "x"}))),
+            ("write a:", call("write", json!({"path": "a", "text": ""}))),
+            ("read  a b ", call("read", json!({"path": "a b"}))),
+            ("edit f: a b => c", call("edit", json!({"path": "f", "old": "a b", "new": "c"}))),
+            ("list", call("list", json!({}))),
+            ("list src", call("list", json!({"path": "src"}))),
+            ("search a in b in c", call("search", json!({"text": "a in b", "path": "c"}))),
+            ("search a", call("search", json!({"text": "a"}))),
+            ("slow 5: a b", say),
+            (" help\n", Command::Help),
+        ] {
+            assert_eq!(only(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_over_several_lines_belongs_to_the_first() {
+        let expected = call("write", json!({"path": "f", "text": "one\n\ntwo\n"}));
+        assert_eq!(only("write f:\none\n\ntwo\n"), expected);
+        assert_eq!(only("write f: one\n\ntwo\n"), expected);
+        assert_eq!(only("run: cat <<E\nx\nE"), call("run", json!({"command": "cat <<E\nx\nE"})));
+        assert_eq!(only("read f\nplease"), call("read", json!({"path": "f"})));
+    }
+
+    #[test]
+    fn lines_that_are_all_commands_are_many() {
+        let commands = parse("run: a\n\n  write f: x\nhelp\n").expect("commands");
+        assert_eq!(commands.len(), 3);
+    }
+
+    #[test]
+    fn everything_else_is_talk() {
+        for text in
+            ["", "  \n", "hello", "run", "run:", "slow x: y", "write f", "edit f: a", "help me", "reading"]
+        {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+    }
+}

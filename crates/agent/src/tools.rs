@@ -1,0 +1,82 @@
+//! What the agent can do. The sandbox confines it, so nothing here forbids; but whatever lies in the workspace,
+//! a tool comes back, with an answer of bounded size.
+
+mod files;
+mod run;
+mod search;
+
+use crate::cancel::Cancel;
+use crate::conversation::{Ran, ToolResult, ToolUse};
+use serde::Deserialize;
+use std::path::PathBuf;
+
+pub(crate) const NAMES: [&str; 6] = ["run", "read", "write", "edit", "list", "search"];
+
+/// Of any file and any output, this much is looked at.
+const MOST: usize = 1 << 20;
+
+/// What a tool has to say, good or bad.
+struct Outcome {
+    content: String,
+    is_error: bool,
+    ran: Option<Ran>,
+}
+
+impl From<Result<String, String>> for Outcome {
+    fn from(result: Result<String, String>) -> Outcome {
+        let is_error = result.is_err();
+        Outcome { content: result.unwrap_or_else(|error| error), is_error, ran: None }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "name", content = "input", rename_all = "snake_case")]
+enum Call {
+    Run { command: String, timeout_ms: Option<u64> },
+    Read { path: PathBuf },
+    Write { path: PathBuf, text: String },
+    Edit { path: PathBuf, old: String, new: String },
+    List { path: Option<PathBuf> },
+    Search { text: String, path: Option<PathBuf> },
+}
+
+pub(crate) fn call(call: &ToolUse, cancel: &Cancel) -> ToolResult {
+    let named = serde_json::json!({ "name": call.name, "input": call.input });
+    let outcome = match Call::deserialize(named) {
+        Ok(call) => perform(call, cancel),
+        Err(error) => Err(format!("{}: {error}", call.name)).into(),
+    };
+    let Outcome { content, is_error, ran: tool_use_result } = outcome;
+    ToolResult { tool_use_id: call.id.clone(), content, is_error, tool_use_result }
+}
+
+fn perform(call: Call, cancel: &Cancel) -> Outcome {
+    match call {
+        Call::Run { command, timeout_ms } => run::run(&command, timeout_ms, cancel),
+        Call::Read { path } => files::read(&path).into(),
+        Call::Write { path, text } => files::write(&path, &text).into(),
+        Call::Edit { path, old, new } => files::edit(&path, &old, &new).into(),
+        Call::List { path } => files::list(&path.unwrap_or_else(|| ".".into())).into(),
+        Call::Search { text, path } => {
+            search::search(&text, &path.unwrap_or_else(|| ".".into()), cancel).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_call_that_makes_no_sense_is_answered() {
+        let cancel = Cancel::new().expect("eventfd");
+        for (name, input) in
+            [("fly", json!({})), ("run", json!({})), ("read", json!(3)), ("run", json!(null))]
+        {
+            let made = ToolUse { id: "1".into(), name: name.into(), input };
+            let result = call(&made, &cancel);
+            assert!(result.is_error && result.content.starts_with(name), "{result:?}");
+        }
+    }
+}

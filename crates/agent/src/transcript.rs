@@ -1,0 +1,234 @@
+//! The transcript: one file of JSON lines per session, only ever appended to, each entry with one write.
+//!
+//! What is printed is in here before. No fsync: the host makes the sandbox's files safe when a turn has ended.
+
+use crate::conversation::{Conversation, Entry};
+use crate::ids::Digest;
+use serde::Serialize;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug)]
+pub(crate) struct Error {
+    what: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {} the transcript {}: {}", self.what, self.path.display(), self.source)
+    }
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error { what, path: path.to_owned(), source }
+}
+
+/// What the host is told about the memory that this agent starts with.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Resumed {
+    found: bool,
+    entries: u64,
+    turns: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damaged: Option<u64>,
+}
+
+impl Resumed {
+    const NOTHING: Resumed = Resumed { found: false, entries: 0, turns: 0, digest: None, damaged: None };
+}
+
+/// Where the transcripts are, and which one is ours.
+pub(crate) struct Place {
+    folder: PathBuf,
+    session: String,
+}
+
+impl Place {
+    pub(crate) fn new(folder: PathBuf, session: &str) -> Place {
+        Place { folder, session: session.to_owned() }
+    }
+
+    fn file(&self, session: &str) -> PathBuf {
+        self.folder.join(format!("{session}.jsonl"))
+    }
+
+    /// Makes our transcript what `resume` asks for. None: nothing was asked for and nothing is there.
+    pub(crate) fn prepare(&self, resume: Option<&str>) -> Result<Option<Resumed>, Error> {
+        let own = self.seal()?;
+        match resume {
+            // Without an entry of its own a fork is made again: it lost power before its copy was on the disk.
+            Some(other) if other != self.session && own.as_ref().is_none_or(|own| own.entries == 0) => {
+                self.fork(other).map(Some)
+            }
+            Some(_) => Ok(own.or(Some(Resumed::NOTHING))),
+            None => Ok(own),
+        }
+    }
+
+    /// Cuts a torn end off, so that the next entry starts on a line of its own.
+    fn seal(&self) -> Result<Option<Resumed>, Error> {
+        let path = self.file(&self.session);
+        let Some((scan, conversation)) = load(&path)? else { return Ok(None) };
+        if scan.keep < scan.length {
+            let file = OpenOptions::new().write(true).open(&path).map_err(failed("open", &path))?;
+            file.set_len(scan.keep).map_err(failed("cut", &path))?;
+        }
+        Ok(Some(scan.resumed(&conversation)))
+    }
+
+    /// The other session may still be running: it is read, never written.
+    fn fork(&self, other: &str) -> Result<Resumed, Error> {
+        let (from, to) = (self.file(other), self.file(&self.session));
+        if !from.exists() {
+            return Ok(Resumed::NOTHING);
+        }
+        let half = to.with_extension("tmp");
+        let mut copy = BufWriter::new(File::create(&half).map_err(failed("copy", &half))?);
+        let mut conversation = Conversation::default();
+        let scan = scan(&from, |line, entry| {
+            conversation.add(entry);
+            copy.write_all(line)
+        });
+        let scan = scan.and_then(|scan| copy.flush().map(|()| scan)).map_err(failed("copy", &from))?;
+        fs::rename(&half, &to).map_err(failed("copy", &to))?;
+        Ok(scan.resumed(&conversation))
+    }
+
+    /// Reads the whole conversation and stays open for more.
+    pub(crate) fn open(&self) -> Result<(Transcript, Conversation), Error> {
+        let path = self.file(&self.session);
+        let conversation = load(&path)?.map(|(_, conversation)| conversation).unwrap_or_default();
+        Ok((Transcript { path, open: None }, conversation))
+    }
+}
+
+pub(crate) struct Transcript {
+    path: PathBuf,
+    /// Opened by the first entry, so that a session nobody ever talked to leaves no file.
+    open: Option<Open>,
+}
+
+struct Open {
+    file: File,
+    length: u64,
+}
+
+impl Transcript {
+    pub(crate) fn append(&mut self, entry: &Entry) -> Result<(), Error> {
+        let mut line = serde_json::to_vec(entry).expect("entries have string keys only");
+        line.push(b'\n');
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => create(&self.path).map_err(failed("open", &self.path))?,
+        };
+        // Kept only when whole again: after a failure the next entry looks at the file anew.
+        open.append(&line).map_err(failed("write", &self.path))?;
+        self.open = Some(open);
+        Ok(())
+    }
+}
+
+impl Open {
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        let written = self.file.write(line);
+        if let Ok(all) = written
+            && all == line.len()
+        {
+            self.length += line.len() as u64;
+            return Ok(());
+        }
+        self.file.set_len(self.length)?;
+        Err(written.err().unwrap_or_else(|| io::ErrorKind::StorageFull.into()))
+    }
+}
+
+fn create(path: &Path) -> io::Result<Open> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    let file = OpenOptions::new().append(true).create(true).open(path)?;
+    let length = file.metadata()?.len();
+    Ok(Open { file, length })
+}
+
+/// What reading a transcript found.
+struct Scan {
+    entries: u64,
+    damaged: u64,
+    digest: Digest,
+    length: u64,
+    /// Up to here whole; what follows is one torn line.
+    keep: u64,
+}
+
+impl Scan {
+    fn resumed(&self, conversation: &Conversation) -> Resumed {
+        Resumed {
+            found: true,
+            entries: self.entries,
+            turns: conversation.prompts(),
+            digest: Some(self.digest.to_string()),
+            damaged: Some(self.damaged),
+        }
+    }
+}
+
+fn load(path: &Path) -> Result<Option<(Scan, Conversation)>, Error> {
+    let mut conversation = Conversation::default();
+    let scan = scan(path, |_, entry| {
+        conversation.add(entry);
+        Ok(())
+    });
+    match scan {
+        Ok(scan) => Ok(Some((scan, conversation))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path)(error)),
+    }
+}
+
+fn scan(path: &Path, mut visit: impl FnMut(&[u8], Entry) -> io::Result<()>) -> io::Result<Scan> {
+    let mut file = BufReader::new(File::open(path)?);
+    let mut scan = Scan { entries: 0, damaged: 0, digest: Digest::new(), length: 0, keep: 0 };
+    let mut line = Vec::new();
+    while file.read_until(b'\n', &mut line)? > 0 {
+        scan.length += line.len() as u64;
+        match judge(&line) {
+            Judged::Whole(entry) => {
+                scan.entries += 1;
+                scan.digest = scan.digest.add(&line);
+                scan.keep = scan.length;
+                visit(&line, *entry)?;
+            }
+            Judged::Strange => {
+                scan.damaged += 1;
+                scan.keep = scan.length;
+            }
+            Judged::Torn => scan.damaged += 1,
+        }
+        line.clear();
+    }
+    Ok(scan)
+}
+
+enum Judged {
+    Whole(Box<Entry>),
+    /// JSON, but no entry that this version knows. A later version may, so it stays.
+    Strange,
+    Torn,
+}
+
+fn judge(line: &[u8]) -> Judged {
+    // Entries and their newline are one write, so a line without one was cut, even if it reads well.
+    if line.last() != Some(&b'\n') {
+        return Judged::Torn;
+    }
+    match serde_json::from_slice(line) {
+        Ok(entry) => Judged::Whole(Box::new(entry)),
+        Err(error) if error.is_data() => Judged::Strange,
+        Err(_) => Judged::Torn,
+    }
+}

@@ -1,0 +1,117 @@
+//! The lines that cross stdin and stdout, in Claude Code's dialect, so that one client serves both agents.
+
+use crate::conversation::{AssistantMessage, Content, Ending, Ran, ToolResult, User};
+use crate::transcript::Resumed;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Incoming {
+    ControlRequest { request_id: Value, request: Control },
+    // Its `continue` is not read: the transcript knows better whether the turn was begun.
+    User { uuid: Option<String>, message: Said },
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Control {
+    pub(crate) subtype: String,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Said {
+    pub(crate) content: Content,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Line<'a> {
+    ControlResponse {
+        response: Answer<'a>,
+    },
+    System(Notice<'a>),
+    StreamEvent {
+        session_id: &'a str,
+        event: Event<'a>,
+    },
+    Assistant {
+        uuid: &'a str,
+        session_id: &'a str,
+        message: &'a AssistantMessage,
+    },
+    User {
+        uuid: &'a str,
+        session_id: &'a str,
+        message: ResultMessage<'a>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tool_use_result: Option<&'a Ran>,
+    },
+    Result {
+        uuid: &'a str,
+        session_id: &'a str,
+        user_message_uuid: &'a str,
+        #[serde(flatten)]
+        ending: &'a Ending,
+        result: &'a str,
+    },
+}
+
+#[derive(Serialize)]
+#[serde(tag = "subtype", rename_all = "snake_case")]
+pub(crate) enum Answer<'a> {
+    Success {
+        request_id: &'a Value,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        response: Option<Hello<'a>>,
+    },
+    Error {
+        request_id: &'a Value,
+        error: &'a str,
+    },
+}
+
+#[derive(Serialize)]
+pub(crate) struct Hello<'a> {
+    pub(crate) agent: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) resumed: Option<&'a Resumed>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "subtype", rename_all = "snake_case")]
+pub(crate) enum Notice<'a> {
+    Init { session_id: &'a str, model: &'a str, tools: &'a [&'a str], cwd: &'a str, turn: &'a str },
+    Error { session_id: &'a str, error: &'a str },
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Event<'a> {
+    ContentBlockDelta { index: usize, delta: Delta<'a> },
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Delta<'a> {
+    TextDelta { text: &'a str },
+}
+
+#[derive(Serialize)]
+pub(crate) struct ResultMessage<'a> {
+    role: User,
+    content: [ResultBlock<'a>; 1],
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ResultBlock<'a> {
+    ToolResult { tool_use_id: &'a str, content: &'a str, is_error: bool },
+}
+
+impl<'a> From<&'a ToolResult> for ResultMessage<'a> {
+    fn from(result: &'a ToolResult) -> ResultMessage<'a> {
+        let ToolResult { tool_use_id, content, is_error, tool_use_result: _ } = result;
+        let block = ResultBlock::ToolResult { tool_use_id, content, is_error: *is_error };
+        ResultMessage { role: User::User, content: [block] }
+    }
+}

@@ -1,0 +1,8 @@
+//! The agent as its host sees it: a process with lines going in and out, which may be killed at any moment.
+
+mod commands;
+mod crashes;
+mod harness;
+mod interrupts;
+mod memory;
+mod protocol;

@@ -1,0 +1,120 @@
+//! What is remembered: across restarts, in forks, and with a transcript that has suffered.
+
+use crate::harness::{Place, SESSION};
+use serde_json::json;
+use std::fs;
+use std::io::Write;
+
+const FORK: &str = "22222222-2222-4222-8222-222222222222";
+
+#[test]
+fn a_resumed_session_remembers() {
+    let place = Place::new();
+    place.fresh().answer("a", "my name is Ada");
+    let mut agent = place.resumed();
+    let resumed = agent.hello();
+    let expected =
+        json!({"found": true, "entries": 3, "turns": 1, "damaged": 0, "digest": resumed["digest"]});
+    assert_eq!(resumed, expected);
+    let said = agent.answer("b", "who am I?");
+    let expected = "This is turn 2. I remember 2 earlier messages; the first was: \"my name is Ada\". \
+        You said: \"who am I?\".";
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn a_session_that_never_was_is_not_passed_off_as_resumed() {
+    let place = Place::new();
+    for from in [SESSION, FORK] {
+        let mut agent = place.start(&["--session-id", SESSION, "--resume", from]);
+        assert_eq!(agent.hello(), json!({"found": false, "entries": 0, "turns": 0}));
+    }
+}
+
+#[test]
+fn a_fork_goes_its_own_way() {
+    let place = Place::new();
+    place.fresh().answer("a", "first");
+    let original = fs::read(place.transcript(SESSION)).expect("transcript");
+    let fork = ["--session-id", FORK, "--resume", SESSION];
+
+    let mut agent = place.start(&fork);
+    let resumed = agent.hello();
+    assert_eq!((&resumed["found"], &resumed["turns"]), (&json!(true), &json!(1)));
+    assert_eq!(resumed["digest"], place.resumed().hello()["digest"]);
+    assert!(agent.answer("b", "second").starts_with("This is turn 2."));
+    drop(agent);
+    assert_eq!(fs::read(place.transcript(SESSION)).expect("transcript"), original);
+
+    let mut agent = place.start(&fork);
+    assert_eq!(agent.hello()["turns"], 2, "its own turns are kept, not copied over");
+    assert!(agent.answer("c", "third").starts_with("This is turn 3."));
+    assert!(place.resumed().answer("d", "other").starts_with("This is turn 2."));
+}
+
+#[test]
+fn a_fork_whose_copy_was_lost_is_made_again() {
+    let place = Place::new();
+    place.fresh().answer("a", "first");
+    for lost in [&b""[..], &[0; 100]] {
+        fs::write(place.transcript(FORK), lost).expect("write");
+        let resumed = place.start(&["--session-id", FORK, "--resume", SESSION]).hello();
+        assert_eq!((&resumed["turns"], &resumed["damaged"]), (&json!(1), &json!(0)));
+    }
+}
+
+#[test]
+fn a_torn_end_is_cut_off_and_told() {
+    let place = Place::new();
+    place.fresh().answer("a", "first");
+    let whole = fs::read(place.transcript(SESSION)).expect("transcript");
+    let digest = place.resumed().hello()["digest"].clone();
+    for torn in [&b"{\"type\":\"us"[..], b"{\"type\":\"us\n", b"\0\0\0", &whole[..whole.len() - 1]] {
+        let mut bytes = whole.clone();
+        bytes.extend_from_slice(
+            torn.rsplit(|b| *b == b'\n').find(|part| !part.is_empty()).expect("something"),
+        );
+        if torn.ends_with(b"\n") {
+            bytes.push(b'\n');
+        }
+        fs::write(place.transcript(SESSION), &bytes).expect("write");
+        let expected = json!({"found": true, "entries": 3, "turns": 1, "damaged": 1, "digest": digest});
+        assert_eq!(place.resumed().hello(), expected, "{}", String::from_utf8_lossy(torn));
+        assert_eq!(fs::read(place.transcript(SESSION)).expect("transcript"), whole);
+    }
+    assert!(place.resumed().answer("b", "second").starts_with("This is turn 2."));
+}
+
+#[test]
+fn damage_in_the_middle_costs_only_what_it_hit() {
+    let place = Place::new();
+    place.fresh().answer("a", "first");
+    let file = fs::OpenOptions::new().append(true).open(place.transcript(SESSION));
+    file.and_then(|mut file| file.write_all(b"garbage\n{\"type\":\"of the future\"}\n\xff\n"))
+        .expect("write");
+    // Its last line would be the torn end; another turn makes it the middle.
+    let mut agent = place.resumed();
+    assert_eq!(agent.hello()["damaged"], 3);
+    agent.answer("b", "second");
+    drop(agent);
+    let resumed = place.resumed().hello();
+    assert_eq!(
+        (&resumed["turns"], &resumed["entries"], &resumed["damaged"]),
+        (&json!(2), &json!(6), &json!(2))
+    );
+}
+
+#[test]
+fn a_transcript_of_the_first_version_is_still_understood() {
+    let place = Place::new();
+    fs::create_dir_all(place.transcript(SESSION).parent().expect("a folder")).expect("folder");
+    fs::write(place.transcript(SESSION), include_bytes!("../golden/transcript-1.jsonl")).expect("write");
+    let mut agent = place.resumed();
+    let expected =
+        json!({"found": true, "entries": 10, "turns": 3, "damaged": 0, "digest": agent.hello()["digest"]});
+    assert_eq!(agent.hello(), expected);
+    assert!(agent.answer("d", "hello").starts_with("This is turn 4. I remember 5 earlier messages"));
+    let shown = agent.ask("b", "never mind the text, the turn is known");
+    assert_eq!(shown[1]["result"], "hi");
+    assert_eq!(agent.ask("c", "")[0]["terminal_reason"], "aborted_streaming");
+}

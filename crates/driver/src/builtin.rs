@@ -1,0 +1,67 @@
+//! The built-in agent: `ash builtin-agent`, inside the sandbox. It speaks stream-json, as Claude Code does.
+
+use crate::{Command, Driver, Heard, Launch, Memory, Say, stream_json};
+use std::collections::BTreeMap;
+
+pub struct Builtin;
+
+impl Driver for Builtin {
+    fn launch(&self, launch: &Launch) -> Command {
+        let mut argv = vec![launch.exe.display().to_string(), "builtin-agent".to_owned()];
+        let mut flag = |name: &str, value: String| argv.extend([name.to_owned(), value]);
+        match launch.memory {
+            Memory::Fresh { id } => flag("--session-id", id.to_string()),
+            Memory::Own { id } => {
+                flag("--session-id", id.to_string());
+                flag("--resume", id.to_string());
+            }
+            Memory::Fork { from, id } => {
+                flag("--session-id", id.to_string());
+                flag("--resume", from.to_string());
+            }
+        }
+        if let Some(prompt) = &launch.options.system_prompt {
+            flag("--system-prompt", prompt.clone());
+        }
+        if let Some(model) = &launch.options.model {
+            flag("--model", model.clone());
+        }
+        Command { argv, env: BTreeMap::new() }
+    }
+
+    fn tell(&self, say: &Say) -> Vec<u8> {
+        stream_json::tell(say)
+    }
+
+    fn hear(&self, line: &[u8]) -> Vec<Heard> {
+        stream_json::hear(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::Options;
+    use uuid::Uuid;
+
+    fn argv(memory: Memory) -> String {
+        let launch = Launch {
+            workspace: "/workspace".into(),
+            home: "/home/agent".into(),
+            exe: "/.ash/ash".into(),
+            memory,
+            options: Options { model: Some("m".into()), ..Options::default() },
+        };
+        Builtin.launch(&launch).argv.join(" ")
+    }
+
+    #[test]
+    fn a_fork_starts_from_its_parents_conversation_under_its_own_id() {
+        let (from, id) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        assert_eq!(
+            argv(Memory::Fork { from, id }),
+            format!("/.ash/ash builtin-agent --session-id {id} --resume {from} --model m")
+        );
+        assert_eq!(argv(Memory::Fresh { id }), format!("/.ash/ash builtin-agent --session-id {id} --model m"));
+    }
+}

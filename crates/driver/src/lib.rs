@@ -1,0 +1,84 @@
+//! THE LANGUAGES: one file per agent program. No I/O, no clock, no async: a driver turns what we want into
+//! lines, and lines into what happened. Who carries them does not matter.
+//!
+//! Whatever an agent speaks, its messages are kept in the shape of the Claude Agent SDK's (`assistant`, `user`,
+//! `result`, `stream_event`): that is what clients of the Ash API already read.
+
+mod builtin;
+mod stream_json;
+
+pub use builtin::Builtin;
+
+use ash_model::{Ask, Options, Outcome, Problem, Runtime, TurnId, Usage};
+use std::{collections::BTreeMap, path::PathBuf};
+use uuid::Uuid;
+
+/// What the agent's process needs to know when it starts.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    pub workspace: PathBuf,
+    pub home: PathBuf,
+    /// Our own program as the sandbox sees it.
+    pub exe: PathBuf,
+    pub memory: Memory,
+    pub options: Options,
+}
+
+/// Which conversation the agent takes up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    Fresh { id: Uuid },
+    Own { id: Uuid },
+    /// The first start of a fork: another's conversation under an own id.
+    Fork { from: Uuid, id: Uuid },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    pub argv: Vec<String>,
+    pub env: BTreeMap<String, String>,
+}
+
+/// What we tell an agent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Say {
+    Hello,
+    Prompt { turn: TurnId, content: serde_json::Value, ask: Ask, attempt: u32 },
+    Interrupt { turn: TurnId },
+}
+
+/// What an agent's line means.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Heard {
+    /// It answers; `None`: it began without a conversation.
+    Ready { resumed: Option<Remembered> },
+    /// A piece of a message that will follow whole.
+    Delta { line: String },
+    Message { line: String },
+    /// Nothing more comes for this turn.
+    Rested { turn: TurnId, how: Outcome, text: String, usage: Usage, problem: Option<Problem> },
+}
+
+/// What the agent says it found of an earlier conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remembered {
+    pub found: bool,
+    pub turns: u64,
+    /// Entries of its transcript that it could not read.
+    pub damaged: u64,
+}
+
+pub trait Driver: Send + Sync {
+    fn launch(&self, launch: &Launch) -> Command;
+    /// The lines that say it, each with its newline.
+    fn tell(&self, say: &Say) -> Vec<u8>;
+    fn hear(&self, line: &[u8]) -> Vec<Heard>;
+}
+
+/// The driver of a runtime, if this build has one.
+pub fn driver(runtime: Runtime) -> Option<Box<dyn Driver>> {
+    match runtime {
+        Runtime::Builtin => Some(Box::new(Builtin)),
+        Runtime::Claude => None,
+    }
+}

@@ -1,0 +1,161 @@
+//! The newline-JSON dialect of Claude Code, which the built-in agent speaks too.
+
+use crate::{Heard, Remembered, Say};
+use ash_model::{Outcome, Problem, TurnId, Usage};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// Long enough to see what came, short enough to keep.
+const GARBLED: usize = 2048;
+
+pub(crate) fn tell(say: &Say) -> Vec<u8> {
+    let line = match say {
+        Say::Hello => control("hello", "initialize"),
+        Say::Interrupt { turn } => control(&format!("interrupt-{turn}"), "interrupt"),
+        Say::Prompt { turn, content, ask: _, attempt } => json!({
+            "type": "user", "uuid": turn, "continue": *attempt > 1,
+            "message": { "role": "user", "content": content },
+        }),
+    };
+    let mut line = line.to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+fn control(id: &str, subtype: &str) -> Value {
+    json!({ "type": "control_request", "request_id": id, "request": { "subtype": subtype } })
+}
+
+pub(crate) fn hear(line: &[u8]) -> Vec<Heard> {
+    let Some(text) = one_line(line) else { return vec![garbled(line)] };
+    let Ok(value) = serde_json::from_str::<Value>(&text) else { return vec![garbled(line)] };
+    match value.get("type").and_then(Value::as_str) {
+        Some("control_response") => ready(&value).into_iter().collect(),
+        Some("control_request" | "control_cancel_request" | "keep_alive") => Vec::new(),
+        Some("stream_event") => vec![Heard::Delta { line: text }],
+        Some("result") => {
+            let rested = rested(&value);
+            [Heard::Message { line: text }].into_iter().chain(rested).collect()
+        }
+        Some(_) => vec![Heard::Message { line: text }],
+        None => vec![garbled(line)],
+    }
+}
+
+/// A carriage return outside a string is legal JSON but would end a line of an event stream.
+fn one_line(line: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(line).ok()?;
+    if text.contains('\r') {
+        return serde_json::from_str::<Value>(text).ok().map(|value| value.to_string());
+    }
+    Some(text.to_owned())
+}
+
+/// Kept, so that nothing is lost in silence, but as what it is.
+fn garbled(line: &[u8]) -> Heard {
+    let shown = String::from_utf8_lossy(&line[..line.len().min(GARBLED)]);
+    let line = json!({ "type": "system", "subtype": "garbled", "bytes": line.len(), "text": shown });
+    Heard::Message { line: line.to_string() }
+}
+
+fn ready(value: &Value) -> Option<Heard> {
+    let response = value.get("response")?;
+    if response.get("request_id")?.as_str()? != "hello" {
+        return None;
+    }
+    let resumed = response.get("response").and_then(|r| r.get("resumed")).filter(|r| !r.is_null());
+    let number = |r: &Value, name: &str| r.get(name).and_then(Value::as_u64).unwrap_or(0);
+    let resumed = resumed.map(|r| Remembered {
+        found: r.get("found").and_then(Value::as_bool).unwrap_or(false),
+        turns: number(r, "turns"),
+        damaged: number(r, "damaged"),
+    });
+    Some(Heard::Ready { resumed })
+}
+
+#[derive(Deserialize)]
+struct Finished {
+    user_message_uuid: TurnId,
+    #[serde(default)]
+    is_error: bool,
+    #[serde(default)]
+    subtype: String,
+    #[serde(default)]
+    terminal_reason: String,
+    #[serde(default)]
+    result: String,
+    #[serde(default)]
+    usage: Tokens,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Tokens {
+    input_tokens: u64,
+    output_tokens: u64,
+    cache_creation_input_tokens: u64,
+    cache_read_input_tokens: u64,
+}
+
+fn rested(value: &Value) -> Option<Heard> {
+    let result = Finished::deserialize(value).ok()?;
+    let how = match (result.is_error, result.terminal_reason.starts_with("aborted")) {
+        (_, true) => Outcome::Interrupted,
+        (true, false) => Outcome::Failed,
+        (false, false) => Outcome::Done,
+    };
+    let problem = (how == Outcome::Failed).then(|| {
+        let what = if result.result.is_empty() { &result.subtype } else { &result.result };
+        Problem::new("agent_error", format!("The agent gave up: {what}"))
+    });
+    let usage = Usage {
+        input_tokens: result.usage.input_tokens,
+        output_tokens: result.usage.output_tokens,
+        cache_creation_tokens: result.usage.cache_creation_input_tokens,
+        cache_read_tokens: result.usage.cache_read_input_tokens,
+    };
+    Some(Heard::Rested { turn: result.user_message_uuid, how, text: result.result, usage, problem })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_no_message_is_kept_as_garbled() {
+        for line in [&b"\xff\xfe"[..], b"not json", b"{\"a\":", b"[]", b"{}", b"\"x\""] {
+            let heard = hear(line);
+            let [Heard::Message { line }] = heard.as_slice() else { panic!("{heard:?}") };
+            assert!(line.contains("garbled"), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_result_is_a_message_and_the_end_of_its_turn() {
+        let turn = TurnId(uuid::Uuid::from_u128(9));
+        let line = json!({"type": "result", "user_message_uuid": turn, "result": "ok", "usage": {"input_tokens": 3}}).to_string();
+        let usage = Usage { input_tokens: 3, ..Usage::default() };
+        let rested = Heard::Rested { turn, how: Outcome::Done, text: "ok".into(), usage, problem: None };
+        assert_eq!(hear(line.as_bytes()), vec![Heard::Message { line }, rested]);
+    }
+
+    #[test]
+    fn a_result_without_a_turn_ends_nothing() {
+        let heard = hear(br#"{"type":"result","result":"x"}"#);
+        assert!(matches!(heard.as_slice(), [Heard::Message { .. }]), "{heard:?}");
+    }
+
+    #[test]
+    fn a_message_never_holds_a_line_break() {
+        let heard = hear(b"{\"type\":\"assistant\",\r\"x\":1}");
+        let [Heard::Message { line }] = heard.as_slice() else { panic!("{heard:?}") };
+        assert!(!line.contains(['\r', '\n']));
+    }
+
+    #[test]
+    fn the_same_prompt_is_told_in_the_same_bytes() {
+        let say = Say::Prompt { turn: TurnId(uuid::Uuid::from_u128(1)), content: json!("hi"), ask: Default::default(), attempt: 1 };
+        assert_eq!(tell(&say), tell(&say));
+        assert!(tell(&say).ends_with(b"\n"));
+    }
+}

@@ -1,0 +1,238 @@
+//! What happened to a session, one fact after the other. A session's state is a fold over these; what is not
+//! here did not happen. The JSON of a fact is a stored format: see `docs/formats.md`.
+
+use crate::{AgentName, Incarnation, Options, Receipt, Seq, SessionId, Timestamp, TurnId, kind::Problem};
+use serde::{Deserialize, Serialize};
+
+/// A fact with its place in the log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    pub seq: Seq,
+    pub turn: Option<TurnId>,
+    pub at: Timestamp,
+    pub fact: Fact,
+}
+
+/// A fact that has no place in the log yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    pub turn: Option<TurnId>,
+    pub at: Timestamp,
+    pub fact: Fact,
+}
+
+/// A piece of a message that is still being written: the n-th after event `seq`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delta {
+    pub seq: Seq,
+    pub n: u64,
+    pub turn: Option<TurnId>,
+    /// The agent's line, verbatim.
+    pub line: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum Fact {
+    Created { agent: AgentName, version: u32, options: Options },
+    /// Made from another session: its files, and its conversation, which the agent keeps under id `memory` and
+    /// which is `told` turns long.
+    Forked { parent: SessionId, checkpoint: Option<u64>, memory: uuid::Uuid, told: u64 },
+    /// A message was accepted. Its turn runs when those before it are over.
+    Queued { turn: TurnId, content: serde_json::Value, ask: Ask },
+    /// The prompt is about to be given to the agent as input number `input` of this shim's life.
+    Started { turn: TurnId, input: u64 },
+    /// A cut turn goes on; what was said after event `discard_after` by the attempt before does not count.
+    Continued { turn: TurnId, attempt: u32, discard_after: Seq, input: u64 },
+    /// The agent's own line, verbatim.
+    #[serde(skip)]
+    Said { line: String },
+    /// Somebody wants the turn to stop; told to the agent as input number `input`.
+    Interrupting { turn: TurnId, input: u64 },
+    /// The agent rests: nothing more comes for this turn. Its files are not safe yet.
+    Rested { turn: TurnId, how: Outcome, text: String, usage: Usage, problem: Option<Problem> },
+    /// Workspace and agent state are on disk as checkpoint `number`.
+    Saved(Saved),
+    SaveFailed { turn: Option<TurnId>, error: String },
+    /// The turn is over, exactly once.
+    Finished { turn: TurnId, how: Outcome, checkpoint: Option<u64>, problem: Option<Problem> },
+    /// The turn's process is gone before the turn was over. Not final.
+    Cut { turn: TurnId, death: Death },
+    /// The sandbox is up and its agent answers.
+    Awake { incarnation: Incarnation },
+    /// The sandbox is gone, on purpose or not.
+    Asleep { incarnation: Option<Incarnation> },
+    /// Somebody wants the session back: a sandbox has to be made for it.
+    Resuming,
+    Resumed { receipt: Receipt },
+    Paused,
+    Stopped,
+    Failed { problem: Problem },
+    Ended,
+}
+
+impl Fact {
+    /// The name in the `kind` column.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Fact::Created { .. } => "created",
+            Fact::Forked { .. } => "forked",
+            Fact::Queued { .. } => "queued",
+            Fact::Started { .. } => "started",
+            Fact::Continued { .. } => "continued",
+            Fact::Said { .. } => "said",
+            Fact::Interrupting { .. } => "interrupting",
+            Fact::Rested { .. } => "rested",
+            Fact::Saved(_) => "saved",
+            Fact::SaveFailed { .. } => "save_failed",
+            Fact::Finished { .. } => "finished",
+            Fact::Cut { .. } => "cut",
+            Fact::Awake { .. } => "awake",
+            Fact::Asleep { .. } => "asleep",
+            Fact::Resuming => "resuming",
+            Fact::Resumed { .. } => "resumed",
+            Fact::Paused => "paused",
+            Fact::Stopped => "stopped",
+            Fact::Failed { .. } => "failed",
+            Fact::Ended => "ended",
+        }
+    }
+
+    /// The text in the `json` column: an agent's line as it came, everything else as our own JSON.
+    pub fn encode(&self) -> String {
+        match self {
+            Fact::Said { line } => line.clone(),
+            other => serde_json::to_string(other).expect("facts hold only strings, numbers and JSON"),
+        }
+    }
+
+    pub fn decode(kind: &str, json: String) -> Result<Fact, serde_json::Error> {
+        match kind {
+            "said" => Ok(Fact::Said { line: json }),
+            _ => serde_json::from_str(&json),
+        }
+    }
+}
+
+/// What one message asks for beyond its content.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Ask {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_budget_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_format: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Done,
+    Failed,
+    Interrupted,
+    Cancelled,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Usage {
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    pub cache_creation_tokens: u64,
+    pub cache_read_tokens: u64,
+}
+
+/// How still the sandbox was while its files were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Consistency {
+    /// No process of the sandbox ran (cgroup freezer), or there was none.
+    Frozen,
+    /// Every process was stopped by a signal.
+    Stopped,
+    /// Processes may have written meanwhile.
+    Live,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Saved {
+    pub number: u64,
+    pub turn: Option<TurnId>,
+    pub tree: String,
+    pub consistency: Consistency,
+    pub files: u64,
+    pub bytes: u64,
+    /// What was left out on purpose, as paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<String>,
+    /// A tree that was found, not one that a turn left: kept so that nothing is thrown away.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub salvage: bool,
+}
+
+/// Who died, as far as we can tell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum Death {
+    Agent { how: String },
+    Sandbox { how: String },
+    OutOfMemory,
+    LineTooLong,
+    /// The machine, or everything of ours on it.
+    Machine,
+    /// We stopped the server on purpose while it ran.
+    Shutdown,
+}
+
+impl Death {
+    pub fn problem(&self) -> Problem {
+        match self {
+            Death::Agent { how } => Problem::new("agent_died", format!("The agent's process ended ({how}). {RETRY}")),
+            Death::Sandbox { how } => Problem::new("sandbox_died", format!("The sandbox ended ({how}). {RETRY}")),
+            Death::OutOfMemory => Problem::new(
+                "sandbox_oom",
+                format!("The sandbox ran out of memory and was killed. {RETRY} Raise ASH_SANDBOX_MEMORY_MB if it happens again."),
+            ),
+            Death::LineTooLong => Problem::new("line_too_long", format!("The agent wrote a line of over 32 MiB and was ended. {RETRY}")),
+            Death::Machine => Problem::new("machine_died", format!("The machine or the sandbox went away during the turn. {RETRY}")),
+            Death::Shutdown => Problem::new("server_stopped", "The server was stopped during the turn, which goes on when it is started again.".to_owned()),
+        }
+    }
+}
+
+const RETRY: &str = "Resume the session or send a message: the turn goes on first.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fact_comes_back_as_it_was() {
+        let turn = TurnId(uuid::Uuid::from_u128(7));
+        let facts = [
+            Fact::Queued { turn, content: serde_json::json!("hi"), ask: Ask::default() },
+            Fact::Said { line: r#"{"type":"assistant", "x":1}"#.into() },
+            Fact::Cut { turn, death: Death::OutOfMemory },
+            Fact::Paused,
+        ];
+        for fact in facts {
+            let back = Fact::decode(fact.kind(), fact.encode()).expect("its own encoding");
+            assert_eq!(back, fact);
+        }
+    }
+
+    #[test]
+    fn an_agents_line_is_kept_to_the_byte() {
+        let line = "{ \"b\" : 1 ,\"a\":\"\\u00e4\" }";
+        assert_eq!(Fact::Said { line: line.into() }.encode(), line);
+    }
+}

@@ -1,0 +1,38 @@
+//! Kinds of failure. One table turns them into HTTP statuses, one into exit codes; both match all of them.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The request itself is wrong.
+    Invalid,
+    /// No valid key.
+    Unauthorized,
+    /// It is not there, or not the caller's.
+    NotFound,
+    /// It contradicts what is there.
+    Conflict,
+    /// It was there and is over.
+    Gone,
+    /// More than a limit allows.
+    TooLarge,
+    /// Well-formed, but it cannot be done as things stand.
+    Unprocessable,
+    /// Not now; later may work.
+    Unavailable,
+    /// Ours to fix.
+    Internal,
+}
+
+/// A failure as a client sees it: a stable code for programs, a sentence with the remedy for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    pub code: String,
+    pub error: String,
+}
+
+impl Problem {
+    pub fn new(code: &str, error: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), error: error.into() }
+    }
+}

@@ -1,0 +1,114 @@
+//! THE WORDS: ids, facts, options and kinds of failure that every other room speaks. Touches nothing.
+
+mod cursor;
+mod fact;
+mod ids;
+mod kind;
+mod receipt;
+mod time;
+
+pub use cursor::Cursor;
+pub use fact::{Ask, Consistency, Death, Delta, Event, Fact, Note, Outcome, Saved, Usage};
+pub use ids::{AgentName, BadName, Epoch, Incarnation, Seq, SessionId, SessionNo, Slug, TenantId, TurnId, WorkspaceId};
+pub use kind::{Kind, Problem};
+pub use receipt::{From, Path, Receipt, Source, Tier};
+pub use time::Timestamp;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a session stands. `ended` is the only one nothing comes back from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Starting,
+    Active,
+    Paused,
+    Stopped,
+    Error,
+    Ended,
+}
+
+impl Status {
+    pub const ALL: [Status; 6] =
+        [Status::Starting, Status::Active, Status::Paused, Status::Stopped, Status::Error, Status::Ended];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Status::Starting => "starting",
+            Status::Active => "active",
+            Status::Paused => "paused",
+            Status::Stopped => "stopped",
+            Status::Error => "error",
+            Status::Ended => "ended",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Status> {
+        Status::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Which agent program a version runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Runtime {
+    Builtin,
+    Claude,
+}
+
+impl Runtime {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Runtime::Builtin => "builtin",
+            Runtime::Claude => "claude",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Runtime> {
+        match text {
+            "builtin" => Some(Runtime::Builtin),
+            "claude" => Some(Runtime::Claude),
+            _ => None,
+        }
+    }
+}
+
+/// What a caller may set on a session. Stored with it, re-applied on every start. Holds no secret.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Options {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permission_mode: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disallowed_tools: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub betas: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp_servers: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subagents: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initial_agent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_interrupted: Option<OnInterrupted>,
+}
+
+/// What to do at start with a turn that a crash cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnInterrupted {
+    Continue,
+    Ask,
+}

@@ -1,0 +1,47 @@
+//! One time type: milliseconds since 1970, shown as ISO 8601 in UTC.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// For the program's edge only; everything inside is handed its time.
+    pub fn now() -> Self {
+        Self(jiff::Timestamp::now().as_millisecond())
+    }
+}
+
+impl std::fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let time = jiff::Timestamp::from_millisecond(self.0).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+        write!(f, "{time:.3}")
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let time: jiff::Timestamp = text.parse().map_err(D::Error::custom)?;
+        Ok(Self(time.as_millisecond()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Timestamp;
+
+    #[test]
+    fn times_look_like_javascripts() {
+        assert_eq!(Timestamp(1_763_244_000_007).to_string(), "2025-11-15T22:00:00.007Z");
+        assert_eq!(Timestamp(0).to_string(), "1970-01-01T00:00:00.000Z");
+        let back: Timestamp = serde_json::from_str("\"2025-11-15T22:00:00.007Z\"").expect("a time");
+        assert_eq!(back, Timestamp(1_763_244_000_007));
+    }
+}

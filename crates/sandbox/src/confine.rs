@@ -1,0 +1,134 @@
+//! What the sandbox may see, as one bubblewrap command line. Pure: a policy in, arguments out, so that a
+//! change of the walls shows as a change of one snapshot.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+pub(crate) const WORKSPACE: &str = "/workspace";
+pub(crate) const HOME: &str = "/home/agent";
+pub(crate) const EXE: &str = "/.ash/ash";
+/// Shared memory is for semaphores and small buffers; files belong on /tmp, which has its own limit.
+const SHM_BYTES: u64 = 256 << 20;
+
+/// A directory at the root of the host, as the sandbox gets it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Root {
+    Link { at: PathBuf, to: PathBuf },
+    Dir(PathBuf),
+}
+
+/// A source on the host, or on the private stage, and where it appears.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Bind {
+    pub(crate) from: PathBuf,
+    pub(crate) at: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Policy {
+    pub(crate) roots: Vec<Root>,
+    /// Parts of the host's /etc that hold no names and no secrets.
+    pub(crate) host_etc: Vec<PathBuf>,
+    /// Our own /etc, with mount points for `host_etc`.
+    pub(crate) etc: PathBuf,
+    pub(crate) workspace: PathBuf,
+    pub(crate) home: PathBuf,
+    pub(crate) exe: PathBuf,
+    pub(crate) readonly: Vec<Bind>,
+    pub(crate) tmp_bytes: u64,
+    pub(crate) status_fd: i32,
+    /// What `ash confine` is told.
+    pub(crate) orders: String,
+}
+
+struct Line(Vec<OsString>);
+
+impl Line {
+    fn words<const N: usize>(&mut self, words: [&str; N]) {
+        self.0.extend(words.map(OsString::from));
+    }
+
+    fn bind(&mut self, option: &str, from: &Path, at: &Path) {
+        self.0.extend([option.into(), from.into(), at.into()]);
+    }
+
+    fn tmpfs(&mut self, bytes: u64, at: &str) {
+        // Without --size a tmpfs may take half of the machine's memory.
+        self.words(["--perms", "1777", "--size", &bytes.to_string(), "--tmpfs", at]);
+    }
+}
+
+/// The arguments after `bwrap`.
+pub(crate) fn argv(policy: &Policy) -> Vec<OsString> {
+    let mut line = Line(Vec::new());
+    namespaces(&mut line, policy.status_fd);
+    system(&mut line, policy);
+    scratch(&mut line, policy.tmp_bytes);
+    line.bind("--bind", &policy.workspace, WORKSPACE.as_ref());
+    line.bind("--bind", &policy.home, HOME.as_ref());
+    line.bind("--ro-bind", &policy.exe, EXE.as_ref());
+    for bind in &policy.readonly {
+        line.bind("--ro-bind", &bind.from, &bind.at);
+    }
+    // Last: the root is a writable tmpfs until everything has its mount point.
+    line.words(["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", WORKSPACE, "--", EXE, "confine"]);
+    line.0.push(policy.orders.clone().into());
+    line.0
+}
+
+fn namespaces(line: &mut Line, status_fd: i32) {
+    line.words(["--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1"]);
+    // Started as root, bubblewrap would leave capabilities inside that undo a read-only bind.
+    line.words(["--cap-drop", "ALL", "--uid", "1000", "--gid", "1000", "--hostname", "ash", "--clearenv"]);
+    line.words(["--json-status-fd", &status_fd.to_string()]);
+}
+
+fn system(line: &mut Line, policy: &Policy) {
+    for root in &policy.roots {
+        match root {
+            Root::Link { at, to } => line.bind("--symlink", to, at),
+            Root::Dir(dir) => line.bind("--ro-bind", dir, dir),
+        }
+    }
+    line.bind("--ro-bind", &policy.etc, "/etc".as_ref());
+    for path in &policy.host_etc {
+        line.bind("--ro-bind", path, path);
+    }
+    line.words(["--proc", "/proc", "--dev", "/dev"]);
+}
+
+fn scratch(line: &mut Line, tmp_bytes: u64) {
+    line.tmpfs(tmp_bytes, "/tmp");
+    line.tmpfs(SHM_BYTES, "/dev/shm");
+    line.words(["--perms", "0755", "--dir", "/run", "--perms", "0755", "--dir", "/var"]);
+    line.words(["--symlink", "/tmp", "/var/tmp", "--symlink", "/run", "/var/run"]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_walls_are_exactly_these() {
+        let policy = Policy {
+            roots: vec![
+                Root::Dir("/usr".into()),
+                Root::Link { at: "/bin".into(), to: "usr/bin".into() },
+                Root::Dir("/lib64".into()),
+            ],
+            host_etc: vec!["/etc/alternatives".into(), "/etc/ssl".into()],
+            etc: "/mnt/etc".into(),
+            workspace: "/mnt/workspace".into(),
+            home: "/mnt/home".into(),
+            exe: "/mnt/ash".into(),
+            readonly: vec![Bind { from: "/mnt/readonly.0".into(), at: "/opt/tools".into() }],
+            tmp_bytes: 1 << 30,
+            status_fd: 8,
+            orders: "{}".into(),
+        };
+        let words: Vec<_> = argv(&policy).iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        insta::assert_snapshot!(words.join(" ").replace(" --", "\n--"));
+    }
+}

@@ -1,0 +1,121 @@
+//! The socket between the shim and the init inside: small datagrams, with descriptors where a process needs
+//! its pipes. The shim believes nothing that comes over it beyond its shape.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut, Read, Seek, Write},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+};
+
+use rustix::{
+    fs::MemfdFlags,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags,
+    },
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{Walls, frame::Start};
+
+const LONGEST: usize = 4096;
+/// The start's description and its three pipes.
+const MOST_FDS: usize = 4;
+/// Arguments and environment of one process; the kernel itself allows about 2 MiB.
+const LONGEST_START: u64 = 8 << 20;
+
+/// What `ash confine` gets as its one argument.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Orders {
+    pub(crate) control: i32,
+    pub(crate) walls: Walls,
+    pub(crate) open_files: u64,
+    pub(crate) processes: Option<u64>,
+    /// Where it may write besides the scratch places.
+    pub(crate) writable: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Order {
+    /// Comes with four descriptors: what to start, stdin, stdout, stderr.
+    Start,
+    Signal {
+        process: u16,
+        signal: i32,
+    },
+    StopAll,
+    ContinueAll,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Report {
+    Ready,
+    Started {
+        process: u16,
+        pid: u32,
+    },
+    StartFailed {
+        process: u16,
+        why: String,
+    },
+    Exited {
+        process: u16,
+        code: Option<i32>,
+        signal: Option<i32>,
+    },
+    /// `all`: whether every process was seen standing still.
+    Stopped {
+        all: bool,
+    },
+}
+
+pub(crate) fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let text = serde_json::to_vec(message).map_err(io::Error::other)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut extra = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !extra.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("too many descriptors"));
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(&text)], &mut extra, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// `Ok(None)`: the other side is gone. A message that is too long or unknown is an error of kind `InvalidData`.
+pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut text = [0; LONGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut extra = RecvAncillaryBuffer::new(&mut space);
+    let got =
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut extra, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = Vec::new();
+    for message in extra.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if got.bytes == 0 {
+        return Ok(None);
+    }
+    if got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let message = serde_json::from_slice(&text[..got.bytes]).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(Some((message, fds)))
+}
+
+/// A start goes as a file: arguments and environment may be larger than a datagram.
+pub(crate) fn seal(start: &Start) -> io::Result<OwnedFd> {
+    let mut file = std::fs::File::from(rustix::fs::memfd_create("start", MemfdFlags::CLOEXEC)?);
+    file.write_all(&serde_json::to_vec(start).map_err(io::Error::other)?)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+pub(crate) fn unseal(file: OwnedFd) -> io::Result<Start> {
+    let mut text = Vec::new();
+    std::fs::File::from(file).take(LONGEST_START).read_to_end(&mut text)?;
+    serde_json::from_slice(&text).map_err(|_| io::ErrorKind::InvalidData.into())
+}

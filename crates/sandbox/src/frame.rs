@@ -1,0 +1,402 @@
+//! What server and shim say to each other. A shim outlives the server that started it, so an old shim meets
+//! a newer server: the shapes are versioned, and golden-tested below.
+
+use std::{collections::BTreeMap, fmt, path::PathBuf};
+
+use ash_model::{Consistency, Epoch, Incarnation};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{Caps, Limits, Walls};
+
+pub(crate) const VERSION: u32 = 1;
+/// Longer frames are a mistake or an attack; either way the connection is worth nothing any more.
+pub(crate) const LONGEST: usize = 64 << 20;
+const HEADER: usize = 5;
+
+/// A process to start inside.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Names the process in every later frame and record; chosen by the caller, free again after its exit.
+    pub process: u16,
+    pub argv: Vec<String>,
+    /// The whole environment: nothing is inherited.
+    pub env: BTreeMap<String, String>,
+    pub cwd: PathBuf,
+    /// Output as raw chunks instead of lines.
+    pub raw: bool,
+    /// Whether it gets a stdin that can be written to; otherwise it reads end of file.
+    pub stdin: bool,
+}
+
+impl fmt::Debug for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Names only: values are where callers put their secrets.
+        f.debug_struct("Start")
+            .field("process", &self.process)
+            .field("argv", &self.argv)
+            .field("env", &self.env.keys().collect::<Vec<_>>())
+            .field("cwd", &self.cwd)
+            .field("raw", &self.raw)
+            .field("stdin", &self.stdin)
+            .finish()
+    }
+}
+
+/// Everything a shim needs to know to build its walls. Sent once, right after it was spawned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) version: u32,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) epoch: Epoch,
+    pub(crate) walls: Walls,
+    pub(crate) bwrap: PathBuf,
+    pub(crate) exe: PathBuf,
+    pub(crate) run_dir: PathBuf,
+    pub(crate) workspace: PathBuf,
+    pub(crate) home: PathBuf,
+    pub(crate) uid: Option<u32>,
+    pub(crate) limits: Limits,
+    pub(crate) readonly: Vec<PathBuf>,
+    pub(crate) orphan_ttl_ms: u64,
+    pub(crate) caps: Caps,
+}
+
+/// A process as the host knows it; the start time tells it from a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostProcess {
+    pub pid: u32,
+    pub starttime: u64,
+}
+
+/// How a shim introduces itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    pub version: u32,
+    pub incarnation: Incarnation,
+    /// The number of the last input it took; what has a lower or the same one must not be sent again.
+    pub last_in: u64,
+    /// Where the journal ends now.
+    pub end: u64,
+    pub acked: u64,
+    /// Processes that were started and have not exited.
+    pub running: Vec<u16>,
+    /// None once the sandbox is gone and only the journal is left.
+    pub init: Option<HostProcess>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FromClient {
+    Build(Box<Plan>),
+    Attach { version: u32, epoch: Epoch },
+    Follow { offset: u64 },
+    Start(Start),
+    In { process: u16, number: u64, bytes: Vec<u8> },
+    CloseIn { process: u16 },
+    Ack { offset: u64 },
+    Freeze,
+    Thaw,
+    Signal { process: u16, signal: i32 },
+    End,
+    Ping,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FromShim {
+    Hello(Hello),
+    Data(Vec<u8>),
+    Frozen(Consistency),
+    Thawed { held: bool },
+    Refused { why: String },
+    Pong,
+}
+
+/// The peer said something this version does not know.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("frame of kind {kind} and {bytes} bytes makes no sense")]
+pub struct Malformed {
+    kind: u8,
+    bytes: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+struct AttachBody {
+    version: u32,
+    epoch: Epoch,
+}
+#[derive(Serialize, Deserialize)]
+struct OffsetBody {
+    offset: u64,
+}
+#[derive(Serialize, Deserialize)]
+struct ProcessBody {
+    process: u16,
+}
+#[derive(Serialize, Deserialize)]
+struct SignalBody {
+    process: u16,
+    signal: i32,
+}
+#[derive(Serialize, Deserialize)]
+struct FrozenBody {
+    consistency: Consistency,
+}
+#[derive(Serialize, Deserialize)]
+struct ThawedBody {
+    held: bool,
+}
+#[derive(Serialize, Deserialize)]
+struct RefusedBody {
+    why: String,
+}
+
+fn json(body: &impl Serialize) -> Vec<u8> {
+    // Only a path that is not UTF-8 can fail here; `Spec` is checked for that before anything is sent.
+    serde_json::to_vec(body).unwrap_or_default()
+}
+
+fn framed(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(HEADER + payload.len());
+    frame.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    frame.push(kind);
+    frame.extend_from_slice(payload);
+    frame
+}
+
+fn parse<T: DeserializeOwned>(kind: u8, payload: &[u8]) -> Result<T, Malformed> {
+    serde_json::from_slice(payload).map_err(|_| Malformed { kind, bytes: payload.len() })
+}
+
+fn empty(kind: u8, payload: &[u8]) -> Result<(), Malformed> {
+    if payload.is_empty() { Ok(()) } else { Err(Malformed { kind, bytes: payload.len() }) }
+}
+
+impl FromClient {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Build(plan) => framed(1, &json(plan)),
+            Self::Attach { version, epoch } => {
+                framed(2, &json(&AttachBody { version: *version, epoch: *epoch }))
+            }
+            Self::Follow { offset } => framed(3, &json(&OffsetBody { offset: *offset })),
+            Self::Start(start) => framed(4, &json(start)),
+            Self::In { process, number, bytes } => {
+                let mut payload = Vec::with_capacity(10 + bytes.len());
+                payload.extend_from_slice(&process.to_le_bytes());
+                payload.extend_from_slice(&number.to_le_bytes());
+                payload.extend_from_slice(bytes);
+                framed(5, &payload)
+            }
+            Self::CloseIn { process } => framed(6, &json(&ProcessBody { process: *process })),
+            Self::Ack { offset } => framed(7, &json(&OffsetBody { offset: *offset })),
+            Self::Freeze => framed(8, b""),
+            Self::Thaw => framed(9, b""),
+            Self::Signal { process, signal } => {
+                framed(10, &json(&SignalBody { process: *process, signal: *signal }))
+            }
+            Self::End => framed(11, b""),
+            Self::Ping => framed(12, b""),
+        }
+    }
+
+    pub(crate) fn decode(kind: u8, payload: &[u8]) -> Result<Self, Malformed> {
+        let malformed = || Malformed { kind, bytes: payload.len() };
+        Ok(match kind {
+            1 => Self::Build(Box::new(parse(kind, payload)?)),
+            2 => parse::<AttachBody>(kind, payload)
+                .map(|b| Self::Attach { version: b.version, epoch: b.epoch })?,
+            3 => Self::Follow { offset: parse::<OffsetBody>(kind, payload)?.offset },
+            4 => Self::Start(parse(kind, payload)?),
+            5 => {
+                let (process, rest) = payload.split_first_chunk().ok_or_else(malformed)?;
+                let (number, bytes) = rest.split_first_chunk().ok_or_else(malformed)?;
+                Self::In {
+                    process: u16::from_le_bytes(*process),
+                    number: u64::from_le_bytes(*number),
+                    bytes: bytes.to_vec(),
+                }
+            }
+            6 => Self::CloseIn { process: parse::<ProcessBody>(kind, payload)?.process },
+            7 => Self::Ack { offset: parse::<OffsetBody>(kind, payload)?.offset },
+            8 => empty(kind, payload).map(|()| Self::Freeze)?,
+            9 => empty(kind, payload).map(|()| Self::Thaw)?,
+            10 => parse::<SignalBody>(kind, payload)
+                .map(|b| Self::Signal { process: b.process, signal: b.signal })?,
+            11 => empty(kind, payload).map(|()| Self::End)?,
+            12 => empty(kind, payload).map(|()| Self::Ping)?,
+            _ => return Err(malformed()),
+        })
+    }
+}
+
+impl FromShim {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Hello(hello) => framed(65, &json(hello)),
+            Self::Data(bytes) => framed(66, bytes),
+            Self::Frozen(consistency) => framed(67, &json(&FrozenBody { consistency: *consistency })),
+            Self::Thawed { held } => framed(68, &json(&ThawedBody { held: *held })),
+            Self::Refused { why } => framed(69, &json(&RefusedBody { why: why.clone() })),
+            Self::Pong => framed(70, b""),
+        }
+    }
+
+    pub(crate) fn decode(kind: u8, payload: Vec<u8>) -> Result<Self, Malformed> {
+        Ok(match kind {
+            65 => Self::Hello(parse(kind, &payload)?),
+            66 => Self::Data(payload),
+            67 => Self::Frozen(parse::<FrozenBody>(kind, &payload)?.consistency),
+            68 => Self::Thawed { held: parse::<ThawedBody>(kind, &payload)?.held },
+            69 => Self::Refused { why: parse::<RefusedBody>(kind, &payload)?.why },
+            70 => empty(kind, &payload).map(|()| Self::Pong)?,
+            _ => return Err(Malformed { kind, bytes: payload.len() }),
+        })
+    }
+}
+
+/// Cuts a stream of bytes into frames.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    bytes: Vec<u8>,
+}
+
+impl Frames {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn next(&mut self) -> Result<Option<(u8, Vec<u8>)>, Malformed> {
+        let Some((header, rest)) = self.bytes.split_first_chunk::<HEADER>() else { return Ok(None) };
+        let (length, kind) =
+            (u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize, header[4]);
+        if length > LONGEST {
+            return Err(Malformed { kind, bytes: length });
+        }
+        if rest.len() < length {
+            return Ok(None);
+        }
+        let payload = rest[..length].to_vec();
+        self.bytes.drain(..HEADER + length);
+        if self.bytes.is_empty() && self.bytes.capacity() > 1 << 20 {
+            // One large prompt must not stay in every idle shim's memory.
+            self.bytes = Vec::new();
+        }
+        Ok(Some((kind, payload)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start() -> Start {
+        Start {
+            process: 3,
+            argv: vec!["cat".into(), "-u".into()],
+            env: BTreeMap::from([("TOKEN".to_owned(), "sesame".to_owned())]),
+            cwd: "/workspace".into(),
+            raw: false,
+            stdin: true,
+        }
+    }
+
+    fn every_client_frame() -> Vec<FromClient> {
+        let plan = Plan {
+            version: 1,
+            incarnation: Incarnation(uuid::Uuid::nil()),
+            epoch: Epoch(7),
+            walls: Walls::Bubblewrap,
+            bwrap: "/usr/bin/bwrap".into(),
+            exe: "/usr/bin/ash".into(),
+            run_dir: "/data/run".into(),
+            workspace: "/data/workspace".into(),
+            home: "/data/home".into(),
+            uid: Some(60001),
+            limits: Limits::default(),
+            readonly: vec!["/opt/tools".into()],
+            orphan_ttl_ms: 3_600_000,
+            caps: Caps::default(),
+        };
+        vec![
+            FromClient::Build(Box::new(plan)),
+            FromClient::Attach { version: 1, epoch: Epoch(7) },
+            FromClient::Follow { offset: 4096 },
+            FromClient::Start(start()),
+            FromClient::In { process: 3, number: 9, bytes: b"hi\n".to_vec() },
+            FromClient::CloseIn { process: 3 },
+            FromClient::Ack { offset: 128 },
+            FromClient::Freeze,
+            FromClient::Thaw,
+            FromClient::Signal { process: 3, signal: 15 },
+            FromClient::End,
+            FromClient::Ping,
+        ]
+    }
+
+    fn every_shim_frame() -> Vec<FromShim> {
+        vec![
+            FromShim::Hello(Hello {
+                version: 1,
+                incarnation: Incarnation(uuid::Uuid::nil()),
+                last_in: 9,
+                end: 4096,
+                acked: 128,
+                running: vec![3],
+                init: Some(HostProcess { pid: 42, starttime: 4711 }),
+            }),
+            FromShim::Data(vec![0, 255]),
+            FromShim::Frozen(Consistency::Frozen),
+            FromShim::Thawed { held: true },
+            FromShim::Refused { why: "no".into() },
+            FromShim::Pong,
+        ]
+    }
+
+    fn readable(frames: impl Iterator<Item = Vec<u8>>) -> String {
+        frames.map(|bytes| bytes.escape_ascii().to_string() + "\n").collect()
+    }
+
+    #[test]
+    fn the_bytes_of_every_frame_are_those_of_version_one() {
+        insta::assert_snapshot!(
+            "frames_from_client",
+            readable(every_client_frame().iter().map(FromClient::encode))
+        );
+        insta::assert_snapshot!(
+            "frames_from_shim",
+            readable(every_shim_frame().iter().map(FromShim::encode))
+        );
+    }
+
+    #[test]
+    fn every_frame_is_read_back_as_it_was_written_even_byte_by_byte() {
+        let (mut frames, mut read) = (Frames::default(), Vec::new());
+        for byte in every_client_frame().iter().flat_map(FromClient::encode) {
+            frames.push(&[byte]);
+            while let Some((kind, payload)) = frames.next().expect("well-formed") {
+                read.push(FromClient::decode(kind, &payload).expect("known"));
+            }
+        }
+        assert_eq!(read, every_client_frame());
+        for frame in every_shim_frame() {
+            let bytes = frame.encode();
+            assert_eq!(FromShim::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(frame));
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_or_unknown_is_refused() {
+        let mut frames = Frames::default();
+        frames.push(&((LONGEST + 1) as u32).to_le_bytes());
+        frames.push(&[5]);
+        assert!(frames.next().is_err());
+        assert!(FromClient::decode(99, b"").is_err());
+        assert!(FromClient::decode(5, b"short").is_err());
+        assert!(FromClient::decode(8, b"more").is_err());
+    }
+
+    #[test]
+    fn an_environments_values_are_not_printed() {
+        let text = format!("{:?}", start());
+        assert!(text.contains("TOKEN") && !text.contains("sesame"), "{text}");
+    }
+}

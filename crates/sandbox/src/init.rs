@@ -1,0 +1,232 @@
+//! `ash confine`: the first process inside. It puts every restriction on itself before it starts anything, so
+//! that no process can miss one, and then starts, signals and reaps what the shim asks for.
+
+mod landlock;
+mod seccomp;
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    io,
+    os::{
+        fd::{AsFd, FromRawFd, OwnedFd},
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    process::{Command, ExitStatus},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Walls,
+    control::{self, Order, Orders, Report},
+    frame::Start,
+    limits, process,
+};
+
+/// Processes in uninterruptible sleep do not stop; after this the capture has to do without.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+pub(crate) fn main(args: &[OsString]) -> i32 {
+    let orders = args.first().and_then(|text| serde_json::from_slice::<Orders>(text.as_encoded_bytes()).ok());
+    let Some(orders) = orders else {
+        eprintln!("ash confine: is started by the shim, not by hand");
+        return 64;
+    };
+    match begin(&orders).and_then(|mut init| init.run()) {
+        Ok(()) => 0,
+        Err(e) => {
+            eprintln!("ash confine: {e}");
+            1
+        }
+    }
+}
+
+struct Init {
+    control: OwnedFd,
+    children: OwnedFd,
+    walls: Walls,
+    /// By pid: reaped strangers must not be taken for ours.
+    running: BTreeMap<u32, u16>,
+}
+
+fn begin(orders: &Orders) -> io::Result<Init> {
+    // Before anything can run beside us: a dumpable init gives its control socket and memory to the agent.
+    process::set_undumpable()?;
+    // SAFETY: the shim left exactly this descriptor open for us, and nothing here has used it yet.
+    let control = unsafe { OwnedFd::from_raw_fd(orders.control) };
+    rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC)?;
+    process::set_subreaper()?;
+    // What files the agent makes must not depend on how the server was started.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let children = process::watch_children()?;
+    limits::restrict(orders.open_files, nproc(orders))?;
+    match orders.walls {
+        Walls::Bubblewrap => {
+            rustix::thread::set_no_new_privs(true)?;
+            landlock::apply(&orders.writable).map_err(io::Error::other)?;
+            seccomp::apply().map_err(io::Error::other)?;
+        }
+        Walls::None => {}
+    }
+    Ok(Init { control, children, walls: orders.walls, running: BTreeMap::new() })
+}
+
+/// Only behind walls: there the kernel counts per user namespace, elsewhere all processes of the user count.
+fn nproc(orders: &Orders) -> Option<u64> {
+    match orders.walls {
+        Walls::Bubblewrap => orders.processes.filter(|_| process::kernel_at_least(5, 14)),
+        Walls::None => None,
+    }
+}
+
+impl Init {
+    fn run(&mut self) -> io::Result<()> {
+        self.report(&Report::Ready)?;
+        loop {
+            let mut fds =
+                [process::wants(&self.control, libc::POLLIN), process::wants(&self.children, libc::POLLIN)];
+            process::poll(&mut fds, None)?;
+            if fds[1].revents != 0 {
+                process::forget_signals(&self.children);
+                self.reap()?;
+            }
+            if fds[0].revents != 0 && !self.obey() {
+                self.kill_all();
+                return Ok(());
+            }
+        }
+    }
+
+    /// False: the shim is gone, and so must everything here be.
+    fn obey(&mut self) -> bool {
+        let (order, fds) = match control::receive::<Order>(&self.control) {
+            Ok(Some(message)) => message,
+            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Interrupted) => {
+                return true;
+            }
+            Ok(None) | Err(_) => return false,
+        };
+        let report = match order {
+            Order::Start => self.start(fds),
+            Order::Signal { process, signal } => {
+                self.signal(process, signal);
+                return true;
+            }
+            Order::StopAll => Some(Report::Stopped { all: self.stop_all() }),
+            Order::ContinueAll => {
+                self.signal_everything(libc::SIGCONT);
+                return true;
+            }
+        };
+        report.is_none_or(|report| self.report(&report).is_ok())
+    }
+
+    fn report(&self, report: &Report) -> io::Result<()> {
+        control::send(self.control.as_fd(), report, &[])
+    }
+
+    fn start(&mut self, fds: Vec<OwnedFd>) -> Option<Report> {
+        let [what, stdin, stdout, stderr] = <[OwnedFd; 4]>::try_from(fds).ok()?;
+        let start = control::unseal(what).ok()?;
+        let process = start.process;
+        Some(match spawn(&start, [stdin, stdout, stderr], self.walls) {
+            Ok(pid) => {
+                self.running.insert(pid, process);
+                Report::Started { process, pid }
+            }
+            Err(e) => Report::StartFailed { process, why: shortened(&e.to_string()) },
+        })
+    }
+
+    fn signal(&self, process: u16, signal: i32) {
+        if let Some((pid, _)) = self.running.iter().find(|(_, number)| **number == process) {
+            // The whole group: a shell's children are what the caller wants to interrupt.
+            process::kill(-(*pid as i32), signal);
+        }
+    }
+
+    fn stop_all(&self) -> bool {
+        match self.walls {
+            Walls::Bubblewrap => {
+                self.signal_everything(libc::SIGSTOP);
+                all_still(Instant::now() + STOP_PATIENCE)
+            }
+            Walls::None => false,
+        }
+    }
+
+    /// -1 is everything in the pid namespace except its init, atomically against fork. Without a namespace it
+    /// would be everything the user owns.
+    fn signal_everything(&self, signal: i32) {
+        if self.walls == Walls::Bubblewrap && std::process::id() == 1 {
+            process::kill(-1, signal);
+        }
+    }
+
+    fn reap(&mut self) -> io::Result<()> {
+        while let Some((pid, status)) = process::reap_one() {
+            if let Some(process) = self.running.remove(&pid) {
+                let status = ExitStatus::from_raw(status);
+                self.report(&Report::Exited { process, code: status.code(), signal: status.signal() })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn kill_all(&self) {
+        match self.walls {
+            // The end of pid 1 is the end of its namespace.
+            Walls::Bubblewrap => {}
+            Walls::None => process::kill_descendants(),
+        }
+    }
+}
+
+fn spawn(start: &Start, [stdin, stdout, stderr]: [OwnedFd; 3], walls: Walls) -> io::Result<u32> {
+    let (program, args) = start.argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(program);
+    command.args(args).env_clear().envs(&start.env).current_dir(&start.cwd);
+    command.stdin(stdin).stdout(stdout).stderr(stderr);
+    // SAFETY: only system calls; this process has one thread, so nothing can hold a lock here.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::process::setsid()?;
+            // CLOEXEC instead of close: std still needs its own pipe to report a failed exec.
+            process::close_on_exec_from(3)?;
+            if walls == Walls::None {
+                // No namespace ends with us, so each child has to.
+                process::die_with_parent()?;
+            }
+            Ok(())
+        })
+    };
+    // The pipes' copies go with `command`: a stray one would keep end-of-file from ever coming.
+    match command.spawn() {
+        Ok(child) => Ok(child.id()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && !start.cwd.is_dir() => {
+            Err(io::Error::new(e.kind(), format!("directory {:?}: {e}", start.cwd)))
+        }
+        Err(e) => Err(io::Error::new(e.kind(), format!("{program:?}: {e}"))),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(1000).collect()
+}
+
+/// The signal is sent before it is acted on: wait until every process is seen stopped.
+fn all_still(deadline: Instant) -> bool {
+    loop {
+        let moving = process::all()
+            .into_iter()
+            .filter(|p| p.pid != 1)
+            .any(|p| !matches!(p.state, 'T' | 't' | 'Z' | 'X'));
+        if !moving {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        let _ = process::poll(&mut [], Some(Duration::from_millis(1)));
+    }
+}

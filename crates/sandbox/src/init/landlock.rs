@@ -1,0 +1,54 @@
+//! The second wall around files: even if a mount were left writable by mistake, only these places are.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
+};
+
+/// What the rules are written for; an older kernel enforces the part it knows.
+const WRITTEN_FOR: ABI = ABI::V6;
+const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
+const DEVICES: [&str; 8] = [
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts",
+];
+
+pub(super) fn apply(writable: &[PathBuf]) -> Result<(), RulesetError> {
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(WRITTEN_FOR))?
+        // Signals and abstract sockets stay within what init started.
+        .scope(Scope::AbstractUnixSocket | Scope::Signal)?;
+    let mut ruleset = ruleset.create()?;
+    // Bubblewrap already decided what is visible; all of that may be read and run.
+    ruleset = allow(ruleset, Path::new("/"), AccessFs::from_read(WRITTEN_FOR))?;
+    for place in writable.iter().map(PathBuf::as_path).chain(SCRATCH.map(Path::new)) {
+        ruleset = allow(ruleset, place, AccessFs::from_all(WRITTEN_FOR))?;
+    }
+    for device in DEVICES {
+        ruleset =
+            allow(ruleset, Path::new(device), AccessFs::WriteFile | AccessFs::ReadFile | AccessFs::IoctlDev)?;
+    }
+    ruleset.restrict_self()?;
+    Ok(())
+}
+
+fn allow(
+    ruleset: RulesetCreated,
+    path: &Path,
+    access: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, RulesetError> {
+    match PathFd::new(path) {
+        Ok(place) => ruleset.add_rule(PathBeneath::new(place, access)),
+        // What is not there needs no permission.
+        Err(_) => Ok(ruleset),
+    }
+}

@@ -1,0 +1,456 @@
+//! The journal: everything the sandbox said, in order, checksummed, at a byte offset that never changes. It is
+//! the only queue between agent and server, so neither memory nor a crash of the server can lose a line.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use ash_model::Incarnation;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// length, checksum, kind, padding, process
+const HEADER: usize = 12;
+/// A record holds at most one line; what claims to be longer is a torn or foreign length.
+const LONGEST: usize = 64 << 20;
+/// Space is given back in steps: a system call per acknowledged line would cost more than it frees.
+const PUNCH_STEP: u64 = 1 << 20;
+const RETRY: Duration = Duration::from_secs(1);
+
+/// One thing that happened in the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Where the record ends: to go on after it, follow from here.
+    pub offset: u64,
+    pub process: u16,
+    pub what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum What {
+    /// A line of stdout, without its newline. Bytes: nothing says that it is UTF-8.
+    Line(Vec<u8>),
+    /// What stdout held after its last newline when it was closed.
+    Tail(Vec<u8>),
+    /// A line of stderr, cut at 16 KiB.
+    Err(Vec<u8>),
+    /// Stdout of a raw process, as it came.
+    Chunk(Vec<u8>),
+    /// Stderr of a raw process, as it came.
+    ErrChunk(Vec<u8>),
+    /// `pid` is the number inside the sandbox.
+    Started {
+        pid: u32,
+    },
+    StartFailed {
+        why: String,
+    },
+    /// The last record of a process.
+    Exit(Exit),
+    /// A line grew past the cap; the process was killed, its exit follows.
+    TooLong,
+    /// The sandbox is gone, with every process in it.
+    Gone {
+        how: String,
+        oom: bool,
+    },
+}
+
+/// How a process ended. One that was killed has a signal and no code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    pub code: Option<i32>,
+    pub signal: Option<i32>,
+    pub oom: bool,
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.code, self.signal) {
+            (Some(code), _) => write!(f, "exit code {code}")?,
+            (None, Some(signal)) => write!(f, "signal {signal}")?,
+            (None, None) => f.write_str("unknown end")?,
+        }
+        if self.oom { f.write_str(" (out of memory)") } else { Ok(()) }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct StartedBody {
+    pid: u32,
+}
+#[derive(Serialize, Deserialize)]
+struct FailedBody {
+    why: String,
+}
+#[derive(Serialize, Deserialize)]
+struct GoneBody {
+    how: String,
+    oom: bool,
+}
+
+const LINE: u8 = 1;
+const TAIL: u8 = 0x80 | LINE;
+const ERR: u8 = 2;
+const CHUNK: u8 = 3;
+const ERR_CHUNK: u8 = 4;
+const STARTED: u8 = 5;
+const START_FAILED: u8 = 6;
+const EXIT: u8 = 7;
+const TOO_LONG: u8 = 8;
+const GONE: u8 = 9;
+
+/// Appends one record to a batch. Lines come as slices of the read buffer, so this takes parts, not a `What`.
+fn push(batch: &mut Vec<u8>, kind: u8, process: u16, payload: &[u8]) {
+    let mut head = [0; 4];
+    head[0] = kind;
+    head[2..].copy_from_slice(&process.to_le_bytes());
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&head);
+    sum.update(payload);
+    batch.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    batch.extend_from_slice(&sum.finalize().to_le_bytes());
+    batch.extend_from_slice(&head);
+    batch.extend_from_slice(payload);
+}
+
+pub(crate) fn line(batch: &mut Vec<u8>, process: u16, bytes: &[u8]) {
+    push(batch, LINE, process, bytes);
+}
+pub(crate) fn tail(batch: &mut Vec<u8>, process: u16, bytes: &[u8]) {
+    push(batch, TAIL, process, bytes);
+}
+pub(crate) fn err(batch: &mut Vec<u8>, process: u16, bytes: &[u8]) {
+    push(batch, ERR, process, bytes);
+}
+pub(crate) fn chunk(batch: &mut Vec<u8>, process: u16, bytes: &[u8]) {
+    push(batch, CHUNK, process, bytes);
+}
+pub(crate) fn err_chunk(batch: &mut Vec<u8>, process: u16, bytes: &[u8]) {
+    push(batch, ERR_CHUNK, process, bytes);
+}
+pub(crate) fn too_long(batch: &mut Vec<u8>, process: u16) {
+    push(batch, TOO_LONG, process, b"");
+}
+pub(crate) fn started(batch: &mut Vec<u8>, process: u16, pid: u32) {
+    push(batch, STARTED, process, &body(&StartedBody { pid }));
+}
+pub(crate) fn start_failed(batch: &mut Vec<u8>, process: u16, why: &str) {
+    push(batch, START_FAILED, process, &body(&FailedBody { why: why.to_owned() }));
+}
+pub(crate) fn exit(batch: &mut Vec<u8>, process: u16, exit: Exit) {
+    push(batch, EXIT, process, &body(&exit));
+}
+pub(crate) fn gone(batch: &mut Vec<u8>, how: &str, oom: bool) {
+    push(batch, GONE, 0, &body(&GoneBody { how: how.to_owned(), oom }));
+}
+
+fn body(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("numbers, booleans and strings always serialize")
+}
+
+fn decode(kind: u8, payload: &[u8]) -> Option<What> {
+    Some(match kind {
+        LINE => What::Line(payload.to_vec()),
+        TAIL => What::Tail(payload.to_vec()),
+        ERR => What::Err(payload.to_vec()),
+        CHUNK => What::Chunk(payload.to_vec()),
+        ERR_CHUNK => What::ErrChunk(payload.to_vec()),
+        STARTED => What::Started { pid: serde_json::from_slice::<StartedBody>(payload).ok()?.pid },
+        START_FAILED => What::StartFailed { why: serde_json::from_slice::<FailedBody>(payload).ok()?.why },
+        EXIT => What::Exit(serde_json::from_slice(payload).ok()?),
+        TOO_LONG => What::TooLong,
+        GONE => {
+            serde_json::from_slice::<GoneBody>(payload).ok().map(|b| What::Gone { how: b.how, oom: b.oom })?
+        }
+        _ => return None,
+    })
+}
+
+/// Cuts journal bytes into records, wherever the pieces they come in begin and end.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    bytes: Vec<u8>,
+    used: usize,
+    offset: u64,
+}
+
+/// The bytes are not a journal from here on.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Torn;
+
+impl Reader {
+    pub(crate) fn at(offset: u64) -> Self {
+        Self { bytes: Vec::new(), used: 0, offset }
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.used);
+        self.used = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// `Ok(None)`: more bytes are needed.
+    pub(crate) fn next(&mut self) -> Result<Option<Record>, Torn> {
+        let rest = &self.bytes[self.used..];
+        let Some((header, rest)) = rest.split_first_chunk::<HEADER>() else { return Ok(None) };
+        let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let sum = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+        if length > LONGEST {
+            return Err(Torn);
+        }
+        let Some(payload) = rest.get(..length) else { return Ok(None) };
+        let mut expected = crc32fast::Hasher::new();
+        expected.update(&header[8..]);
+        expected.update(payload);
+        if expected.finalize() != sum {
+            return Err(Torn);
+        }
+        let what = decode(header[8], payload).ok_or(Torn)?;
+        self.used += HEADER + length;
+        self.offset += (HEADER + length) as u64;
+        Ok(Some(Record { offset: self.offset, process: u16::from_le_bytes([header[10], header[11]]), what }))
+    }
+}
+
+/// The writing end, in the shim.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    file: File,
+    end: u64,
+    acked: u64,
+    freed: u64,
+    /// What the disk did not take yet. While there is any, nothing more is read from the processes.
+    owed: Vec<u8>,
+    retry: Option<Instant>,
+}
+
+pub(crate) fn name(incarnation: Incarnation) -> String {
+    format!("journal.{incarnation}")
+}
+
+impl Journal {
+    pub(crate) fn create(dir: &impl std::os::fd::AsFd, incarnation: Incarnation) -> io::Result<Self> {
+        // EXCL: an incarnation is new with every shim; an existing file would belong to somebody else.
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(dir, name(incarnation), flags, Mode::RUSR | Mode::WUSR)?;
+        Ok(Self { file: file.into(), end: 0, acked: 0, freed: 0, owed: Vec::new(), retry: None })
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    pub(crate) fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    pub(crate) fn unacked(&self) -> u64 {
+        self.end - self.acked
+    }
+
+    /// Whether everything that was appended is on the file and acknowledged.
+    pub(crate) fn settled(&self) -> bool {
+        self.owed.is_empty() && self.acked == self.end
+    }
+
+    /// Whether the disk refuses more.
+    pub(crate) fn stuck(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
+        self.retry
+    }
+
+    pub(crate) fn append(&mut self, batch: &[u8], now: Instant) {
+        if self.stuck() {
+            self.owed.extend_from_slice(batch);
+            return;
+        }
+        let written = self.write(batch);
+        if written < batch.len() {
+            self.owed = batch[written..].to_vec();
+            self.retry = Some(now + RETRY);
+        }
+    }
+
+    pub(crate) fn retry(&mut self, now: Instant) {
+        let owed = std::mem::take(&mut self.owed);
+        self.retry = None;
+        self.append(&owed, now);
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.file.write_at(&bytes[written..], self.end) {
+                Ok(0) => break,
+                Ok(n) => {
+                    written += n;
+                    self.end += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        written
+    }
+
+    pub(crate) fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let available = usize::try_from(self.end.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let wanted = available.min(buffer.len());
+        self.file.read_at(&mut buffer[..wanted], offset)
+    }
+
+    /// Whether a reader may start here: below it the bytes have been given back.
+    pub(crate) fn holds(&self, offset: u64) -> bool {
+        (self.freed..=self.end).contains(&offset)
+    }
+
+    pub(crate) fn ack(&mut self, offset: u64) {
+        self.acked = self.acked.max(offset.min(self.end));
+        let whole = self.acked - self.acked % PUNCH_STEP;
+        if whole > self.freed {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // A file system without holes only keeps more than it must.
+            let _ = rustix::fs::fallocate(&self.file, flags, self.freed, whole - self.freed);
+            self.freed = whole;
+        }
+    }
+}
+
+/// What a dead shim left in its journal after `offset`, cut at the last valid record.
+pub fn drain(run_dir: &Path, incarnation: Incarnation, offset: u64) -> Result<Vec<Record>, Error> {
+    let path: PathBuf = run_dir.join(name(incarnation));
+    let failed = |source| Error::File { what: "read journal", path: path.clone(), source };
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        // A shim that died before its first record has said nothing.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(failed(e)),
+    };
+    let (mut reader, mut at, mut records) = (Reader::at(offset), offset, Vec::new());
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        let read = file.read_at(&mut buffer, at).map_err(failed)?;
+        at += read as u64;
+        reader.push(&buffer[..read]);
+        while let Ok(Some(record)) = reader.next() {
+            records.push(record);
+        }
+        // A torn record stops `next` for good: the loop then only runs out the file.
+        if read == 0 {
+            return Ok(records);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch() -> Vec<u8> {
+        let mut batch = Vec::new();
+        line(&mut batch, 1, b"{\"a\":1}");
+        tail(&mut batch, 1, b"half");
+        err(&mut batch, 2, b"oops");
+        chunk(&mut batch, 3, &[0, 0xff]);
+        err_chunk(&mut batch, 3, b"x");
+        started(&mut batch, 1, 2);
+        start_failed(&mut batch, 4, "No such file");
+        exit(&mut batch, 1, Exit { code: None, signal: Some(9), oom: true });
+        too_long(&mut batch, 5);
+        gone(&mut batch, "signal 9", false);
+        batch
+    }
+
+    fn read(bytes: &[u8], step: usize) -> Vec<Record> {
+        let (mut reader, mut records) = (Reader::at(0), Vec::new());
+        for piece in bytes.chunks(step) {
+            reader.push(piece);
+            while let Ok(Some(record)) = reader.next() {
+                records.push(record);
+            }
+        }
+        records
+    }
+
+    #[test]
+    fn the_bytes_of_every_record_are_those_of_version_one() {
+        insta::assert_snapshot!("records", batch().escape_ascii().to_string());
+        insta::assert_debug_snapshot!("records_read", read(&batch(), 1 << 20));
+    }
+
+    #[test]
+    fn records_do_not_depend_on_the_pieces_they_come_in() {
+        assert_eq!(read(&batch(), 1), read(&batch(), 7));
+        assert_eq!(read(&batch(), 1).last().map(|r| r.offset), Some(batch().len() as u64));
+    }
+
+    #[test]
+    fn a_torn_tail_is_cut_at_the_last_valid_record() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let incarnation = Incarnation::fresh();
+        let mut bytes = batch();
+        bytes.truncate(bytes.len() - 3);
+        std::fs::write(dir.path().join(name(incarnation)), &bytes).expect("written");
+        let all = drain(dir.path(), incarnation, 0).expect("readable");
+        assert_eq!(all, read(&batch(), 9)[..9]);
+        let after = drain(dir.path(), incarnation, all[3].offset).expect("readable");
+        assert_eq!(after, all[4..]);
+    }
+
+    #[test]
+    fn a_flipped_bit_is_noticed() {
+        let mut bytes = batch();
+        bytes[HEADER + 2] ^= 1;
+        let mut reader = Reader::at(0);
+        reader.push(&bytes);
+        assert_eq!(reader.next(), Err(Torn));
+    }
+
+    #[test]
+    fn what_a_full_disk_refuses_is_kept_and_written_later() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let handle = File::open(dir.path()).expect("open");
+        let mut journal = Journal::create(&handle, Incarnation::fresh()).expect("created");
+        let full = File::options().write(true).open("/dev/full").expect("a full disk");
+        let disk = std::mem::replace(&mut journal.file, full);
+        journal.append(&batch(), Instant::now());
+        assert!(journal.stuck() && journal.retry_at().is_some() && journal.end() == 0);
+        let mut exit_record = Vec::new();
+        exit(&mut exit_record, 1, Exit { code: Some(0), signal: None, oom: false });
+        journal.append(&exit_record, Instant::now());
+        journal.file = disk;
+        journal.retry(Instant::now());
+        assert!(!journal.stuck() && journal.retry_at().is_none());
+        let mut written = vec![0; 4096];
+        let length = journal.read(&mut written, 0).expect("readable");
+        assert_eq!(written[..length], [batch(), exit_record].concat());
+    }
+
+    #[test]
+    fn acknowledged_space_is_given_back_and_offsets_stay() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let handle = File::open(dir.path()).expect("open");
+        let mut journal = Journal::create(&handle, Incarnation::fresh()).expect("created");
+        let mut batch = Vec::new();
+        line(&mut batch, 1, &vec![b'x'; 3 << 20]);
+        journal.append(&batch, Instant::now());
+        let end = journal.end();
+        line(&mut batch, 1, b"last");
+        journal.append(&batch[end as usize..], Instant::now());
+        journal.ack(end);
+        assert!(!journal.holds(0) && journal.holds(end));
+        let mut buffer = [0; 64];
+        let n = journal.read(&mut buffer, end).expect("readable");
+        assert_eq!(&buffer[..n], &batch[end as usize..]);
+    }
+}

@@ -1,0 +1,233 @@
+//! THE WALLS: starts sandboxes and carries lines in and out of them, across any crash of the server.
+//!
+//! A [`Backend`] launches a shim, a small process that builds the walls and outlives us; a [`Link`] is the
+//! connection to it. Everything the sandbox says is a [`Record`] at an offset of its journal: acknowledge what
+//! is stored, and after a crash [`knock`] and follow from there. When the shim itself is dead, [`drain`] reads
+//! what it left, and [`reap`] clears up after it.
+
+mod confine;
+mod control;
+mod frame;
+mod init;
+mod journal;
+mod limits;
+mod link;
+mod probe;
+mod process;
+mod reap;
+mod shim;
+
+use std::{
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ash_model::{Epoch, Incarnation, Kind};
+use serde::{Deserialize, Serialize};
+
+pub use frame::{Hello, HostProcess, Start};
+pub use journal::{Exit, Record, What, drain};
+pub use limits::Limits;
+pub use link::{Knocked, Link, Records, Remote, knock};
+pub use reap::reap;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Walls {
+    Bubblewrap,
+    /// `ASH_SANDBOX=none`: the agent runs as any other process of the user.
+    None,
+}
+
+/// Where the patience of a shim ends. The defaults are the product's; tests make them small.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Caps {
+    /// With more than this unacknowledged, processes are not read any more.
+    pub unacked_bytes: u64,
+    /// A longer line of stdout ends its process.
+    pub line_bytes: usize,
+    /// A sandbox held still for longer is let go.
+    pub hold_ms: u64,
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Self { unacked_bytes: 64 << 20, line_bytes: 32 << 20, hold_ms: 30_000 }
+    }
+}
+
+/// One sandbox to launch. All paths are absolute and exist.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// New for every launch.
+    pub incarnation: Incarnation,
+    pub epoch: Epoch,
+    /// Ours alone: socket, journal and notes. Reaped before the launch, if it was used before.
+    pub run_dir: PathBuf,
+    /// Owned by `uid`, as is `home`.
+    pub workspace: PathBuf,
+    pub home: PathBuf,
+    /// The user the sandbox runs as. None: our own, who must then not be root.
+    pub uid: Option<u32>,
+    pub limits: Limits,
+    /// Directories that appear inside at the same path.
+    pub readonly: Vec<PathBuf>,
+    /// How long a shim waits for a server before it ends.
+    pub orphan_ttl: Duration,
+}
+
+/// Where things are for the agent inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inside {
+    pub workspace: PathBuf,
+    pub home: PathBuf,
+    pub exe: PathBuf,
+}
+
+#[async_trait::async_trait]
+pub trait Backend: Send + Sync {
+    fn inside(&self, spec: &Spec) -> Inside;
+
+    /// Returns when the init inside has answered. If the walls cannot be built, the error says what they said.
+    async fn launch(&self, spec: &Spec) -> Result<Link, Error>;
+}
+
+/// Sandboxes by bubblewrap, with Landlock and seccomp inside.
+#[derive(Debug, Clone)]
+pub struct Bubblewrap {
+    exe: PathBuf,
+    bwrap: PathBuf,
+    caps: Caps,
+}
+
+impl Bubblewrap {
+    /// Builds walls once, as sessions will, and takes them down again. `exe` is a program that calls
+    /// [`shim_main`] and [`confine_main`] for its arguments `shim` and `confine`.
+    pub async fn probe(exe: PathBuf) -> Result<Self, Error> {
+        let bwrap = probe::find()?;
+        let walls = Self { exe, bwrap, caps: Caps::default() };
+        probe::try_out(&walls).await?;
+        Ok(walls)
+    }
+
+    pub fn with_caps(self, caps: Caps) -> Self {
+        Self { caps, ..self }
+    }
+}
+
+#[async_trait::async_trait]
+impl Backend for Bubblewrap {
+    fn inside(&self, _spec: &Spec) -> Inside {
+        Inside { workspace: confine::WORKSPACE.into(), home: confine::HOME.into(), exe: confine::EXE.into() }
+    }
+
+    async fn launch(&self, spec: &Spec) -> Result<Link, Error> {
+        if spec.uid.is_none() && rustix::process::geteuid().is_root() {
+            // Mapped to 1000 or not, it would still be root to every file it can see.
+            return Err(Error::Walls { why: "started by root it needs a uid of its own".to_owned() });
+        }
+        link::launch(plan(spec, Walls::Bubblewrap, (&self.exe, &self.bwrap), &self.caps)?).await
+    }
+}
+
+/// No walls at all: for machines that cannot build them, by the operator's explicit wish.
+#[derive(Debug, Clone)]
+pub struct Bare {
+    exe: PathBuf,
+    caps: Caps,
+}
+
+impl Bare {
+    pub fn new(exe: PathBuf) -> Self {
+        Self { exe, caps: Caps::default() }
+    }
+
+    pub fn with_caps(self, caps: Caps) -> Self {
+        Self { caps, ..self }
+    }
+}
+
+#[async_trait::async_trait]
+impl Backend for Bare {
+    fn inside(&self, spec: &Spec) -> Inside {
+        Inside { workspace: spec.workspace.clone(), home: spec.home.clone(), exe: self.exe.clone() }
+    }
+
+    async fn launch(&self, spec: &Spec) -> Result<Link, Error> {
+        link::launch(plan(spec, Walls::None, (&self.exe, Path::new("")), &self.caps)?).await
+    }
+}
+
+fn plan(spec: &Spec, walls: Walls, (exe, bwrap): (&Path, &Path), caps: &Caps) -> Result<frame::Plan, Error> {
+    let paths = [&spec.run_dir, &spec.workspace, &spec.home].into_iter().chain(&spec.readonly);
+    for path in paths.map(PathBuf::as_path).chain([exe]) {
+        if path.to_str().is_none() || !path.is_absolute() {
+            return Err(Error::Path(path.to_owned()));
+        }
+    }
+    Ok(frame::Plan {
+        version: frame::VERSION,
+        incarnation: spec.incarnation,
+        epoch: spec.epoch,
+        walls,
+        bwrap: bwrap.to_owned(),
+        exe: exe.to_owned(),
+        run_dir: spec.run_dir.clone(),
+        workspace: spec.workspace.clone(),
+        home: spec.home.clone(),
+        uid: spec.uid,
+        limits: spec.limits.clone(),
+        readonly: spec.readonly.clone(),
+        orphan_ttl_ms: u64::try_from(spec.orphan_ttl.as_millis()).unwrap_or(u64::MAX),
+        caps: caps.clone(),
+    })
+}
+
+/// The hidden subcommand `shim`. Call it first thing in `main`, before any thread exists.
+pub fn shim_main() -> i32 {
+    shim::main()
+}
+
+/// The hidden subcommand `confine`, with the arguments after that word. Before any thread exists, too.
+pub fn confine_main(args: Vec<OsString>) -> i32 {
+    init::main(&args)
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot {what} {path:?}")]
+    File { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("path {0:?} is not absolute or not UTF-8")]
+    Path(PathBuf),
+    #[error("the sandbox could not be started: {why}")]
+    Walls { why: String },
+    #[error("{why}. {remedy}")]
+    NoWalls { why: String, remedy: &'static str },
+    #[error("the sandbox refused: {why}")]
+    Refused { why: String },
+    #[error("the sandbox's keeper said something we do not understand")]
+    Foreign(#[from] frame::Malformed),
+    #[error("the sandbox is gone")]
+    Gone,
+    #[error("the sandbox did not {what} in time")]
+    Late { what: &'static str },
+    #[error("{bytes} bytes of input at once are too many")]
+    TooLarge { bytes: usize },
+    #[error("processes of a dead sandbox still run after 5 s")]
+    StillRuns,
+}
+
+impl Error {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::File { .. } | Error::Path(_) | Error::Foreign(_) | Error::StillRuns => Kind::Internal,
+            Error::Walls { .. } | Error::NoWalls { .. } | Error::Gone | Error::Late { .. } => {
+                Kind::Unavailable
+            }
+            Error::Refused { .. } => Kind::Conflict,
+            Error::TooLarge { .. } => Kind::TooLarge,
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! How much a sandbox may take. Control groups hold for the whole sandbox and tell an out-of-memory kill from
+//! other deaths, but need root; rlimits always work, per process, and are the second line.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use ash_model::Incarnation;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+
+use crate::process;
+
+const MIB: u64 = 1 << 20;
+
+/// What one sandbox may use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// All processes together. Needs control groups, so root; otherwise not enforced.
+    pub memory_bytes: Option<u64>,
+    pub processes: Option<u64>,
+    /// Per process; capped to the hard limit of the machine.
+    pub open_files: u64,
+    pub tmp_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { memory_bytes: Some(2048 * MIB), processes: Some(512), open_files: 8192, tmp_bytes: 1024 * MIB }
+    }
+}
+
+/// The rlimits of the calling process and all it will start.
+pub(crate) fn restrict(open_files: u64, processes: Option<u64>) -> io::Result<()> {
+    // A core dump would put a copy of the agent's memory, keys included, into the workspace.
+    lower(Resource::Core, 0)?;
+    lower(Resource::Nofile, open_files)?;
+    processes.map_or(Ok(()), |most| lower(Resource::Nproc, most))
+}
+
+fn lower(resource: Resource, wanted: u64) -> io::Result<()> {
+    let hard = getrlimit(resource).maximum.unwrap_or(u64::MAX);
+    let value = Some(wanted.min(hard));
+    Ok(setrlimit(resource, Rlimit { current: value, maximum: value })?)
+}
+
+/// Where a group's files live. v1 has a hierarchy per controller, v2 one for all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cgroup {
+    pub(crate) memory: Option<PathBuf>,
+    pub(crate) pids: Option<PathBuf>,
+    pub(crate) freezer: Option<PathBuf>,
+    pub(crate) unified: Option<PathBuf>,
+}
+
+/// Our own place in one hierarchy: the mount point, and the group we are in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Hierarchy {
+    mount: PathBuf,
+    own: PathBuf,
+}
+
+impl Hierarchy {
+    /// Beneath ourselves if that is possible, so that whoever limits us limits it too; else at the root.
+    fn make(&self, name: &str, ready: impl Fn(&Path) -> io::Result<()>) -> Option<PathBuf> {
+        let mine = self.mount.join(self.own.strip_prefix("/").unwrap_or(&self.own));
+        [mine, self.mount.clone()].iter().find_map(|base| make_in(base, name, &ready).ok())
+    }
+}
+
+fn make_in(base: &Path, name: &str, ready: impl Fn(&Path) -> io::Result<()>) -> io::Result<PathBuf> {
+    let dir = base.join("ash").join(name);
+    // Another sandbox that ends removes an empty `ash`: between our two steps, if it likes.
+    let mut result = fs::create_dir_all(&dir);
+    for _again in 0..3 {
+        if result.is_ok() {
+            break;
+        }
+        result = fs::create_dir_all(&dir);
+    }
+    result?;
+    ready(&dir).inspect_err(|_| remove_dir(&dir)).map(|()| dir)
+}
+
+fn remove_dir(dir: &Path) {
+    if fs::remove_dir(dir).is_ok()
+        && let Some(parent) = dir.parent()
+    {
+        // Succeeds only for the last sandbox.
+        let _ = fs::remove_dir(parent);
+    }
+}
+
+fn hierarchy(controller: &str) -> Option<Hierarchy> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    find(controller, &mounts, &groups)
+}
+
+/// `controller` is empty for v2.
+fn find(controller: &str, mounts: &str, groups: &str) -> Option<Hierarchy> {
+    let mount = mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let (at, kind, options) = (words.next()?, words.next()?, words.next()?);
+        let matches = if controller.is_empty() {
+            kind == "cgroup2"
+        } else {
+            kind == "cgroup" && options.split(',').any(|option| option == controller)
+        };
+        matches.then(|| PathBuf::from(at))
+    })?;
+    let own = groups.lines().find_map(|line| {
+        let mut words = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (words.next()?, words.next()?);
+        controllers.split(',').any(|name| name == controller).then(|| PathBuf::from(path))
+    })?;
+    Some(Hierarchy { mount, own })
+}
+
+/// Hybrid machines mount v2 beside v1 with no controllers in it.
+fn has_memory(unified: &Hierarchy) -> bool {
+    fs::read_to_string(unified.mount.join("cgroup.controllers"))
+        .is_ok_and(|names| names.split_whitespace().any(|name| name == "memory"))
+}
+
+fn put(dir: &Path, file: &str, value: impl ToString) -> io::Result<()> {
+    fs::write(dir.join(file), value.to_string())
+}
+
+fn number_after(dir: &Path, file: &str, word: &str) -> Option<u64> {
+    let text = fs::read_to_string(dir.join(file)).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(word)?.trim().parse().ok())
+}
+
+impl Cgroup {
+    /// None: not root, or nothing here can be used; the sandbox then runs without.
+    pub(crate) fn create(incarnation: Incarnation, limits: &Limits) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let name = incarnation.to_string();
+        let unified =
+            hierarchy("").filter(has_memory).and_then(|h| h.make(&name, |dir| unified_limits(dir, limits)));
+        if unified.is_some() {
+            return Some(Self { memory: None, pids: None, freezer: None, unified });
+        }
+        let group = Self {
+            memory: hierarchy("memory").and_then(|h| h.make(&name, |dir| memory_limits(dir, limits))),
+            pids: hierarchy("pids")
+                .and_then(|h| h.make(&name, |dir| limit(dir, "pids.max", limits.processes))),
+            freezer: hierarchy("freezer").and_then(|h| h.make(&name, |_| Ok(()))),
+            unified: None,
+        };
+        (!group.dirs().is_empty()).then_some(group)
+    }
+
+    fn dirs(&self) -> Vec<&PathBuf> {
+        [&self.memory, &self.pids, &self.freezer, &self.unified].into_iter().flatten().collect()
+    }
+
+    pub(crate) fn attach(&self, pid: u32) -> io::Result<()> {
+        self.dirs().into_iter().try_for_each(|dir| put(dir, "cgroup.procs", pid))
+    }
+
+    /// How many processes of this sandbox the kernel has killed for want of memory.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        let v1 = self.memory.as_deref().and_then(|dir| number_after(dir, "memory.oom_control", "oom_kill "));
+        let v2 = self.unified.as_deref().and_then(|dir| number_after(dir, "memory.events", "oom_kill "));
+        v1.or(v2).unwrap_or(0)
+    }
+
+    pub(crate) fn can_freeze(&self) -> bool {
+        self.freezer.is_some() || self.unified.is_some()
+    }
+
+    pub(crate) fn freeze(&self) -> io::Result<()> {
+        self.set_frozen("FROZEN", "1")
+    }
+
+    pub(crate) fn thaw(&self) -> io::Result<()> {
+        self.set_frozen("THAWED", "0")
+    }
+
+    fn set_frozen(&self, v1: &str, v2: &str) -> io::Result<()> {
+        match (&self.freezer, &self.unified) {
+            (Some(dir), _) => put(dir, "freezer.state", v1),
+            (None, Some(dir)) => put(dir, "cgroup.freeze", v2),
+            (None, None) => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_frozen(&self) -> bool {
+        let v1 =
+            |dir: &PathBuf| fs::read_to_string(dir.join("freezer.state")).is_ok_and(|s| s.trim() == "FROZEN");
+        let v2 = |dir: &PathBuf| number_after(dir, "cgroup.events", "frozen ") == Some(1);
+        self.freezer.as_ref().is_some_and(v1) || self.unified.as_ref().is_some_and(v2)
+    }
+
+    /// Kills what is left and removes the directories. False: something is still in them.
+    pub(crate) fn try_remove(&self) -> bool {
+        for dir in self.dirs() {
+            for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default().lines() {
+                if let Ok(pid) = pid.parse::<i32>()
+                    && pid > 0
+                {
+                    process::kill(pid, libc::SIGKILL);
+                }
+            }
+        }
+        // v1 does not act on SIGKILL until the thaw.
+        let _ = self.thaw();
+        self.dirs().into_iter().for_each(|dir| remove_dir(dir));
+        self.dirs().into_iter().all(|dir| !dir.exists())
+    }
+
+    pub(crate) fn remove(&self, deadline: Instant) -> bool {
+        while !self.try_remove() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            let _ = process::poll(&mut [], Some(Duration::from_millis(5)));
+        }
+        true
+    }
+}
+
+fn limit(dir: &Path, file: &str, value: Option<u64>) -> io::Result<()> {
+    value.map_or(Ok(()), |value| put(dir, file, value))
+}
+
+fn memory_limits(dir: &Path, limits: &Limits) -> io::Result<()> {
+    limit(dir, "memory.limit_in_bytes", limits.memory_bytes)?;
+    // Kernels without swap accounting have no such file; then memory alone is limited.
+    let _ = limit(dir, "memory.memsw.limit_in_bytes", limits.memory_bytes);
+    Ok(())
+}
+
+fn unified_limits(dir: &Path, limits: &Limits) -> io::Result<()> {
+    // From the top down: a group has a controller only if its parent hands it on.
+    let ash = dir.parent().ok_or(io::ErrorKind::NotFound)?;
+    for group in [ash.parent().ok_or(io::ErrorKind::NotFound)?, ash] {
+        put(group, "cgroup.subtree_control", "+memory +pids")?;
+    }
+    limit(dir, "memory.max", limits.memory_bytes)?;
+    let _ = put(dir, "memory.swap.max", 0);
+    limit(dir, "pids.max", limits.processes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n\
+        cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
+        cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+    const GROUPS: &str = "4:memory:/box/1\n3:cpu,cpuacct:/\n0::/unit\n";
+
+    #[test]
+    fn our_own_group_is_found_in_both_versions() {
+        let at = |mount: &str, own: &str| Some(Hierarchy { mount: mount.into(), own: own.into() });
+        assert_eq!(find("memory", MOUNTS, GROUPS), at("/sys/fs/cgroup/memory", "/box/1"));
+        assert_eq!(find("cpuacct", MOUNTS, GROUPS), at("/sys/fs/cgroup/cpu,cpuacct", "/"));
+        assert_eq!(find("", MOUNTS, GROUPS), at("/sys/fs/cgroup/unified", "/unit"));
+        assert_eq!(find("freezer", MOUNTS, GROUPS), None);
+    }
+}

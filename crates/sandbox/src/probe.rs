@@ -1,0 +1,80 @@
+//! Can walls be built here? Asked once at start, so that the answer is a sentence with a remedy and not the
+//! failure of somebody's first session.
+
+use std::{
+    fs,
+    os::unix::fs::{DirBuilderExt, chown},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ash_model::{Epoch, Incarnation};
+
+use crate::{Backend, Bubblewrap, Error, Limits, Spec, reap};
+
+const PLACES: [&str; 4] =
+    ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
+const NOBODY: u32 = 65534;
+
+const INSTALL: &str = "Install it with `apt-get install bubblewrap` (or your system's package manager), \
+    or set ASH_SANDBOX=none to run agents without walls";
+const ALLOW: &str = "If the kernel forbids user namespaces, allow them: on Ubuntu with the AppArmor profile \
+    for /usr/bin/bwrap or `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, elsewhere with \
+    `sysctl -w kernel.unprivileged_userns_clone=1` and user.max_user_namespaces above 0; \
+    or set ASH_SANDBOX=none to run agents without walls";
+
+pub(crate) fn find() -> Result<PathBuf, Error> {
+    let found = PLACES.iter().map(PathBuf::from).find(|path| path.is_file());
+    found.ok_or_else(|| Error::NoWalls { why: "bubblewrap is not installed".to_owned(), remedy: INSTALL })
+}
+
+pub(crate) async fn try_out(walls: &Bubblewrap) -> Result<(), Error> {
+    let base = std::env::temp_dir().join(format!("ash-probe-{}", uuid::Uuid::new_v4()));
+    let result = build_and_end(walls, &base).await;
+    let _ = fs::remove_dir_all(&base);
+    result.map_err(|e| match e {
+        Error::Walls { why } => {
+            Error::NoWalls { why: format!("bubblewrap cannot build walls here: {why}"), remedy: ALLOW }
+        }
+        other => other,
+    })
+}
+
+async fn build_and_end(walls: &Bubblewrap, base: &Path) -> Result<(), Error> {
+    let spec = spec(base)?;
+    let (remote, mut records) = walls.launch(&spec).await?.split();
+    remote.end().await?;
+    let ended = async { while records.next().await.is_some() {} };
+    let in_time = tokio::time::timeout(Duration::from_secs(10), ended).await;
+    in_time.map_err(|_| Error::Late { what: "end" })?;
+    let run_dir = spec.run_dir;
+    tokio::task::spawn_blocking(move || reap(&run_dir)).await.unwrap_or(Err(Error::Gone))
+}
+
+fn spec(base: &Path) -> Result<Spec, Error> {
+    let uid = rustix::process::geteuid().is_root().then_some(NOBODY);
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::File { what: "prepare", path, source }
+    };
+    // 0700, as a data directory is: the probe must meet what sessions meet.
+    fs::DirBuilder::new().mode(0o700).create(base).map_err(failed(base))?;
+    let [run_dir, workspace, home] = ["run", "workspace", "home"].map(|name| base.join(name));
+    for dir in [&run_dir, &workspace, &home] {
+        fs::create_dir(dir).map_err(failed(dir))?;
+    }
+    for dir in [&workspace, &home] {
+        uid.map_or(Ok(()), |uid| chown(dir, Some(uid), Some(uid))).map_err(failed(dir))?;
+    }
+    Ok(Spec {
+        incarnation: Incarnation::fresh(),
+        epoch: Epoch(0),
+        run_dir,
+        workspace,
+        home,
+        uid,
+        limits: Limits::default(),
+        readonly: Vec::new(),
+        orphan_ttl: Duration::from_secs(10),
+    })
+}

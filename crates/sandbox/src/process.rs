@@ -1,0 +1,175 @@
+//! The few things about Linux processes that neither std nor rustix has, shared by shim, init and reaper.
+
+use std::{
+    fs, io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    time::Duration,
+};
+
+use crate::frame::HostProcess;
+
+fn check(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Nobody of the same user can read our memory or take our descriptors.
+pub(crate) fn set_undumpable() -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }).map(drop)
+}
+
+/// Orphans come to us instead of to pid 1 of the machine.
+pub(crate) fn set_subreaper() -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
+}
+
+pub(crate) fn die_with_parent() -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }).map(drop)
+}
+
+pub(crate) fn ignore(signal: i32) {
+    // SAFETY: SIG_IGN runs no code.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Ignored signals stay ignored across exec; a child must not inherit our choice.
+pub(crate) fn restore_default(signal: i32) {
+    // SAFETY: SIG_DFL runs no code.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+pub(crate) fn close_from(first: u32) -> io::Result<()> {
+    // SAFETY: the caller owns every descriptor from `first` on, and holds none of them as a value.
+    check(unsafe { libc::close_range(first, u32::MAX, 0) }).map(drop)
+}
+
+pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
+    // SAFETY: changes a flag, closes nothing now.
+    check(unsafe { libc::close_range(first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC as i32) }).map(drop)
+}
+
+/// A descriptor that is readable when a child changed state.
+pub(crate) fn watch_children() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before it is read; the new descriptor has no other owner.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        check(libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()))?;
+        let fd = check(libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+pub(crate) fn forget_signals(watch: &OwnedFd) {
+    let mut buffer = [0; 1024];
+    while rustix::io::read(watch, &mut buffer).is_ok_and(|read| read > 0) {}
+}
+
+/// Any child that has ended, with its raw wait status.
+pub(crate) fn reap_one() -> Option<(u32, i32)> {
+    let mut status = 0;
+    // SAFETY: writes one integer.
+    let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
+    (pid > 0).then_some((pid as u32, status))
+}
+
+/// A negative number is a process group, as with kill(2). Failure means that it is gone already.
+pub(crate) fn kill(pid: i32, signal: i32) {
+    // SAFETY: takes numbers only.
+    unsafe { libc::kill(pid, signal) };
+}
+
+pub(crate) fn wants(fd: &impl AsRawFd, events: i16) -> libc::pollfd {
+    libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
+}
+
+pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
+    // Rounded up: a timer that fires a millisecond early would only spin.
+    let wait = timeout.map_or(-1, |t| i32::try_from(t.as_micros().div_ceil(1000)).unwrap_or(i32::MAX));
+    // SAFETY: pointer and length are those of one slice.
+    match check(unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, wait) }) {
+        Err(e) if e.kind() != io::ErrorKind::Interrupted => Err(e),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+pub(crate) fn kernel_at_least(major: u32, minor: u32) -> bool {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (major, minor)
+}
+
+/// New with every start of the machine; empty where the kernel does not tell.
+pub(crate) fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) pid: u32,
+    pub(crate) parent: u32,
+    pub(crate) state: char,
+    pub(crate) starttime: u64,
+}
+
+pub(crate) fn look(pid: u32) -> Option<Seen> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may itself hold any character.
+    let fields: Vec<&str> = stat.get(stat.rfind(')')? + 2..)?.split(' ').collect();
+    Some(Seen {
+        pid,
+        state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
+        starttime: fields.get(19)?.parse().ok()?,
+    })
+}
+
+pub(crate) fn all() -> Vec<Seen> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(look).collect()
+}
+
+impl HostProcess {
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        look(pid).map(|seen| Self { pid, starttime: seen.starttime })
+    }
+
+    /// A zombie does not count: it runs nothing, and waits only for a slow parent.
+    pub(crate) fn runs(self) -> bool {
+        look(self.pid)
+            .is_some_and(|seen| seen.starttime == self.starttime && !matches!(seen.state, 'Z' | 'X'))
+    }
+}
+
+/// Kills children, and theirs as they become ours, until there are none. Only for a subreaper.
+pub(crate) fn kill_descendants() {
+    let me = std::process::id();
+    for _round in 0..1000 {
+        while reap_one().is_some() {}
+        let children: Vec<_> = all().into_iter().filter(|p| p.parent == me).collect();
+        if children.is_empty() {
+            return;
+        }
+        for child in children {
+            kill(-(child.pid as i32), libc::SIGKILL);
+            kill(child.pid as i32, libc::SIGKILL);
+        }
+        let _ = poll(&mut [], Some(Duration::from_millis(1)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_from_a_later_one_with_its_number() {
+        let me = HostProcess::of(std::process::id()).expect("we run");
+        assert!(me.runs());
+        assert!(!HostProcess { starttime: me.starttime + 1, ..me }.runs());
+    }
+}

@@ -1,0 +1,105 @@
+//! After a shim's death: making sure that nothing of its sandbox still runs before another one is started.
+
+use std::{
+    fs, io,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use ash_model::Incarnation;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, frame::HostProcess, limits::Cgroup, process};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const FILES: [&str; 4] = ["sock", "init", "init.tmp", "shim.log"];
+
+/// What `run_dir/init` says a shim will leave if it dies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Left {
+    pub(crate) incarnation: Incarnation,
+    /// Numbers and start times of another boot may be anybody's now.
+    pub(crate) boot: String,
+    pub(crate) shim: Option<HostProcess>,
+    pub(crate) init: Option<HostProcess>,
+    pub(crate) cgroup: Option<Cgroup>,
+}
+
+impl Left {
+    pub(crate) fn remove_cgroup(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove(Instant::now() + PATIENCE);
+        }
+    }
+}
+
+/// Makes sure that nothing of a dead shim's sandbox still runs: kills by number and start time, waits at most
+/// 5 s, and removes its control groups and its files. Blocking; a shim that still lives is killed too.
+pub fn reap(run_dir: &Path) -> Result<(), Error> {
+    if let Some(left) = read(run_dir)?
+        && left.boot == process::boot_id()
+    {
+        clear(&left)?;
+    }
+    for entry in list(run_dir)? {
+        let journal = entry.to_string_lossy().starts_with("journal.");
+        if journal || FILES.iter().any(|name| entry == *name) {
+            remove(&run_dir.join(&entry), |path| fs::remove_file(path))?;
+        }
+    }
+    remove(&run_dir.join("etc"), |path| fs::remove_dir_all(path))
+}
+
+fn clear(left: &Left) -> Result<(), Error> {
+    let deadline = Instant::now() + PATIENCE;
+    // The shim first: it is what could start more.
+    for who in [left.shim, left.init].into_iter().flatten() {
+        if who.runs() {
+            process::kill(who.pid as i32, libc::SIGKILL);
+        }
+    }
+    if let Some(cgroup) = &left.cgroup {
+        // Before waiting: what v1 holds frozen does not die.
+        let _ = cgroup.thaw();
+    }
+    while [left.shim, left.init].into_iter().flatten().any(HostProcess::runs) {
+        if Instant::now() >= deadline {
+            return Err(Error::StillRuns);
+        }
+        let _ = process::poll(&mut [], Some(Duration::from_millis(2)));
+    }
+    match &left.cgroup {
+        Some(cgroup) if !cgroup.remove(deadline) => Err(Error::StillRuns),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn read(run_dir: &Path) -> Result<Option<Left>, Error> {
+    let path = run_dir.join("init");
+    match fs::read(&path) {
+        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|e| Error::File {
+            what: "understand",
+            path,
+            source: e.into(),
+        }),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::File { what: "read", path, source }),
+    }
+}
+
+fn list(run_dir: &Path) -> Result<Vec<std::ffi::OsString>, Error> {
+    match fs::read_dir(run_dir) {
+        Ok(entries) => Ok(entries.flatten().map(|entry| entry.file_name()).collect()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(source) => Err(Error::File { what: "list", path: run_dir.to_owned(), source }),
+    }
+}
+
+fn remove(path: &Path, how: impl Fn(&Path) -> io::Result<()>) -> Result<(), Error> {
+    match how(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(Error::File { what: "remove", path: path.to_owned(), source })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

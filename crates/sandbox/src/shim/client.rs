@@ -1,0 +1,118 @@
+//! A connection from a server: frames in, journal bytes and answers out, never waiting for it.
+
+use std::os::fd::OwnedFd;
+
+use rustix::{io::Errno, net::SendFlags};
+
+use crate::{
+    frame::{Frames, FromClient, FromShim, Malformed},
+    journal::Journal,
+};
+
+const PIECE: usize = 64 << 10;
+/// One turn of the loop must leave room for the others.
+const PIECES_PER_TURN: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) socket: OwnedFd,
+    frames: Frames,
+    out: Vec<u8>,
+    sent: usize,
+    /// How far the journal has been sent; None until it asks to follow.
+    cursor: Option<u64>,
+}
+
+/// The connection is of no more use.
+#[derive(Debug)]
+pub(super) struct Lost;
+
+impl From<Malformed> for Lost {
+    fn from(_: Malformed) -> Self {
+        Lost
+    }
+}
+
+impl Client {
+    /// None: not of our own user, so nobody we talk to.
+    pub(super) fn accept(listener: &OwnedFd) -> Option<Self> {
+        use rustix::net::{SocketFlags, accept_with, sockopt::socket_peercred};
+        let socket = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()?;
+        let peer = socket_peercred(&socket).ok()?;
+        (peer.uid == rustix::process::geteuid()).then(|| Self {
+            socket,
+            frames: Frames::default(),
+            out: Vec::new(),
+            sent: 0,
+            cursor: None,
+        })
+    }
+
+    /// Reads once; frames that are complete by then come from `next`.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<(), Lost> {
+        match rustix::io::read(&self.socket, &mut *buffer) {
+            Ok(0) => Err(Lost),
+            Ok(n) => {
+                self.frames.push(&buffer[..n]);
+                Ok(())
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(_) => Err(Lost),
+        }
+    }
+
+    pub(super) fn next(&mut self) -> Result<Option<FromClient>, Lost> {
+        match self.frames.next()? {
+            Some((kind, payload)) => Ok(Some(FromClient::decode(kind, &payload)?)),
+            None => Ok(None),
+        }
+    }
+
+    pub(super) fn say(&mut self, frame: &FromShim) {
+        self.out.extend_from_slice(&frame.encode());
+    }
+
+    pub(super) fn follow(&mut self, offset: u64) {
+        self.cursor = Some(offset);
+    }
+
+    fn unsent(&self) -> bool {
+        self.sent < self.out.len()
+    }
+
+    pub(super) fn wants_to_write(&self, end: u64) -> bool {
+        self.unsent() || self.cursor.is_some_and(|cursor| cursor < end)
+    }
+
+    /// Sends what the socket takes: answers first, then journal, refilled from the file piece by piece.
+    pub(super) fn write(&mut self, journal: Option<&Journal>, buffer: &mut [u8]) -> Result<(), Lost> {
+        for _ in 0..PIECES_PER_TURN {
+            if !self.unsent() {
+                self.out.clear();
+                self.sent = 0;
+                if !self.refill(journal, buffer)? {
+                    return Ok(());
+                }
+            }
+            match rustix::net::send(&self.socket, &self.out[self.sent..], SendFlags::NOSIGNAL) {
+                Ok(n) => self.sent += n,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Lost),
+            }
+        }
+        Ok(())
+    }
+
+    fn refill(&mut self, journal: Option<&Journal>, buffer: &mut [u8]) -> Result<bool, Lost> {
+        let (Some(cursor), Some(journal)) = (self.cursor, journal) else { return Ok(false) };
+        let piece = buffer.len().min(PIECE);
+        let read = journal.read(&mut buffer[..piece], cursor).map_err(|_| Lost)?;
+        if read == 0 {
+            return Ok(false);
+        }
+        self.cursor = Some(cursor + read as u64);
+        self.say(&FromShim::Data(buffer[..read].to_vec()));
+        Ok(true)
+    }
+}

@@ -1,0 +1,285 @@
+//! The running walls as the shim holds them: the outer process, the init inside, their pipes and groups.
+
+use std::{
+    collections::VecDeque,
+    fs::{self, File},
+    io::{self, Write},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::{fs::MetadataExt, process::ExitStatusExt},
+    },
+    path::Path,
+    process::ExitStatus,
+};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    process::{Pid, PidfdFlags, Signal},
+};
+
+use super::walls::{self, Raised};
+use crate::{
+    Walls,
+    control::{self, Order, Report},
+    frame::{HostProcess, Plan},
+    journal::{Exit, Journal},
+    limits::Cgroup,
+    process,
+    reap::Left,
+};
+
+/// Of what bubblewrap prints, the end is what matters.
+const MOST_WORDS: usize = 4096;
+const MOST_STATUS: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct Sandbox {
+    walls: Walls,
+    dir: File,
+    left: Left,
+    child: Option<u32>,
+    control: Option<OwnedFd>,
+    status: Option<OwnedFd>,
+    status_text: Vec<u8>,
+    complaints: Option<OwnedFd>,
+    words: Vec<u8>,
+    /// Holds on to the init process itself: its number may be another's by the time we kill it.
+    init: Option<(HostProcess, OwnedFd)>,
+    orders: VecDeque<(Order, Vec<OwnedFd>)>,
+    swept: bool,
+}
+
+impl Sandbox {
+    pub(super) fn build(plan: &Plan) -> io::Result<(Self, Journal)> {
+        let dir = File::open(&plan.run_dir)?;
+        let journal = Journal::create(&dir, plan.incarnation)?;
+        let left = Left {
+            incarnation: plan.incarnation,
+            boot: process::boot_id(),
+            shim: HostProcess::of(std::process::id()),
+            init: None,
+            cgroup: Cgroup::create(plan.incarnation, &plan.limits),
+        };
+        // Before anything runs: whoever finds us dead must know what to remove.
+        leave(&dir, &left)?;
+        let raised = walls::raise(plan).inspect_err(|_| left.remove_cgroup())?;
+        let Raised { child, control, status, complaints } = raised;
+        let mut sandbox = Self {
+            walls: plan.walls,
+            dir,
+            left,
+            child: Some(child),
+            control: Some(control),
+            status,
+            status_text: Vec::new(),
+            complaints: Some(complaints),
+            words: Vec::new(),
+            init: None,
+            orders: VecDeque::new(),
+            swept: false,
+        };
+        if plan.walls == Walls::None {
+            sandbox.found_init(child)?;
+        }
+        Ok((sandbox, journal))
+    }
+
+    pub(super) fn control(&self) -> Option<&OwnedFd> {
+        self.control.as_ref()
+    }
+
+    pub(super) fn status(&self) -> Option<&OwnedFd> {
+        self.status.as_ref()
+    }
+
+    pub(super) fn complaints(&self) -> Option<&OwnedFd> {
+        self.complaints.as_ref()
+    }
+
+    pub(super) fn init(&self) -> Option<HostProcess> {
+        self.init.as_ref().map(|(process, _)| *process)
+    }
+
+    /// Whether init is pid 1 of a namespace, so that it can stop everything there and nothing else.
+    pub(super) fn has_own_pids(&self) -> bool {
+        self.walls == Walls::Bubblewrap
+    }
+
+    pub(super) fn read_complaints(&mut self) {
+        let Some(fd) = &self.complaints else { return };
+        let mut buffer = [0; 4096];
+        match rustix::io::read(fd, &mut buffer) {
+            Ok(0) => self.complaints = None,
+            Ok(n) => {
+                self.words.extend_from_slice(&buffer[..n]);
+                let excess = self.words.len().saturating_sub(MOST_WORDS);
+                self.words.drain(..excess);
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(_) => self.complaints = None,
+        }
+    }
+
+    pub(super) fn last_words(&mut self) -> String {
+        for _ in 0..16 {
+            self.read_complaints();
+        }
+        String::from_utf8_lossy(&self.words).trim().to_owned()
+    }
+
+    pub(super) fn how(&mut self, status: i32) -> String {
+        let status = ExitStatus::from_raw(status);
+        let exit = Exit { code: status.code(), signal: status.signal(), oom: false };
+        let words = self.last_words();
+        if words.is_empty() { exit.to_string() } else { format!("{exit}: {words}") }
+    }
+
+    /// Bubblewrap writes one JSON document a line; the first names the init's number on the host.
+    pub(super) fn read_status(&mut self) -> io::Result<()> {
+        let Some(fd) = &self.status else { return Ok(()) };
+        let mut buffer = [0; 4096];
+        match rustix::io::read(fd, &mut buffer) {
+            Ok(n) if n > 0 && self.status_text.len() < MOST_STATUS => self.status_text.extend(&buffer[..n]),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(()),
+            Ok(_) | Err(_) => self.status = None,
+        }
+        let told = self.status_text.split(|byte| *byte == b'\n').find_map(|line| {
+            serde_json::from_slice::<serde_json::Value>(line).ok()?.get("child-pid")?.as_u64()
+        });
+        match told.and_then(|pid| u32::try_from(pid).ok()) {
+            Some(pid) if self.init.is_none() => self.found_init(pid),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Into its groups at once, while bubblewrap still sets up: the first attach waits for the kernel, and
+    /// this way it waits beside the set-up, not before it. Init starts nothing until we ask.
+    fn found_init(&mut self, pid: u32) -> io::Result<()> {
+        let gone = || io::Error::other("the init process is gone");
+        let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        let handle = rustix::process::pidfd_open(id, PidfdFlags::empty()).map_err(|_| gone())?;
+        let host = HostProcess::of(pid).ok_or_else(gone)?;
+        if let Some(cgroup) = &self.left.cgroup {
+            cgroup.attach(pid)?;
+        }
+        self.init = Some((host, handle));
+        self.left.init = Some(host);
+        leave(&self.dir, &self.left)
+    }
+
+    pub(super) fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
+    pub(super) fn order(&mut self, order: Order, fds: Vec<OwnedFd>) {
+        self.orders.push_back((order, fds));
+        self.send_orders();
+    }
+
+    pub(super) fn send_orders(&mut self) {
+        let Some(control) = &self.control else { return };
+        while let Some((order, fds)) = self.orders.front() {
+            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match control::send(control, order, &borrowed) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // An init that is gone will be noticed as a dead child; its orders are moot.
+                Ok(()) | Err(_) => drop(self.orders.pop_front()),
+            }
+        }
+    }
+
+    /// None: nothing more for now, or something that is no report.
+    pub(super) fn hear(&mut self) -> Option<Report> {
+        match control::receive::<Report>(self.control.as_ref()?) {
+            // Descriptors from inside are dropped: nobody asked for any.
+            Ok(Some((report, _fds))) => Some(report),
+            Err(e) if is_passing(&e) => None,
+            Ok(None) | Err(_) => {
+                self.control = None;
+                // Whatever still stands there can no longer be asked for anything.
+                self.kill();
+                None
+            }
+        }
+    }
+
+    /// Whether this child was the walls.
+    pub(super) fn child_ended(&mut self, pid: u32) -> bool {
+        let ours = self.child == Some(pid);
+        if ours {
+            self.child = None;
+        }
+        ours
+    }
+
+    pub(super) fn oom_kills(&self) -> u64 {
+        self.left.cgroup.as_ref().map_or(0, Cgroup::oom_kills)
+    }
+
+    pub(super) fn can_freeze(&self) -> bool {
+        self.left.cgroup.as_ref().is_some_and(Cgroup::can_freeze)
+    }
+
+    pub(super) fn freeze(&self) -> bool {
+        self.left.cgroup.as_ref().is_some_and(|cgroup| cgroup.can_freeze() && cgroup.freeze().is_ok())
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        self.left.cgroup.as_ref().is_some_and(Cgroup::is_frozen)
+    }
+
+    pub(super) fn thaw(&self) {
+        if let Some(cgroup) = &self.left.cgroup {
+            let _ = cgroup.thaw();
+        }
+    }
+
+    pub(super) fn kill(&mut self) {
+        match (&self.init, self.child) {
+            (Some((_, handle)), _) => drop(rustix::process::pidfd_send_signal(handle, Signal::KILL)),
+            (None, Some(child)) => process::kill(child as i32, libc::SIGKILL),
+            (None, None) => {}
+        }
+        // v1 keeps the frozen alive until then.
+        self.thaw();
+    }
+
+    /// Clears away what a killed sandbox leaves. Called until `is_empty`.
+    pub(super) fn sweep(&mut self, overdue: bool) {
+        if overdue && let Some(child) = self.child.take() {
+            process::kill(child as i32, libc::SIGKILL);
+        }
+        if self.child.is_some() || self.swept {
+            return;
+        }
+        if self.walls == Walls::None {
+            process::kill_descendants();
+        }
+        self.swept = self.left.cgroup.as_ref().is_none_or(Cgroup::try_remove) || overdue;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.child.is_none() && self.swept
+    }
+
+    /// Whether the directory we were given is no longer there, or another one is.
+    pub(super) fn is_homeless(&self, run_dir: &Path) -> bool {
+        match (fs::metadata(run_dir), self.dir.metadata()) {
+            (Ok(there), Ok(ours)) => (there.dev(), there.ino()) != (ours.dev(), ours.ino()),
+            (Err(e), _) => e.kind() == io::ErrorKind::NotFound,
+            (Ok(_), Err(_)) => false,
+        }
+    }
+}
+
+fn is_passing(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::InvalidData)
+}
+
+/// Written aside and renamed: a reader finds all of it or nothing.
+fn leave(dir: &File, left: &Left) -> io::Result<()> {
+    let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, "init.tmp", flags, Mode::RUSR | Mode::WUSR)?;
+    File::from(file).write_all(&serde_json::to_vec(left).map_err(io::Error::other)?)?;
+    Ok(rustix::fs::renameat(dir, "init.tmp", dir, "init")?)
+}

@@ -1,0 +1,253 @@
+//! One process's pipes: output cut into records as it is read, input queued until the process takes it.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use rustix::io::Errno;
+
+use crate::journal;
+
+/// Longer lines of stderr are cut: it is for people, and nothing is lost that a protocol needs.
+const LONGEST_ERR: usize = 16 << 10;
+pub(super) const READ_SIZE: usize = 64 << 10;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Lines,
+    ErrLines,
+    Raw,
+    ErrRaw,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Read {
+    Some,
+    Nothing,
+    End,
+    /// A line grew past the cap. The stream takes nothing more.
+    TooLong,
+}
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) fd: OwnedFd,
+    form: Form,
+    /// The beginning of a line whose end has not come.
+    carry: Vec<u8>,
+    deaf: bool,
+}
+
+impl Stream {
+    pub(super) fn new(fd: OwnedFd, form: Form) -> Self {
+        Self { fd, form, carry: Vec::new(), deaf: false }
+    }
+
+    /// Reads once and appends whole records to `batch`.
+    pub(super) fn read(
+        &mut self,
+        process: u16,
+        buffer: &mut [u8],
+        batch: &mut Vec<u8>,
+        longest: usize,
+    ) -> Read {
+        match rustix::io::read(&self.fd, &mut *buffer) {
+            Ok(0) => Read::End,
+            Ok(n) if self.take(process, &buffer[..n], batch, longest) => Read::Some,
+            Ok(_) => Read::TooLong,
+            Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,
+            Err(_) => Read::End,
+        }
+    }
+
+    fn take(&mut self, process: u16, bytes: &[u8], batch: &mut Vec<u8>, longest: usize) -> bool {
+        match self.form {
+            _ if self.deaf => {}
+            Form::Raw => journal::chunk(batch, process, bytes),
+            Form::ErrRaw => journal::err_chunk(batch, process, bytes),
+            Form::Lines => return self.take_lines(process, bytes, batch, longest),
+            Form::ErrLines => self.take_err(process, bytes, batch),
+        }
+        true
+    }
+
+    fn take_lines(&mut self, process: u16, mut bytes: &[u8], batch: &mut Vec<u8>, longest: usize) -> bool {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            if self.carry.len() + end > longest {
+                return self.give_up(process, batch);
+            }
+            if self.carry.is_empty() {
+                journal::line(batch, process, &bytes[..end]);
+            } else {
+                self.carry.extend_from_slice(&bytes[..end]);
+                // Taken, not cleared: one long line must not stay in an idle shim's memory.
+                journal::line(batch, process, &std::mem::take(&mut self.carry));
+            }
+            bytes = &bytes[end + 1..];
+        }
+        if self.carry.len() + bytes.len() > longest {
+            return self.give_up(process, batch);
+        }
+        self.carry.extend_from_slice(bytes);
+        true
+    }
+
+    fn give_up(&mut self, process: u16, batch: &mut Vec<u8>) -> bool {
+        self.carry = Vec::new();
+        self.deaf = true;
+        journal::too_long(batch, process);
+        false
+    }
+
+    fn take_err(&mut self, process: u16, bytes: &[u8], batch: &mut Vec<u8>) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (text, whole) = piece.strip_suffix(b"\n").map_or((piece, false), |text| (text, true));
+            let room = LONGEST_ERR - self.carry.len();
+            self.carry.extend_from_slice(&text[..text.len().min(room)]);
+            if whole {
+                journal::err(batch, process, &self.carry);
+                self.carry.clear();
+            }
+        }
+    }
+
+    /// What is left of a line when no more will come.
+    pub(super) fn finish(&mut self, process: u16, batch: &mut Vec<u8>) {
+        let rest = std::mem::take(&mut self.carry);
+        match self.form {
+            _ if rest.is_empty() => {}
+            Form::Lines => journal::tail(batch, process, &rest),
+            Form::ErrLines => journal::err(batch, process, &rest),
+            Form::Raw | Form::ErrRaw => {}
+        }
+    }
+}
+
+/// Bytes on their way to a process's stdin.
+#[derive(Debug)]
+pub(super) struct Input {
+    pub(super) fd: OwnedFd,
+    queue: Vec<u8>,
+    sent: usize,
+    last: bool,
+}
+
+impl Input {
+    pub(super) fn new(fd: OwnedFd) -> Self {
+        Self { fd, queue: Vec::new(), sent: 0, last: false }
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.len() - self.sent
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        if !self.last {
+            self.queue.extend_from_slice(bytes);
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.last = true;
+    }
+
+    /// False: it can be dropped, because all is written after a close, or because nobody reads.
+    pub(super) fn write(&mut self) -> bool {
+        while self.waiting() > 0 {
+            match rustix::io::write(&self.fd, &self.queue[self.sent..]) {
+                Ok(n) => self.sent += n,
+                Err(Errno::AGAIN) => return true,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+        self.queue = Vec::new();
+        self.sent = 0;
+        !self.last
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) input: Option<Input>,
+    pub(super) out: Option<Stream>,
+    pub(super) err: Option<Stream>,
+    /// Init has confirmed it. Output is not read before, so that a process is never heard before its start.
+    pub(super) started: bool,
+    /// We sent SIGKILL ourselves, so its death by that signal is not for want of memory.
+    pub(super) killed: bool,
+}
+
+/// Our ends of a new process's pipes, and the ends that travel to init.
+pub(super) fn pipes(raw: bool, stdin: bool) -> io::Result<(Process, [OwnedFd; 3])> {
+    let (out, theirs_out) = pipe()?;
+    let (err, theirs_err) = pipe()?;
+    let (input, theirs_in) = if stdin {
+        let (theirs, ours) = pipe()?;
+        (Some(Input::new(ours)), theirs)
+    } else {
+        (None, std::fs::File::open("/dev/null")?.into())
+    };
+    for ours in [Some(&out), Some(&err), input.as_ref().map(|i| &i.fd)].into_iter().flatten() {
+        nonblocking(ours)?;
+    }
+    let (form, err_form) = if raw { (Form::Raw, Form::ErrRaw) } else { (Form::Lines, Form::ErrLines) };
+    let process = Process {
+        input,
+        out: Some(Stream::new(out, form)),
+        err: Some(Stream::new(err, err_form)),
+        started: false,
+        killed: false,
+    };
+    Ok((process, [theirs_in, theirs_out, theirs_err]))
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?)
+}
+
+/// Each end of a pipe has its own flag, so the process inside keeps the blocking pipe it expects.
+pub(super) fn nonblocking(fd: impl AsFd) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(&fd)?;
+    Ok(rustix::fs::fcntl_setfl(&fd, flags | rustix::fs::OFlags::NONBLOCK)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::{Reader, What};
+
+    fn heard(form: Form, pieces: &[&[u8]], longest: usize) -> Vec<What> {
+        let (fd, _other) = pipe().expect("a pipe");
+        let (mut stream, mut batch) = (Stream::new(fd, form), Vec::new());
+        for piece in pieces {
+            stream.take(1, piece, &mut batch, longest);
+        }
+        stream.finish(1, &mut batch);
+        let mut reader = Reader::at(0);
+        reader.push(&batch);
+        std::iter::from_fn(|| reader.next().expect("valid")).map(|record| record.what).collect()
+    }
+
+    #[test]
+    fn lines_are_whole_wherever_reads_cut_them() {
+        let got = heard(Form::Lines, &[b"a\xf0\x9f", b"\x98\x80b\n\nc", b"d\ne"], 100);
+        let line = |text: &[u8]| What::Line(text.to_vec());
+        assert_eq!(got, [line("a😀b".as_bytes()), line(b""), line(b"cd"), What::Tail(b"e".to_vec())]);
+    }
+
+    #[test]
+    fn a_line_at_the_cap_passes_and_one_past_it_ends_the_stream() {
+        assert_eq!(heard(Form::Lines, &[b"1234\n"], 4), [What::Line(b"1234".to_vec())]);
+        assert_eq!(heard(Form::Lines, &[b"123", b"45", b"\nmore\n"], 4), [What::TooLong]);
+        assert_eq!(heard(Form::Lines, &[b"12345\nmore\n"], 4), [What::TooLong]);
+    }
+
+    #[test]
+    fn a_long_line_of_stderr_is_cut() {
+        let long = vec![b'x'; LONGEST_ERR + 10];
+        let got = heard(Form::ErrLines, &[&long, b"y\nz"], 4);
+        assert_eq!(got, [What::Err(long[..LONGEST_ERR].to_vec()), What::Err(b"z".to_vec())]);
+    }
+}

@@ -1,0 +1,281 @@
+//! Puts up the walls: as root on a private stage and as the sandbox's own uid, as a user directly, or not at
+//! all. Everything here happens in the shim's only thread, because bubblewrap dies with the thread that
+//! started it, and because only then a fork may do more than exec.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::{
+        fd::{AsRawFd, OwnedFd, RawFd},
+        unix::{fs::PermissionsExt, process::CommandExt},
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    io::FdFlags,
+    mount::{MountFlags, MountPropagationFlags},
+    net::{AddressFamily, SocketFlags, SocketType},
+};
+
+use crate::{
+    Walls,
+    confine::{self, Bind, Policy, Root},
+    control::Orders,
+    frame::Plan,
+    process,
+};
+
+const ROOTS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+const HOST_ETC: [&str; 5] =
+    ["/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl", "/etc/ca-certificates", "/etc/localtime"];
+/// Never /tmp: bubblewrap covers it before it looks for its sources.
+const STAGES: [&str; 3] = ["/mnt", "/media", "/srv"];
+
+const OWN_ETC: [(&str, &str); 5] = [
+    (
+        "passwd",
+        "root:x:0:0:root:/root:/usr/sbin/nologin\n\
+         agent:x:1000:1000:agent:/home/agent:/bin/bash\n\
+         nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    ),
+    ("group", "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n"),
+    ("nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"),
+    ("hosts", "127.0.0.1 localhost ash\n::1 localhost\n"),
+    ("resolv.conf", ""),
+];
+
+#[derive(Debug)]
+pub(super) struct Raised {
+    /// Bubblewrap's outer process, or without walls the init itself.
+    pub(super) child: u32,
+    pub(super) control: OwnedFd,
+    /// Bubblewrap tells the host's number of the init here.
+    pub(super) status: Option<OwnedFd>,
+    /// What bubblewrap and the init complain about.
+    pub(super) complaints: OwnedFd,
+}
+
+pub(super) fn raise(plan: &Plan) -> io::Result<Raised> {
+    let flags = SocketFlags::CLOEXEC;
+    let (control, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let (complaints, stderr) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    super::stdio::nonblocking(&control)?;
+    super::stdio::nonblocking(&complaints)?;
+    let raised = match plan.walls {
+        Walls::Bubblewrap => bubblewrap(plan, &theirs, stderr),
+        Walls::None => bare(plan, &theirs, stderr).map(|child| (child, None)),
+    };
+    let (child, status) = raised.map_err(|e| explained(e, &complaints))?;
+    Ok(Raised { child, control, status, complaints })
+}
+
+/// Only an error number survives a failed exec; the child has said the rest before it ended.
+fn explained(e: io::Error, complaints: &OwnedFd) -> io::Error {
+    let mut buffer = [0; 4096];
+    match rustix::io::read(complaints, &mut buffer) {
+        Ok(n) if n > 0 => io::Error::other(String::from_utf8_lossy(&buffer[..n]).trim().to_owned()),
+        Ok(_) | Err(_) => e,
+    }
+}
+
+fn orders(plan: &Plan, control: &OwnedFd) -> String {
+    let orders = Orders {
+        control: control.as_raw_fd(),
+        walls: plan.walls,
+        open_files: plan.limits.open_files,
+        processes: plan.limits.processes,
+        writable: vec![confine::WORKSPACE.into(), confine::HOME.into()],
+    };
+    serde_json::to_string(&orders).expect("numbers and fixed paths always serialize")
+}
+
+fn bubblewrap(plan: &Plan, control: &OwnedFd, stderr: OwnedFd) -> io::Result<(u32, Option<OwnedFd>)> {
+    let (status, their_status) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    super::stdio::nonblocking(&status)?;
+    let etc = plan.run_dir.join("etc");
+    let host_etc = existing(&HOST_ETC);
+    write_etc(&etc, &host_etc)?;
+    let mut policy = Policy {
+        roots: roots(),
+        host_etc,
+        etc,
+        workspace: plan.workspace.clone(),
+        home: plan.home.clone(),
+        exe: plan.exe.clone(),
+        readonly: plan.readonly.iter().map(|dir| Bind { from: dir.clone(), at: dir.clone() }).collect(),
+        tmp_bytes: plan.limits.tmp_bytes,
+        status_fd: their_status.as_raw_fd(),
+        orders: orders(plan, control),
+    };
+    let stage = plan.uid.map(|uid| Stage::for_policy(uid, &mut policy)).transpose()?;
+    let mut command = Command::new(&plan.bwrap);
+    command.args(confine::argv(&policy));
+    let keep = [control.as_raw_fd(), their_status.as_raw_fd()];
+    let enter = move || match &stage {
+        Some(stage) => stage.enter(),
+        None => Ok(()),
+    };
+    let child = launch(command, stderr, keep, move || {
+        enter()?;
+        // After the change of uid, which clears it.
+        process::die_with_parent()
+    })?;
+    Ok((child, Some(status)))
+}
+
+fn bare(plan: &Plan, control: &OwnedFd, stderr: OwnedFd) -> io::Result<u32> {
+    let mut command = Command::new(&plan.exe);
+    command.arg("confine").arg(orders(plan, control)).current_dir(&plan.workspace);
+    let uid = plan.uid;
+    // No parent-death signal: when the shim dies, the init must live long enough to kill what it started.
+    launch(command, stderr, [control.as_raw_fd(); 2], move || uid.map_or(Ok(()), become_user))
+}
+
+fn launch(
+    mut command: Command,
+    stderr: OwnedFd,
+    keep: [RawFd; 2],
+    prepare: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+) -> io::Result<u32> {
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    // SAFETY: the shim has one thread, so the child's copy of the allocator and of every lock is consistent.
+    unsafe {
+        command.pre_exec(move || {
+            process::restore_default(libc::SIGHUP);
+            prepare()?;
+            process::close_on_exec_from(3)?;
+            for fd in keep {
+                let fd = std::os::fd::BorrowedFd::borrow_raw(fd);
+                rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
+            }
+            Ok(())
+        })
+    };
+    command.spawn().map(|child| child.id())
+}
+
+fn existing(paths: &[&str]) -> Vec<PathBuf> {
+    paths.iter().map(PathBuf::from).filter(|path| path.exists()).collect()
+}
+
+/// Merged systems link /bin into /usr; others have it as a directory of its own.
+fn roots() -> Vec<Root> {
+    let look = |path: &&str| {
+        let path = PathBuf::from(path);
+        match fs::read_link(&path) {
+            Ok(to) => Some(Root::Link { at: path, to }),
+            Err(_) if path.is_dir() => Some(Root::Dir(path)),
+            Err(_) => None,
+        }
+    };
+    ROOTS.iter().filter_map(look).collect()
+}
+
+fn write_etc(etc: &Path, host_etc: &[PathBuf]) -> io::Result<()> {
+    fs::create_dir_all(etc)?;
+    // The sandbox's uid is not ours; the server's umask must not decide what it can read.
+    fs::set_permissions(etc, fs::Permissions::from_mode(0o755))?;
+    let points = host_etc.iter().filter_map(|path| Some((path.file_name()?, path.is_dir())));
+    for (name, is_dir) in points {
+        let point = etc.join(name);
+        if is_dir { fs::create_dir_all(&point)? } else { fs::write(&point, "")? }
+    }
+    for (name, text) in OWN_ETC {
+        fs::write(etc.join(name), text)?;
+        fs::set_permissions(etc.join(name), fs::Permissions::from_mode(0o644))?;
+    }
+    Ok(())
+}
+
+/// A private tmpfs where the sandbox's uid reaches sources that lie beneath directories closed to it.
+struct Stage {
+    uid: u32,
+    base: PathBuf,
+    /// From the host, to a name on the stage.
+    binds: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Stage {
+    /// Rewrites the policy's sources to where they will be on the stage.
+    fn for_policy(uid: u32, policy: &mut Policy) -> io::Result<Self> {
+        let base = STAGES.iter().map(PathBuf::from).find(|dir| dir.is_dir());
+        let base = base.ok_or_else(|| io::Error::other("none of /mnt, /media, /srv exists"))?;
+        let mut stage = Self { uid, base, binds: Vec::new() };
+        for (name, source) in [
+            ("etc", &mut policy.etc),
+            ("workspace", &mut policy.workspace),
+            ("home", &mut policy.home),
+            ("ash", &mut policy.exe),
+        ] {
+            stage.add(name.into(), source);
+        }
+        for (n, bind) in policy.readonly.iter_mut().enumerate() {
+            stage.add(format!("readonly.{n}"), &mut bind.from);
+        }
+        Ok(stage)
+    }
+
+    fn add(&mut self, name: String, source: &mut PathBuf) {
+        let on_stage = self.base.join(name);
+        self.binds.push((std::mem::replace(source, on_stage.clone()), on_stage));
+    }
+
+    fn enter(&self) -> io::Result<()> {
+        // SAFETY: separates this process's mounts; it shares memory with nobody.
+        if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+            return complain("own mount namespace", io::Error::last_os_error());
+        }
+        // Or the stage would appear on the host.
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        rustix::mount::mount_change("/", private).or_else(|e| complain("private mounts", e.into()))?;
+        // Opened before the tmpfs covers the base: a source may lie beneath it.
+        let sources = self.binds.iter().map(|(from, _)| open_path(from)).collect::<io::Result<Vec<_>>>()?;
+        let options = c"mode=0755,size=64k";
+        rustix::mount::mount(
+            "ash",
+            &self.base,
+            "tmpfs",
+            MountFlags::NOSUID | MountFlags::NODEV,
+            Some(options),
+        )
+        .or_else(|e| complain(&format!("tmpfs on {:?}", self.base), e.into()))?;
+        for ((from, to), source) in self.binds.iter().zip(&sources) {
+            bind(source, to).or_else(|e| complain(&format!("bind {from:?}"), e))?;
+        }
+        become_user(self.uid)
+    }
+}
+
+fn open_path(path: &Path) -> io::Result<OwnedFd> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .or_else(|e| complain(&format!("open {path:?}"), e.into()))
+}
+
+fn bind(source: &OwnedFd, to: &Path) -> io::Result<()> {
+    let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(source)?.st_mode);
+    if kind.is_dir() {
+        fs::create_dir(to)?;
+    } else {
+        fs::write(to, "")?;
+    }
+    Ok(rustix::mount::mount_bind_recursive(format!("/proc/self/fd/{}", source.as_raw_fd()), to)?)
+}
+
+/// Goes the way bubblewrap's own complaints do.
+fn complain<T>(what: &str, e: io::Error) -> io::Result<T> {
+    let _ = writeln!(io::stderr(), "ash shim: {what}: {e}");
+    Err(e)
+}
+
+fn become_user(uid: u32) -> io::Result<()> {
+    // SAFETY: plain system calls in a process with one thread; groups first, while we still may.
+    let done = unsafe {
+        libc::setgroups(0, std::ptr::null()) == 0
+            && libc::setresgid(uid, uid, uid) == 0
+            && libc::setresuid(uid, uid, uid) == 0
+    };
+    if done { Ok(()) } else { complain("change of user", io::Error::last_os_error()) }
+}

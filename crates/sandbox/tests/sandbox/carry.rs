@@ -1,0 +1,204 @@
+//! Lines in and out: none lost, none twice, none changed, whoever dies in between.
+
+use ash_model::Epoch;
+use ash_sandbox::{Caps, Error, Exit, What};
+
+use crate::rig::{Live, Rig, command, eventually, script};
+
+const LINES: u64 = 20_000;
+
+/// Reads numbered lines until `stop`, checking each, and returns how far it got and where.
+async fn count(live: &mut Live, mut next: u64, stop: u64) -> (u64, u64) {
+    let mut offset = 0;
+    while next < stop {
+        let record = live.next().await;
+        offset = record.offset;
+        match record.what {
+            What::Line(line) => {
+                assert_eq!(String::from_utf8_lossy(&line), next.to_string());
+                next += 1;
+            }
+            What::Started { .. } => {}
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    (next, offset)
+}
+
+#[tokio::test]
+async fn a_client_that_dies_again_and_again_reads_an_exact_sequence() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    live.remote
+        .start(script(1, &format!("for ((i=0;i<{LINES};i++)); do echo $i; done")))
+        .await
+        .expect("sent");
+    let (mut next, mut offset) = (0, 0);
+    for attempt in 1..=9 {
+        (next, offset) = count(&mut live, next, attempt * LINES / 10).await;
+        live.remote.ack(offset).await.expect("sent");
+        // Dropped in the middle of the stream, with records read by nobody on the way.
+        drop(live);
+        live = rig.reattach(1, offset).await;
+    }
+    count(&mut live, next, LINES).await;
+    assert!(matches!(live.next().await.what, What::Exit(Exit { code: Some(0), .. })));
+    assert!(offset > 0);
+}
+
+#[tokio::test]
+async fn a_newer_epoch_takes_over_and_an_older_one_is_refused() {
+    let rig = Rig::new().await;
+    let mut first = rig.launch().await;
+    let second = rig.reattach(5, 0).await;
+    first.closed().await;
+    assert!(matches!(first.remote.ack(0).await, Err(Error::Gone)));
+    let refused = ash_sandbox::knock(&rig.spec.run_dir, Epoch(4)).await;
+    assert!(matches!(&refused, Err(Error::Refused { why }) if why.contains("epoch 4")), "{refused:?}");
+    // The refused one did not disturb the other.
+    let mut second = second;
+    assert_eq!(second.run("echo still here").await.0, ["still here"]);
+}
+
+#[tokio::test]
+async fn input_with_a_number_that_was_taken_arrives_once() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    live.start(command(1, &["cat"])).await;
+    for (number, text) in [(1, "one\n"), (1, "one\n"), (2, "two\n"), (1, "one\n"), (2, "two\n")] {
+        live.remote.input(1, number, text.into()).await.expect("sent");
+    }
+    assert_eq!((live.line().await, live.line().await), ("one".to_owned(), "two".to_owned()));
+    drop(live);
+    let knocked = rig.knock(1).await;
+    assert_eq!((knocked.hello.last_in, &knocked.hello.running[..]), (2, &[1][..]));
+    let end = knocked.hello.end;
+    let mut live = Live::of(knocked.follow(end).await.expect("followed"));
+    live.remote.input(1, 2, b"two\n".to_vec()).await.expect("sent");
+    live.remote.input(1, 3, b"three\n".to_vec()).await.expect("sent");
+    assert_eq!(live.line().await, "three");
+}
+
+#[tokio::test]
+async fn input_that_nobody_reads_does_not_hold_up_the_rest() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    live.start(script(1, "read line; sleep 1000")).await;
+    live.remote.input(1, 1, vec![b'x'; 8 << 20]).await.expect("sent");
+    assert_eq!(live.run("echo on time").await.0, ["on time"]);
+}
+
+#[tokio::test]
+async fn megabytes_go_in_and_come_out_unchanged() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    let mut start = command(1, &["cat"]);
+    start.raw = true;
+    live.start(start).await;
+    let sent: Vec<u8> = (0..5_000_000_u32).map(|i| (i % 251) as u8).collect();
+    live.remote.input(1, 1, sent.clone()).await.expect("sent");
+    live.remote.close_input(1).await.expect("sent");
+    let mut got = Vec::new();
+    loop {
+        match live.next().await.what {
+            What::Chunk(bytes) => got.extend(bytes),
+            What::Exit(_) => break,
+            other => panic!("unexpected {other:?}"),
+        }
+    }
+    assert!(got == sent);
+}
+
+#[tokio::test]
+async fn an_agent_that_is_not_heard_waits_and_loses_nothing() {
+    let rig = Rig::with(Caps { unacked_bytes: 64 << 10, ..Caps::default() }, "data").await;
+    let lines = 200_000;
+    let mut live = rig.launch().await;
+    let journal = rig.spec.run_dir.join(format!("journal.{}", rig.spec.incarnation));
+    let length = || std::fs::metadata(&journal).expect("there").len();
+    live.remote.start(command(1, &["seq", "0", &(lines - 1).to_string()])).await.expect("sent");
+    eventually("the cap is reached", || length() > 64 << 10).await;
+    let (next, offset) = count(&mut live, 0, 3000).await;
+    // One read past the cap at most; all of it would be 3.5 MB.
+    assert!(length() < 1 << 20);
+    live.remote.ack(offset).await.expect("sent");
+    let mut next = next;
+    while next < lines {
+        let step;
+        (next, step) = count(&mut live, next, (next + 1000).min(lines)).await;
+        live.remote.ack(step).await.expect("sent");
+    }
+    assert!(matches!(live.next().await.what, What::Exit(Exit { code: Some(0), .. })));
+}
+
+#[tokio::test]
+async fn an_exit_passes_the_cap() {
+    let rig = Rig::with(Caps { unacked_bytes: 1 << 10, ..Caps::default() }, "data").await;
+    let mut live = rig.launch().await;
+    live.start(script(1, "seq 100000")).await;
+    live.remote.signal(1, rustix::process::Signal::KILL.as_raw()).await.expect("sent");
+    let (_, exit) = live.finish().await;
+    assert_eq!(exit, Exit { code: None, signal: Some(9), oom: false });
+}
+
+#[tokio::test]
+async fn a_line_that_is_too_long_ends_its_process_only() {
+    let rig = Rig::with(Caps { line_bytes: 100_000, ..Caps::default() }, "data").await;
+    let mut live = rig.launch().await;
+    live.start(script(1, "head -c 100000 /dev/zero; echo; echo fine; head -c 200000 /dev/zero; sleep 1000"))
+        .await;
+    assert_eq!(live.next().await.what, What::Line(vec![0; 100_000]));
+    assert_eq!(live.next().await.what, What::Line(b"fine".to_vec()));
+    assert_eq!(live.next().await.what, What::TooLong);
+    assert_eq!(live.next().await.what, What::Exit(Exit { code: None, signal: Some(9), oom: false }));
+    assert_eq!(live.run("echo on").await.0, ["on"]);
+}
+
+#[tokio::test]
+async fn bytes_that_are_not_text_are_carried_as_they_are() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    live.start(script(1, "printf 'a\\xff\\xfe\\0b\\nrest'; printf 'bad\\xff\\n' >&2; exit 3")).await;
+    let mut seen = Vec::new();
+    while !matches!(seen.last(), Some(What::Exit(_))) {
+        seen.push(live.next().await.what);
+    }
+    assert!(seen.contains(&What::Line(b"a\xff\xfe\0b".to_vec())), "{seen:?}");
+    assert!(seen.contains(&What::Tail(b"rest".to_vec())), "{seen:?}");
+    assert!(seen.contains(&What::Err(b"bad\xff".to_vec())), "{seen:?}");
+    assert_eq!(seen.last(), Some(&What::Exit(Exit { code: Some(3), signal: None, oom: false })));
+}
+
+#[tokio::test]
+async fn an_exit_does_not_wait_for_children_left_behind() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    let text = "(trap '' PIPE; for i in $(seq 1000000); do echo noise || exit; [ -e stop ] && break; done; touch ended) & echo mine";
+    live.start(script(1, text)).await;
+    let (lines, exit) = live.finish().await;
+    assert!(lines.contains(&"mine".to_owned()) && exit.code == Some(0));
+    live.run("touch stop").await;
+    // Its output was read to the end, or it would hang in a full pipe.
+    eventually("the child left behind ends", || rig.spec.workspace.join("ended").exists()).await;
+}
+
+#[tokio::test]
+async fn a_socket_path_longer_than_an_address_works() {
+    let rig = Rig::with(Caps::default(), &"long/".repeat(40)).await;
+    assert!(rig.spec.run_dir.as_os_str().len() > 200);
+    let mut live = rig.launch().await;
+    assert_eq!(live.run("echo far").await.0, ["far"]);
+    drop(live);
+    assert_eq!(rig.reattach(2, 0).await.hello.incarnation, rig.spec.incarnation);
+}
+
+#[tokio::test]
+async fn a_signal_reaches_the_whole_group() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    live.start(script(1, "trap 'echo got it; exit 4' INT; sleep 1000 & echo up; wait")).await;
+    assert_eq!(live.line().await, "up");
+    live.remote.signal(1, rustix::process::Signal::INT.as_raw()).await.expect("sent");
+    let (lines, exit) = live.finish().await;
+    assert_eq!((lines, exit.code), (vec!["got it".to_owned()], Some(4)));
+}

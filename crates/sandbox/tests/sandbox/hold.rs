@@ -1,0 +1,90 @@
+//! Holding a sandbox still while its files are read.
+
+use std::{fs, path::Path, time::Duration};
+
+use ash_model::Consistency;
+use ash_sandbox::Caps;
+
+use crate::rig::{Live, Rig, eventually, is_root, script};
+
+const COUNTER: &str = "echo up; while :; do echo x >> /workspace/counter; done";
+
+fn length(file: &Path) -> u64 {
+    fs::metadata(file).map_or(0, |meta| meta.len())
+}
+
+async fn counting(caps: Caps) -> (Rig, Live, std::path::PathBuf) {
+    let rig = Rig::with(caps, "data").await;
+    let mut live = rig.launch().await;
+    live.start(script(1, COUNTER)).await;
+    assert_eq!(live.line().await, "up");
+    let counter = rig.spec.workspace.join("counter");
+    eventually("it counts", || length(&counter) > 0).await;
+    (rig, live, counter)
+}
+
+/// A loop that writes all the time would have written in any of these looks.
+async fn stands_still(counter: &Path) -> bool {
+    let before = length(counter);
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        if length(counter) != before {
+            return false;
+        }
+    }
+    true
+}
+
+async fn goes_on(counter: &Path) {
+    let before = length(counter);
+    eventually("it counts again", || length(counter) > before).await;
+}
+
+#[tokio::test]
+async fn nothing_is_written_while_the_sandbox_is_held() {
+    let (_rig, live, counter) = counting(Caps::default()).await;
+    let expected = if is_root() { Consistency::Frozen } else { Consistency::Stopped };
+    for _ in 0..3 {
+        assert_eq!(live.remote.freeze().await.expect("frozen"), expected);
+        assert!(stands_still(&counter).await);
+        assert!(live.remote.thaw().await.expect("thawed"), "it was held all the time");
+        goes_on(&counter).await;
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_client_dies_is_let_go() {
+    let (rig, live, counter) = counting(Caps::default()).await;
+    live.remote.freeze().await.expect("frozen");
+    assert!(stands_still(&counter).await);
+    drop(live);
+    goes_on(&counter).await;
+    let live = rig.reattach(1, 0).await;
+    assert!(!live.remote.thaw().await.expect("thawed"), "nobody held it any more");
+}
+
+#[tokio::test]
+async fn a_sandbox_held_for_too_long_is_let_go_and_the_thaw_says_so() {
+    let (_rig, live, counter) = counting(Caps { hold_ms: 50, ..Caps::default() }).await;
+    live.remote.freeze().await.expect("frozen");
+    goes_on(&counter).await;
+    assert!(!live.remote.thaw().await.expect("thawed"));
+}
+
+#[tokio::test]
+async fn a_held_sandbox_can_be_ended() {
+    let (rig, mut live, _counter) = counting(Caps::default()).await;
+    live.remote.freeze().await.expect("frozen");
+    live.remote.end().await.expect("sent");
+    live.closed().await;
+    assert!(rig.cgroup_dirs().iter().all(|dir| !dir.exists()));
+}
+
+#[tokio::test]
+async fn without_walls_and_groups_a_hold_is_live() {
+    let rig = Rig::bare();
+    let live = rig.launch().await;
+    let expected = if is_root() { Consistency::Frozen } else { Consistency::Live };
+    assert_eq!(live.remote.freeze().await.expect("answered"), expected);
+    assert!(live.remote.thaw().await.expect("thawed"));
+}

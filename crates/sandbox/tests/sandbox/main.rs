@@ -1,0 +1,43 @@
+//! Real walls, real processes. Every test runs as root and, through the last one, as an ordinary user.
+
+mod carry;
+mod death;
+mod hold;
+mod rig;
+mod walls;
+
+use std::{fs, os::unix::fs::chown, os::unix::process::CommandExt, process::Command};
+
+#[test]
+fn all_of_this_holds_for_an_ordinary_user_too() {
+    if !rig::is_root() {
+        return;
+    }
+    let base = tempfile::tempdir().expect("a directory");
+    chown(base.path(), Some(rig::USER), Some(rig::USER)).expect("chown");
+    let copy = |from: &std::path::Path, name: &str| {
+        let to = base.path().join(name);
+        fs::copy(from, &to).expect("copied");
+        // Its own, so that the tests can link it: a fresh copy is busy while another thread forks.
+        chown(&to, Some(rig::USER), Some(rig::USER)).expect("chown");
+        to
+    };
+    let test = copy(&std::env::current_exe().expect("we run"), "test");
+    let host = copy(&rig::host_program(), "host");
+    let output = Command::new(test)
+        .args(["--skip", "ordinary_user", "--test-threads", "4"])
+        .env_clear()
+        .env("ASH_TEST_HOST", host)
+        .env("TMPDIR", base.path())
+        .current_dir("/")
+        .uid(rig::USER)
+        .gid(rig::USER)
+        .output()
+        .expect("ran");
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

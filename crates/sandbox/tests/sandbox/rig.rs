@@ -1,0 +1,225 @@
+//! A sandbox under test: real bubblewrap, real processes, data and program beneath a directory closed to
+//! everybody else, as on an operator's machine.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{PermissionsExt, chown},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use ash_model::{Epoch, Incarnation};
+use ash_sandbox::{
+    Backend, Bare, Bubblewrap, Caps, Exit, Hello, Limits, Link, Record, Records, Remote, Spec, Start, What,
+    reap,
+};
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const USER: u32 = 61_000;
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+pub(crate) fn host_program() -> PathBuf {
+    if let Some(path) = std::env::var_os("ASH_TEST_HOST") {
+        return path.into();
+    }
+    let test = std::env::current_exe().expect("we run");
+    let target = test.parent().and_then(Path::parent).expect("target/debug/deps");
+    target.join("examples/host")
+}
+
+pub(crate) struct Rig {
+    pub(crate) base: tempfile::TempDir,
+    pub(crate) exe: PathBuf,
+    pub(crate) spec: Spec,
+    pub(crate) backend: Box<dyn Backend>,
+}
+
+fn prepare(below: &str) -> (tempfile::TempDir, PathBuf, Spec) {
+    let base = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(base.path(), fs::Permissions::from_mode(0o700)).expect("0700");
+    let root = base.path().join(below);
+    let exe = root.join("ash");
+    let uid = is_root().then(|| 60_000 + std::process::id() % 1000);
+    let [run_dir, workspace, home] = ["run", "workspace", "home"].map(|name| root.join(name));
+    for dir in [&run_dir, &workspace, &home] {
+        fs::create_dir_all(dir).expect("created");
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).expect("0700");
+    }
+    for dir in [&workspace, &home] {
+        if let Some(uid) = uid {
+            chown(dir, Some(uid), Some(uid)).expect("chown");
+        }
+    }
+    if fs::hard_link(host_program(), &exe).is_err() {
+        fs::copy(host_program(), &exe).expect("copied");
+    }
+    let spec = Spec {
+        incarnation: Incarnation::fresh(),
+        epoch: Epoch(1),
+        run_dir,
+        workspace,
+        home,
+        uid,
+        limits: Limits::default(),
+        readonly: Vec::new(),
+        orphan_ttl: Duration::from_secs(600),
+    };
+    (base, exe, spec)
+}
+
+impl Rig {
+    pub(crate) async fn new() -> Self {
+        Self::with(Caps::default(), "data").await
+    }
+
+    pub(crate) async fn with(caps: Caps, below: &str) -> Self {
+        let (base, exe, spec) = prepare(below);
+        let backend = Bubblewrap::probe(exe.clone()).await.expect("walls").with_caps(caps);
+        Self { base, exe, spec, backend: Box::new(backend) }
+    }
+
+    pub(crate) fn bare() -> Self {
+        let (base, exe, mut spec) = prepare("data");
+        spec.uid = None;
+        Self { base, backend: Box::new(Bare::new(exe.clone())), exe, spec }
+    }
+
+    pub(crate) async fn launch(&self) -> Live {
+        Live::of(self.backend.launch(&self.spec).await.expect("launched"))
+    }
+
+    pub(crate) async fn knock(&self, epoch: u64) -> ash_sandbox::Knocked {
+        ash_sandbox::knock(&self.spec.run_dir, Epoch(epoch))
+            .await
+            .expect("answered")
+            .expect("somebody is there")
+    }
+
+    pub(crate) async fn reattach(&self, epoch: u64, offset: u64) -> Live {
+        Live::of(self.knock(epoch).await.follow(offset).await.expect("followed"))
+    }
+
+    /// What the shim wrote about itself.
+    pub(crate) fn notes(&self) -> serde_json::Value {
+        serde_json::from_slice(&fs::read(self.spec.run_dir.join("init")).expect("notes")).expect("json")
+    }
+
+    pub(crate) fn shim_pid(&self) -> i32 {
+        self.notes()["shim"]["pid"].as_i64().expect("a number") as i32
+    }
+
+    pub(crate) fn cgroup_dirs(&self) -> Vec<PathBuf> {
+        let notes = self.notes();
+        let groups = notes["cgroup"].as_object().into_iter().flat_map(|groups| groups.values());
+        groups.filter_map(|dir| dir.as_str()).map(PathBuf::from).collect()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = reap(&self.spec.run_dir);
+    }
+}
+
+pub(crate) struct Live {
+    pub(crate) hello: Hello,
+    pub(crate) remote: Remote,
+    pub(crate) records: Records,
+}
+
+pub(crate) fn script(process: u16, text: &str) -> Start {
+    command(process, &["/bin/bash", "-c", text])
+}
+
+pub(crate) fn command(process: u16, argv: &[&str]) -> Start {
+    Start {
+        process,
+        argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+        env: BTreeMap::from([
+            ("HOME".to_owned(), "/home/agent".to_owned()),
+            ("PATH".to_owned(), "/usr/local/bin:/usr/bin:/bin".to_owned()),
+        ]),
+        cwd: "/workspace".into(),
+        raw: false,
+        stdin: true,
+    }
+}
+
+impl Live {
+    pub(crate) fn of(link: Link) -> Self {
+        let hello = link.hello().clone();
+        let (remote, records) = link.split();
+        Self { hello, remote, records }
+    }
+
+    pub(crate) async fn next(&mut self) -> Record {
+        let next = tokio::time::timeout(DEADLINE, self.records.next()).await.expect("a record in time");
+        next.expect("the connection is open")
+    }
+
+    pub(crate) async fn start(&mut self, start: Start) {
+        let process = start.process;
+        self.remote.start(start).await.expect("sent");
+        let record = self.next().await;
+        assert!(matches!(record.what, What::Started { .. }) && record.process == process, "{record:?}");
+    }
+
+    pub(crate) async fn line(&mut self) -> String {
+        loop {
+            match self.next().await.what {
+                What::Line(line) => return String::from_utf8(line).expect("text"),
+                What::Err(line) => eprintln!("stderr: {}", String::from_utf8_lossy(&line)),
+                other => panic!("no line but {other:?}"),
+            }
+        }
+    }
+
+    /// Everything until the process exits: lines of both outputs, in order.
+    pub(crate) async fn finish(&mut self) -> (Vec<String>, Exit) {
+        let mut lines = Vec::new();
+        loop {
+            match self.next().await.what {
+                What::Line(line) | What::Tail(line) | What::Err(line) => {
+                    lines.push(String::from_utf8_lossy(&line).into_owned());
+                }
+                What::Exit(exit) => return (lines, exit),
+                other => panic!("unexpected {other:?}"),
+            }
+        }
+    }
+
+    pub(crate) async fn run(&mut self, text: &str) -> (Vec<String>, Exit) {
+        self.start(script(7, text)).await;
+        self.finish().await
+    }
+
+    /// Waits until the shim has closed the connection.
+    pub(crate) async fn closed(&mut self) {
+        let rest = async { while self.records.next().await.is_some() {} };
+        tokio::time::timeout(DEADLINE, rest).await.expect("closed in time");
+    }
+}
+
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Processes of the host whose command line contains the marker; zombies have none.
+pub(crate) fn running(marker: &str) -> usize {
+    let entries = fs::read_dir("/proc").expect("proc");
+    let lines = entries.flatten().filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
+    lines.filter(|line| String::from_utf8_lossy(line).contains(marker)).count()
+}
+
+/// A number of seconds to sleep that no other test uses, so that it can be found.
+pub(crate) fn marker() -> String {
+    format!("1000.{}", uuid::Uuid::new_v4().as_u128() % 1_000_000_000_000)
+}

@@ -1,0 +1,242 @@
+//! What the sandbox can do, and what it cannot.
+
+use std::{fs, net::TcpListener};
+
+use ash_sandbox::{Exit, Limits, What};
+
+use crate::rig::{DEADLINE, Rig, command, script};
+
+const OK: Exit = Exit { code: Some(0), signal: None, oom: false };
+
+#[tokio::test]
+async fn an_echo_agent_answers() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    live.start(command(1, &["cat"])).await;
+    live.remote.input(1, 1, b"hello\nworld\n".to_vec()).await.expect("sent");
+    assert_eq!((live.line().await, live.line().await), ("hello".to_owned(), "world".to_owned()));
+    live.remote.close_input(1).await.expect("sent");
+    assert_eq!(live.finish().await, (vec![], OK));
+}
+
+#[tokio::test]
+async fn the_tools_agents_use_work_inside() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    let (lines, exit) = live
+        .run(
+            "set -e; whoami; pwd; echo $HOME; id -u; \
+             export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; \
+             git init -q . && echo x > f && git add f && git commit -qm first && git log --format=%s; \
+             ssh-keygen -q -t ed25519 -N '' -f ~/key && ls ~/key.pub; \
+             /usr/bin/python3 -c 'import multiprocessing as m, getpass; m.Lock(); print(getpass.getuser())'; \
+             echo t > /tmp/t && cat /tmp/t; stat -c %a /tmp /dev/shm; mv f g; ln g h; ln -s h i; cat i",
+        )
+        .await;
+    let expected = "agent /workspace /home/agent 1000 first /home/agent/key.pub agent t 1777 1777 x";
+    assert_eq!((lines.join(" ").as_str(), exit), (expected, OK));
+    let (lines, exit) = live
+        .run("command -v node >/dev/null || { echo agent; exit; }; node -p 'require(\"os\").userInfo().username'")
+        .await;
+    assert_eq!((lines, exit), (vec!["agent".to_owned()], OK));
+}
+
+#[tokio::test]
+async fn files_inside_are_the_workspace_outside() {
+    use std::os::unix::fs::MetadataExt;
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    live.run("echo here > /workspace/w; echo there > ~/h").await;
+    let file = rig.spec.workspace.join("w");
+    assert_eq!(fs::read_to_string(&file).expect("readable"), "here\n");
+    assert_eq!(fs::read_to_string(rig.spec.home.join("h")).expect("readable"), "there\n");
+    let owner = rig.spec.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+    assert_eq!(fs::metadata(file).expect("there").uid(), owner);
+}
+
+#[tokio::test]
+async fn nothing_outside_can_be_read_written_or_reached() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    let port = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = port.local_addr().expect("an address").port();
+    let base = rig.base.path().display();
+    let (lines, _) = live
+        .run(&format!(
+            "try() {{ \"$@\" >/dev/null 2>&1 && echo \"could: $*\"; }}; \
+             try cat /etc/shadow; try ls {base}; try ls /root; try ls /mnt/workspace; try ls /work; \
+             for d in / /etc /usr /run /dev /.ash /proc /var /home /mnt; do try touch $d/ash-test; done; \
+             try bash -c 'exec 3<>/dev/tcp/127.0.0.1/{address}'; \
+             try bash -c 'echo x > /.ash/ash'; try bash -c 'echo x > /etc/passwd'; echo done"
+        ))
+        .await;
+    assert_eq!(lines, ["done"]);
+}
+
+/// Each attempt prints its error number; 1 is EPERM, 13 EACCES, 38 ENOSYS.
+const ATTEMPTS: &str = r#"
+import ctypes, os, socket
+c = ctypes.CDLL(None, use_errno=True)
+def call(name, *args):
+    ctypes.set_errno(0)
+    got = c.syscall(*args)
+    print(name, ctypes.get_errno() if got < 0 else "allowed")
+call("unshare", 272, 0x10000000)
+call("unshare-time", 272, 0x80)
+call("clone", 56, 0x10000000 | 17, 0, 0, 0, 0)
+call("clone3", 435, 0, 0)
+call("mount", 165, b"none", b"/tmp", b"tmpfs", 0, 0)
+call("setns", 308, 0, 0)
+call("ptrace", 101, 16, 1, 0, 0)
+call("io_uring", 425, 8, 0)
+call("bpf", 321, 0, 0, 0)
+call("keyctl", 250, 0, -3, 0)
+call("x32", 0x40000000 + 165, b"none", b"/tmp", b"tmpfs", 0, 0)
+pidfd = c.syscall(434, 1, 0)
+call("pidfd_getfd", 438, pidfd, 3, 0)
+for name in ("mem", "environ", "fd", "maps"):
+    try:
+        os.listdir("/proc/1/fd") if name == "fd" else open("/proc/1/" + name, "rb").read(1)
+        print(name, "allowed")
+    except OSError as e: print(name, e.errno)
+for name, family, proto in (("vsock", 40, 0), ("packet", 17, 0), ("netlink-audit", 16, 9)):
+    try:
+        socket.socket(family, socket.SOCK_RAW if family != 40 else socket.SOCK_STREAM, proto)
+        print(name, "allowed")
+    except OSError as e: print(name, e.errno)
+socket.socket(16, socket.SOCK_RAW, 0)
+import fcntl, pty
+m, s = pty.openpty()
+try:
+    fcntl.ioctl(s, 0x5412, b"x")
+    print("tiocsti allowed")
+except OSError as e: print("tiocsti", e.errno)
+"#;
+
+#[cfg(target_arch = "x86_64")]
+#[tokio::test]
+async fn the_calls_that_open_walls_are_refused() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    live.start(command(1, &["/usr/bin/python3", "-c", ATTEMPTS])).await;
+    let (lines, exit) = live.finish().await;
+    let expected = "unshare 1, unshare-time 1, clone 1, clone3 38, mount 1, setns 1, ptrace 1, io_uring 1, bpf 1, \
+                    keyctl 1, x32 38, pidfd_getfd 1, mem 13, environ 13, fd 13, maps 13, vsock 1, packet 1, \
+                    netlink-audit 1, tiocsti 1";
+    assert_eq!((lines.join(", ").as_str(), exit), (expected, OK));
+}
+
+#[tokio::test]
+async fn a_process_gets_the_environment_and_descriptors_it_was_given_and_no_more() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    let mut start = command(1, &["env"]);
+    start.env.insert("SECRET".to_owned(), "a=b\nc".to_owned());
+    start.env.remove("HOME");
+    live.start(start).await;
+    let (mut lines, _) = live.finish().await;
+    lines.sort();
+    assert_eq!(lines, ["PATH=/usr/local/bin:/usr/bin:/bin", "SECRET=a=b", "c"]);
+    live.start(command(2, &["ls", "/proc/self/fd"])).await;
+    // 3 is the listed directory itself.
+    assert_eq!(live.finish().await.0, ["0", "1", "2", "3"]);
+    let (lines, _) =
+        live.run("grep -E '^(NoNewPrivs|Seccomp|CapBnd|CapEff|SigBlk):' /proc/self/status").await;
+    let zero = "0000000000000000";
+    let mut expected = vec![format!("SigBlk:\t{zero}")];
+    expected.extend([format!("CapEff:\t{zero}"), format!("CapBnd:\t{zero}")]);
+    expected.extend(["NoNewPrivs:\t1".to_owned(), "Seccomp:\t2".to_owned()]);
+    assert_eq!(lines, expected);
+    // The shim ignores both; a program that inherits that never notices a closed pipe.
+    assert_eq!(live.run("kill -PIPE $$").await.1.signal, Some(13));
+    assert_eq!(live.run("kill -HUP $$").await.1.signal, Some(1));
+}
+
+#[tokio::test]
+async fn a_directory_given_read_only_is_there_and_read_only() {
+    let mut rig = Rig::new().await;
+    let tools = rig.base.path().join("tools");
+    fs::create_dir(&tools).expect("created");
+    fs::write(tools.join("t"), "tool\n").expect("written");
+    rig.spec.readonly = vec![tools.clone()];
+    let mut live = rig.launch().await;
+    let (lines, _) =
+        live.run(&format!("cd {}; cat t; touch u 2>/dev/null || echo no", tools.display())).await;
+    assert_eq!(lines, ["tool", "no"]);
+}
+
+const FORKS: &str = r#"
+import os, time
+children = 0
+try:
+    while children < 100:
+        if os.fork() == 0:
+            time.sleep(1000)
+        children += 1
+except BlockingIOError:
+    print("no more" if children < 30 else children)
+"#;
+
+#[tokio::test]
+async fn limits_hold() {
+    let mut rig = Rig::new().await;
+    rig.spec.limits =
+        Limits { processes: Some(30), open_files: 100, tmp_bytes: 1 << 20, ..Limits::default() };
+    let mut live = rig.launch().await;
+    let text = "ulimit -n; ulimit -c; head -c 3000000 /dev/zero > /tmp/big 2>/dev/null || echo full";
+    assert_eq!(live.run(text).await.0, ["100", "0", "full"]);
+    live.start(command(1, &["/usr/bin/python3", "-c", FORKS])).await;
+    assert_eq!(live.line().await, "no more");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_fails_to_start_and_nothing_else() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    live.remote.start(command(1, &["no-such-program"])).await.expect("sent");
+    let What::StartFailed { why } = live.next().await.what else { panic!("it started") };
+    assert!(why.contains("no-such-program") && why.contains("No such file"), "{why}");
+    let mut start = command(1, &["true"]);
+    start.cwd = "/workspace/nowhere".into();
+    live.remote.start(start).await.expect("sent");
+    let What::StartFailed { why } = live.next().await.what else { panic!("it started") };
+    assert!(why.contains("/workspace/nowhere"), "{why}");
+    assert_eq!(live.run("echo fine").await, (vec!["fine".to_owned()], OK));
+}
+
+#[tokio::test]
+async fn walls_that_cannot_be_built_say_why() {
+    let mut rig = Rig::new().await;
+    rig.spec.readonly = vec!["/nowhere/at/all".into()];
+    let error = rig.backend.launch(&rig.spec).await.expect_err("impossible").to_string();
+    assert!(error.contains("/nowhere/at/all") || error.contains("readonly.0"), "{error}");
+    assert!(rig.cgroup_dirs().iter().all(|dir| !dir.exists()));
+}
+
+#[tokio::test]
+async fn arguments_larger_than_a_datagram_arrive() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    let mut start = script(1, "echo ${#A} ${#B} ${#C} ${#D}");
+    for name in ["A", "B", "C", "D"] {
+        start.env.insert(name.to_owned(), "x".repeat(120_000));
+    }
+    live.start(start).await;
+    assert_eq!(live.line().await, "120000 120000 120000 120000");
+}
+
+#[tokio::test]
+async fn without_walls_agents_run_where_the_files_are() {
+    let rig = Rig::bare();
+    let mut live = rig.launch().await;
+    let inside = rig.backend.inside(&rig.spec);
+    assert_eq!((&inside.workspace, &inside.exe), (&rig.spec.workspace, &rig.exe));
+    let mut start = script(1, "pwd; echo x > f; sleep 0.01 & wait; cat");
+    start.cwd = inside.workspace;
+    live.start(start).await;
+    assert_eq!(live.line().await, rig.spec.workspace.to_str().expect("text"));
+    live.remote.input(1, 1, b"y\n".to_vec()).await.expect("sent");
+    assert_eq!(live.line().await, "y");
+    live.remote.end().await.expect("sent");
+    tokio::time::timeout(DEADLINE, live.closed()).await.expect("ended");
+}

@@ -1,0 +1,225 @@
+//! Putting the server together: the one place that picks backends. Recovery is the normal way to start.
+
+use crate::{
+    config::{Config, Sandbox},
+    keys,
+    metrics::Metrics,
+    routes,
+};
+use ash_model::{TenantId, Timestamp};
+use ash_sandbox::{Backend, Bare, Bubblewrap, Limits};
+use ash_session::{Rooms, Sessions, Settings, Uids};
+use ash_store::{Seal, Sqlite, Store};
+use secrecy::SecretString;
+use std::{
+    fs,
+    io::Write,
+    net::SocketAddr,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+
+/// What every handler has at hand.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub(crate) sessions: Sessions,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) api_key: Option<SecretString>,
+    pub(crate) internal_secret: Option<SecretString>,
+    pub(crate) default_runtime: ash_model::Runtime,
+    pub(crate) scratch: PathBuf,
+    pub(crate) origins: Vec<String>,
+}
+
+/// A reason not to start, or not to go on; the words are for the operator.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(String);
+
+impl From<ash_session::Error> for Failure {
+    fn from(error: ash_session::Error) -> Failure {
+        Failure(error.to_string())
+    }
+}
+
+/// How long deltas and idempotency keys are kept.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+
+pub async fn serve(config: Config) -> Result<(), Failure> {
+    let data = config.data_dir().map_err(Failure)?;
+    make_private(&data)?;
+    let _lock = lock(&data)?;
+    let store = open_store(&data).await?;
+    let (app, address) = build(&config, &data, store.clone()).await?;
+    let listener = TcpListener::bind((config.host, config.port))
+        .await
+        .map_err(|error| Failure(format!("cannot listen on {address}: {error}. Is another server running there? Choose another port with --port")))?;
+    let address = listener.local_addr().unwrap_or(address);
+    let woken = app.sessions.start().await?;
+    announce(&data, address, config.api_key.is_some(), woken)?;
+    tokio::spawn(prune_forever(store.clone()));
+    run(listener, &app, config.stop_grace).await?;
+    store.close().await;
+    fs::remove_file(data.join("server.json")).ok();
+    Ok(())
+}
+
+async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App, SocketAddr), Failure> {
+    let backend = backend(config.sandbox).await?;
+    let metrics = Metrics::new(format!("{}-{}", hostname(), std::process::id()));
+    let settings = Settings {
+        node: node_id(data)?,
+        boot: boot_id(),
+        live_dir: data.join("live"),
+        repo_dir: data.join("repo"),
+        limits: Limits { memory_bytes: Some(config.sandbox_memory_mb << 20), ..Limits::default() },
+        max_sandboxes: config.max_sandboxes,
+        orphan_ttl: config.orphan_ttl,
+        interrupt_grace: config.interrupt_grace,
+    };
+    for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
+        make_private(dir)?;
+    }
+    // As root, every workspace gets a uid of its own; anybody else has only their own.
+    let is_root = rustix::process::geteuid().is_root() && config.sandbox == Sandbox::Bubblewrap;
+    let uids = Uids::new(is_root.then(|| config.sandbox_uids.0.clone()));
+    if config.api_key.is_none() {
+        keys::bootstrap(store.as_ref(), &data.join("initial-api-key")).await?;
+    }
+    let rooms = Rooms::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now));
+    let app = App {
+        sessions: Sessions::new(rooms),
+        metrics,
+        api_key: config.api_key.clone(),
+        internal_secret: config.internal_secret.clone(),
+        default_runtime: config.default_runtime,
+        scratch: data.join("scratch"),
+        origins: config.allowed_origins.clone(),
+    };
+    Ok((app, SocketAddr::new(config.host, config.port)))
+}
+
+async fn open_store(data: &Path) -> Result<Arc<Sqlite>, Failure> {
+    let seal = Seal::open(&data.join("seal.key")).map_err(|error| Failure(format!("cannot read the seal key: {error}")))?;
+    let path = data.join("ash.db");
+    let store = Sqlite::open(&path, seal).await;
+    store.map(Arc::new).map_err(|error| Failure(format!("cannot open {}: {error}", path.display())))
+}
+
+async fn backend(sandbox: Sandbox) -> Result<Arc<dyn Backend>, Failure> {
+    let exe = std::env::current_exe().map_err(|error| Failure(format!("cannot find my own program: {error}")))?;
+    match sandbox {
+        Sandbox::Bubblewrap => {
+            let walls = Bubblewrap::probe(exe).await.map_err(|error| Failure(error.to_string()))?;
+            Ok(Arc::new(walls))
+        }
+        Sandbox::None => {
+            tracing::warn!("ASH_SANDBOX=none: agents run WITHOUT WALLS, with all your rights. Use it only where you would run the agent by hand");
+            Ok(Arc::new(Bare::new(exe)))
+        }
+    }
+}
+
+async fn run(listener: TcpListener, app: &App, grace: Duration) -> Result<(), Failure> {
+    let router = routes::router(app.clone());
+    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    wait_for_signal().await?;
+    tracing::info!("stopping: running turns get {} s, then every sandbox is captured and ended", grace.as_secs());
+    tokio::select! {
+        () = app.sessions.shut_down(grace) => tracing::info!("stopped"),
+        _ = wait_for_signal() => tracing::warn!("stopped at once; sandboxes live on and are taken over at the next start"),
+    }
+    serving.abort();
+    Ok(())
+}
+
+async fn wait_for_signal() -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure(format!("cannot listen for signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+async fn prune_forever(store: Arc<Sqlite>) {
+    let mut hours = tokio::time::interval(Duration::from_secs(3600));
+    loop {
+        hours.tick().await;
+        let before = Timestamp(Timestamp::now().0 - KEPT.as_millis() as i64);
+        if let Err(error) = store.prune(before).await {
+            tracing::warn!(%error, "old deltas could not be forgotten");
+        }
+    }
+}
+
+fn announce(data: &Path, address: SocketAddr, own_key: bool, woken: usize) -> Result<(), Failure> {
+    let url = format!("http://{address}");
+    let info = serde_json::json!({ "pid": std::process::id(), "url": url, "version": crate::VERSION });
+    let fresh = data.join("server.json.new");
+    fs::write(&fresh, info.to_string())
+        .and_then(|()| fs::rename(&fresh, data.join("server.json")))
+        .map_err(|error| Failure(format!("cannot write to {}: {error}", data.display())))?;
+    tracing::info!(%url, data = %data.display(), taken_over = woken, "ash {} is ready", crate::VERSION);
+    if !own_key {
+        tracing::info!("the API key is in {}", data.join("initial-api-key").display());
+    }
+    std::io::stderr().flush().ok();
+    Ok(())
+}
+
+/// One server per data directory: a second one would be a second owner.
+fn lock(data: &Path) -> Result<fs::File, Failure> {
+    let path = data.join("ash.lock");
+    let file = fs::File::create(&path).map_err(|error| Failure(format!("cannot open {}: {error}", path.display())))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        Failure(format!("another ash server uses {}. Stop it, or choose another directory with --data-dir", data.display()))
+    })?;
+    Ok(file)
+}
+
+fn make_private(path: &Path) -> Result<(), Failure> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|error| Failure(format!("cannot make {}: {error}", path.display())))
+}
+
+fn node_id(data: &Path) -> Result<String, Failure> {
+    let path = data.join("node-id");
+    if let Ok(text) = fs::read_to_string(&path)
+        && !text.trim().is_empty()
+    {
+        return Ok(text.trim().to_owned());
+    }
+    let id = uuid::Uuid::new_v4().to_string();
+    let fresh = data.join("node-id.new");
+    fs::write(&fresh, &id)
+        .and_then(|()| fs::rename(&fresh, &path))
+        .map_err(|error| Failure(format!("cannot write {}: {error}", path.display())))?;
+    Ok(id)
+}
+
+/// Changes with every boot: what was not synced before it is gone.
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
+}
+
+fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+impl App {
+    pub(crate) fn is_operator(&self, tenant: &TenantId) -> bool {
+        *tenant == TenantId::main()
+    }
+}

@@ -1,0 +1,97 @@
+//! Workspace bundles: a gzipped tar out, and one in, read as hostile input.
+
+use crate::problem::{Answer, Problem};
+use ash_model::Kind;
+use ash_session::{FoundFile, Place};
+use ash_snapshot::RelPath;
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use std::io::{Read, Seek, Write};
+
+/// What a bundle may hold, packed or unpacked.
+const MOST_BYTES: u64 = 100 << 20;
+const MOST_ENTRIES: usize = 100_000;
+
+const SKIPPED_DIRS: [&str; 11] =
+    ["node_modules", ".git", "__pycache__", ".cache", ".npm", ".pnpm-store", ".yarn", ".venv", "venv", ".tmp", "tmp"];
+const SKIPPED_FILES: [&str; 5] = [".env", ".env.local", ".env.production", ".env.development", ".DS_Store"];
+
+fn is_skipped(name: &[u8], is_dir: bool) -> bool {
+    let names: &[&str] = if is_dir { &SKIPPED_DIRS } else { &SKIPPED_FILES };
+    names.iter().any(|skipped| skipped.as_bytes() == name)
+}
+
+/// Writes the workspace's files into `file` and rewinds it.
+pub(crate) fn pack(place: &Place, file: &mut std::fs::File) -> Answer<u64> {
+    let files = place.list(&is_skipped)?;
+    let total: u64 = files.iter().map(|file| file.size).sum();
+    if total > MOST_BYTES {
+        let error = format!("The workspace holds {total} bytes, more than the {MOST_BYTES} of a bundle; fetch single files instead");
+        return Err(Problem::new(Kind::TooLarge, "bundle_too_large", error));
+    }
+    let mut tar = tar::Builder::new(GzEncoder::new(&mut *file, Compression::fast()));
+    for info in &files {
+        let path = RelPath::from_bytes(&info.path).map_err(|error| Problem::internal(error.to_string()))?;
+        // Gone or replaced since it was listed: the workspace is alive.
+        let FoundFile::File { size, bytes } = place.open(&path)? else { continue };
+        append(&mut tar, &info.path, (size, info.mtime_ms), bytes).map_err(Problem::internal)?;
+    }
+    let mut gzip = tar.into_inner().map_err(Problem::internal)?;
+    gzip.try_finish().and_then(|()| gzip.flush()).map_err(Problem::internal)?;
+    drop(gzip);
+    let length = file.stream_position().map_err(Problem::internal)?;
+    file.rewind().map_err(Problem::internal)?;
+    Ok(length)
+}
+
+fn append<W: Write>(tar: &mut tar::Builder<W>, path: &[u8], (size, mtime_ms): (u64, i64), bytes: Box<dyn Read + Send>) -> std::io::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    let name = std::path::Path::new("./").join(std::ffi::OsStr::from_bytes(path));
+    let mut header = tar::Header::new_gnu();
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_mtime(u64::try_from(mtime_ms / 1000).unwrap_or(0));
+    // A file that shrinks while it is read is filled up with zeros: the header has promised its size.
+    tar.append_data(&mut header, name, bytes.chain(std::io::repeat(0)).take(size))
+}
+
+pub(crate) struct Unpacked {
+    pub(crate) written: usize,
+    /// Links and devices, which a bundle may not bring.
+    pub(crate) skipped: usize,
+}
+
+pub(crate) fn unpack(place: &Place, bundle: &[u8]) -> Answer<Unpacked> {
+    if !bundle.starts_with(&[0x1f, 0x8b]) {
+        return Err(Problem::invalid("invalid_bundle", "Invalid bundle: not a gzip file"));
+    }
+    let bad = |error: std::io::Error| Problem::invalid("invalid_bundle", format!("Invalid bundle: {error}"));
+    let mut tar = tar::Archive::new(GzDecoder::new(bundle).take(MOST_BYTES + (MOST_BYTES >> 2)));
+    let mut unpacked = Unpacked { written: 0, skipped: 0 };
+    let mut total = 0;
+    for (count, entry) in tar.entries().map_err(bad)?.enumerate() {
+        let mut entry = entry.map_err(bad)?;
+        if count >= MOST_ENTRIES {
+            return Err(Problem::new(Kind::TooLarge, "bundle_too_large", format!("A bundle may hold {MOST_ENTRIES} entries")));
+        }
+        match entry.header().entry_type() {
+            tar::EntryType::Regular | tar::EntryType::Continuous => {}
+            tar::EntryType::Directory => continue,
+            _ => {
+                unpacked.skipped += 1;
+                continue;
+            }
+        }
+        let path = name(&entry.path_bytes())?;
+        total += place.write(&path, &mut (&mut entry).take(MOST_BYTES + 1 - total))?;
+        if total > MOST_BYTES {
+            return Err(Problem::new(Kind::TooLarge, "bundle_too_large", format!("A bundle may hold {MOST_BYTES} bytes")));
+        }
+        unpacked.written += 1;
+    }
+    Ok(unpacked)
+}
+
+fn name(bytes: &[u8]) -> Answer<RelPath> {
+    let bare = bytes.strip_prefix(b"./").unwrap_or(bytes);
+    RelPath::from_bytes(bare).map_err(|error| Problem::invalid("invalid_bundle", format!("Invalid bundle: {error}")))
+}

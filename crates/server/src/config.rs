@@ -1,0 +1,87 @@
+//! Every setting of the server, as flags and as environment variables.
+
+use clap::{Args, ValueEnum};
+use secrecy::SecretString;
+use std::{net::IpAddr, path::PathBuf, time::Duration};
+
+#[derive(Debug, Args)]
+pub struct Config {
+    /// Port to listen on (0: any free one)
+    #[arg(long, env = "ASH_PORT", default_value_t = 4100)]
+    pub port: u16,
+    /// Address to listen on
+    #[arg(long, env = "ASH_HOST", default_value = "127.0.0.1")]
+    pub host: IpAddr,
+    /// Where everything is kept [default: ~/.ash]
+    #[arg(long, env = "ASH_DATA_DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// A key for tenant `default`; without one, a key is made and written to DATA_DIR/initial-api-key
+    #[arg(long, env = "ASH_API_KEY", hide_env_values = true)]
+    pub api_key: Option<SecretString>,
+    /// Secret for /api/internal; without one those routes are closed
+    #[arg(long, env = "ASH_INTERNAL_SECRET", hide_env_values = true)]
+    pub internal_secret: Option<SecretString>,
+    /// Walls around every agent
+    #[arg(long, env = "ASH_SANDBOX", value_enum, default_value_t = Sandbox::Bubblewrap)]
+    pub sandbox: Sandbox,
+    /// Uids for sandboxes when the server runs as root, FIRST-LAST
+    #[arg(long, env = "ASH_SANDBOX_UIDS", default_value = "200000-265535", value_parser = uids)]
+    pub sandbox_uids: Uids,
+    /// Memory limit per sandbox in MiB (as root, where cgroups can be made)
+    #[arg(long, env = "ASH_SANDBOX_MEMORY_MB", default_value_t = 2048)]
+    pub sandbox_memory_mb: u64,
+    /// How many sandboxes may be alive at once
+    #[arg(long, env = "ASH_MAX_SANDBOXES", default_value_t = 1000)]
+    pub max_sandboxes: usize,
+    /// Seconds a sandbox lives on without a server
+    #[arg(long, env = "ASH_ORPHAN_TTL", default_value = "3600", value_parser = seconds)]
+    pub orphan_ttl: Duration,
+    /// Seconds that running turns get when the server is stopped
+    #[arg(long, env = "ASH_STOP_GRACE", default_value = "10", value_parser = seconds)]
+    pub stop_grace: Duration,
+    /// Seconds an agent gets to give up an interrupted turn before its process is ended
+    #[arg(long, env = "ASH_INTERRUPT_GRACE", default_value = "10", value_parser = seconds)]
+    pub interrupt_grace: Duration,
+    /// Runtime of agents that name none: builtin or claude
+    #[arg(long, env = "ASH_DEFAULT_RUNTIME", default_value = "builtin", value_parser = runtime)]
+    pub default_runtime: ash_model::Runtime,
+    /// Web origins that may call the API, comma-separated [default: all; a key is needed anyway]
+    #[arg(long, env = "ALLOWED_ORIGINS", value_delimiter = ',')]
+    pub allowed_origins: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sandbox {
+    Bubblewrap,
+    /// No walls at all: the agent is an ordinary process of yours
+    None,
+}
+
+#[derive(Debug, Clone)]
+pub struct Uids(pub std::ops::Range<u32>);
+
+fn uids(text: &str) -> Result<Uids, String> {
+    let (first, last) = text.split_once('-').ok_or("write it as FIRST-LAST, for example 200000-265535")?;
+    let number = |text: &str| text.trim().parse::<u32>().map_err(|error| format!("{text:?}: {error}"));
+    let (first, last) = (number(first)?, number(last)?);
+    // Uids of people and services must never own an agent's files.
+    if first < 10_000 || last < first || last == u32::MAX {
+        return Err("FIRST must be at least 10000 and not above LAST".to_owned());
+    }
+    Ok(Uids(first..last + 1))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse().map(Duration::from_secs).map_err(|_| "must be a whole number of seconds".to_owned())
+}
+
+fn runtime(text: &str) -> Result<ash_model::Runtime, String> {
+    ash_model::Runtime::parse(text).ok_or_else(|| "must be builtin or claude".to_owned())
+}
+
+impl Config {
+    pub fn data_dir(&self) -> Result<PathBuf, String> {
+        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".ash"));
+        self.data_dir.clone().or_else(home).ok_or_else(|| "HOME is not set: say where to keep data with --data-dir or ASH_DATA_DIR".to_owned())
+    }
+}

@@ -1,0 +1,56 @@
+//! API keys: random, shown once, kept as hashes.
+
+use ash_model::{TenantId, Timestamp};
+use ash_store::{Key, Store};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use std::{
+    fs,
+    io::{Read, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+pub(crate) fn hash(key: &str) -> String {
+    blake3::hash(key.as_bytes()).to_hex().to_string()
+}
+
+/// In constant time: blake3's comparison of hashes is.
+pub(crate) fn same(one: &str, other: &str) -> bool {
+    blake3::hash(one.as_bytes()) == blake3::hash(other.as_bytes())
+}
+
+fn fresh() -> std::io::Result<String> {
+    let mut bytes = [0u8; 24];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(format!("ash_{}", URL_SAFE_NO_PAD.encode(bytes)))
+}
+
+/// A new key for a tenant. The text is not kept anywhere.
+pub(crate) async fn mint(store: &dyn Store, tenant: TenantId, label: String) -> Result<(Key, String), ash_session::Error> {
+    let text = fresh().map_err(|source| ash_session::Error::Io { what: "no random numbers".to_owned(), source })?;
+    let key = Key { id: uuid::Uuid::new_v4().to_string(), tenant, label, created_at: Timestamp::now() };
+    store.add_key(key.clone(), hash(&text)).await?;
+    Ok((key, text))
+}
+
+/// Without a key of the operator's, there is one in a file that only they can read.
+pub(crate) async fn bootstrap(store: &dyn Store, file: &Path) -> Result<(), ash_session::Error> {
+    let tenant = TenantId::main();
+    if let Ok(text) = fs::read_to_string(file)
+        && store.key_owner(&hash(text.trim())).await? == Some(tenant.clone())
+    {
+        return Ok(());
+    }
+    let label = if store.keys(&tenant).await?.is_empty() { "auto-generated" } else { "cli-recovery" };
+    let (_, text) = mint(store, tenant, label.to_owned()).await?;
+    write_private(file, &text).map_err(|source| ash_session::Error::Io { what: format!("cannot write {}", file.display()), source })
+}
+
+fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
+    let fresh = file.with_extension("new");
+    fs::remove_file(&fresh).or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+    let mut to = fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh)?;
+    writeln!(to, "{text}")?;
+    to.sync_all()?;
+    fs::rename(&fresh, file)
+}

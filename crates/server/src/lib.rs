@@ -1,0 +1,21 @@
+//! THE DOOR: the Ash REST API over HTTP. Takes requests apart, calls `ash_session`, answers.
+//! `routes.rs` is the API as a table; `app.rs` alone picks backends.
+
+mod app;
+mod archive;
+mod auth;
+mod config;
+mod keys;
+mod metrics;
+mod once;
+mod problem;
+mod render;
+mod routes;
+mod shapes;
+mod sse;
+
+pub use app::serve;
+pub use config::Config;
+
+/// What clients see as the server's version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,172 @@
+//! What is counted, and under which name.
+
+use ash_model::{Path, Receipt, Saved, Source};
+use ash_session::{Counts, Watch};
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::{Duration, Instant},
+};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByPath {
+    path: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct BySource {
+    source: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByState {
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByCoordinator {
+    coordinator: String,
+}
+
+/// Seconds, from a millisecond to a minute.
+fn seconds() -> Histogram {
+    Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0])
+}
+
+pub(crate) struct Metrics {
+    registry: Registry,
+    began: Instant,
+    coordinator: String,
+    resumes: Family<ByPath, Counter>,
+    cold: Family<BySource, Counter>,
+    turns: Counter,
+    checkpoints: Counter,
+    checkpoint_bytes: Counter<u64, AtomicU64>,
+    failed_checkpoints: Counter,
+    resume_seconds: Histogram,
+    checkpoint_seconds: Histogram,
+    pub(crate) request_seconds: Histogram,
+    uptime: Gauge,
+    sessions: Gauge,
+    sandboxes: Gauge,
+    pool: Family<ByState, Gauge>,
+    capacity: Gauge,
+}
+
+impl Metrics {
+    pub(crate) fn new(coordinator: String) -> Arc<Metrics> {
+        let mut metrics = Metrics {
+            registry: Registry::default(),
+            began: Instant::now(),
+            coordinator,
+            resumes: Family::default(),
+            cold: Family::default(),
+            turns: Counter::default(),
+            checkpoints: Counter::default(),
+            checkpoint_bytes: Counter::default(),
+            failed_checkpoints: Counter::default(),
+            resume_seconds: seconds(),
+            checkpoint_seconds: seconds(),
+            request_seconds: seconds(),
+            uptime: Gauge::default(),
+            sessions: Gauge::default(),
+            sandboxes: Gauge::default(),
+            pool: Family::default(),
+            capacity: Gauge::default(),
+        };
+        metrics.register();
+        Arc::new(metrics)
+    }
+
+    fn register(&mut self) {
+        let up: Family<ByCoordinator, Gauge> = Family::default();
+        up.get_or_create(&ByCoordinator { coordinator: self.coordinator.clone() }).set(1);
+        let to = &mut self.registry;
+        to.register("ash_up", "1 while the server runs", up);
+        to.register("ash_uptime_seconds", "Seconds since the server started", self.uptime.clone());
+        to.register("ash_active_sessions", "Sessions that are active", self.sessions.clone());
+        to.register("ash_active_sandboxes", "Sandboxes that are alive", self.sandboxes.clone());
+        to.register("ash_pool_sandboxes", "Sandboxes by state", self.pool.clone());
+        to.register("ash_pool_max_capacity", "How many sandboxes may be alive", self.capacity.clone());
+        to.register("ash_resume", "Sessions resumed", self.resumes.clone());
+        to.register("ash_resume_cold", "Cold resumes by where the files came from", self.cold.clone());
+        to.register("ash_turns", "Turns that are over", self.turns.clone());
+        to.register("ash_checkpoints", "Checkpoints recorded", self.checkpoints.clone());
+        to.register("ash_checkpoint_bytes", "Bytes in recorded checkpoints", self.checkpoint_bytes.clone());
+        to.register("ash_checkpoint_failures", "Captures that failed", self.failed_checkpoints.clone());
+        to.register("ash_resume_seconds", "Time to resume", self.resume_seconds.clone());
+        to.register("ash_checkpoint_seconds", "Time to capture a workspace", self.checkpoint_seconds.clone());
+        to.register("ash_http_request_seconds", "Time to answer a request", self.request_seconds.clone());
+        for path in ["warm", "cold", "prewarm"] {
+            drop(self.resumes.get_or_create(&ByPath { path }));
+        }
+        for source in ["local", "cloud", "fresh"] {
+            drop(self.cold.get_or_create(&BySource { source }));
+        }
+    }
+
+    pub(crate) fn uptime(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(crate) fn coordinator(&self) -> &str {
+        &self.coordinator
+    }
+
+    pub(crate) fn resume_hits(&self, path: &'static str) -> u64 {
+        self.resumes.get_or_create(&ByPath { path }).get()
+    }
+
+    pub(crate) fn text(&self, counts: Counts, active: u64, capacity: usize) -> String {
+        self.uptime.set(i64::try_from(self.uptime().as_secs()).unwrap_or(i64::MAX));
+        self.sessions.set(i64::try_from(active).unwrap_or(i64::MAX));
+        self.capacity.set(i64::try_from(capacity).unwrap_or(i64::MAX));
+        self.sandboxes.set((counts.waiting + counts.running) as i64);
+        let states =
+            [("cold", counts.cold), ("warming", counts.warming), ("warm", 0), ("waiting", counts.waiting), ("running", counts.running)];
+        for (state, count) in states {
+            self.pool.get_or_create(&ByState { state }).set(count as i64);
+        }
+        let mut text = String::new();
+        // Writing into a string does not fail.
+        encode(&mut text, &self.registry).ok();
+        text
+    }
+}
+
+impl Watch for Metrics {
+    fn resumed(&self, receipt: &Receipt, took: Duration) {
+        let path = match receipt.path {
+            Path::Warm => "warm",
+            Path::Cold => "cold",
+        };
+        self.resumes.get_or_create(&ByPath { path }).inc();
+        if receipt.path == Path::Cold {
+            let source = match receipt.source {
+                Source::Local => "local",
+                Source::Cloud => "cloud",
+                Source::Fresh => "fresh",
+            };
+            self.cold.get_or_create(&BySource { source }).inc();
+        }
+        self.resume_seconds.observe(took.as_secs_f64());
+    }
+
+    fn saved(&self, saved: &Saved, took: Duration) {
+        self.checkpoints.inc();
+        self.checkpoint_bytes.inc_by(saved.bytes);
+        self.checkpoint_seconds.observe(took.as_secs_f64());
+    }
+
+    fn save_failed(&self) {
+        self.failed_checkpoints.inc();
+    }
+
+    fn turn_over(&self) {
+        self.turns.inc();
+    }
+}

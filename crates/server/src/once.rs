@@ -1,0 +1,39 @@
+//! Idempotency keys: the resource is named before it is made, so a retry, even after a crash, finds or makes
+//! the same one.
+
+use crate::{
+    app::App,
+    problem::{Answer, Problem},
+};
+use ash_model::{Kind, TenantId};
+use ash_store::Claimed;
+use axum::http::HeaderMap;
+
+/// What to make, and whether somebody may have made it already.
+pub(crate) struct Once {
+    pub(crate) resource: String,
+    pub(crate) again: bool,
+}
+
+pub(crate) async fn once(
+    app: &App,
+    tenant: &TenantId,
+    headers: &HeaderMap,
+    (route, body): (&str, &[u8]),
+    proposed: String,
+) -> Answer<Once> {
+    let Some(key) = headers.get("idempotency-key") else { return Ok(Once { resource: proposed, again: false }) };
+    let key = key.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
+    let key = key.ok_or_else(|| Problem::invalid("invalid_idempotency_key", "Idempotency-Key must be 1 to 255 plain characters"))?;
+    let hash = blake3::hash(body).to_hex();
+    let store = &app.sessions.rooms().store;
+    match store.once(tenant, route, key, &hash, &proposed, app.sessions.rooms().clock()).await? {
+        Claimed::First(resource) => Ok(Once { resource, again: false }),
+        Claimed::Again(resource) => Ok(Once { resource, again: true }),
+        Claimed::Other => Err(Problem::new(
+            Kind::Unprocessable,
+            "idempotency_key_reused",
+            "This Idempotency-Key was used for a different request; use a new one",
+        )),
+    }
+}

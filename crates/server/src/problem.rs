@@ -1,0 +1,84 @@
+//! Saying no: one table from kinds of failure to HTTP statuses, one shape for every error body.
+
+use ash_model::Kind;
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde_json::json;
+
+#[derive(Debug)]
+pub(crate) struct Problem {
+    pub(crate) kind: Kind,
+    pub(crate) code: String,
+    pub(crate) error: String,
+}
+
+pub(crate) type Answer<T> = Result<T, Problem>;
+
+impl Problem {
+    pub(crate) fn new(kind: Kind, code: &str, error: impl Into<String>) -> Problem {
+        Problem { kind, code: code.to_owned(), error: error.into() }
+    }
+
+    pub(crate) fn invalid(code: &str, error: impl Into<String>) -> Problem {
+        Problem::new(Kind::Invalid, code, error)
+    }
+
+    pub(crate) fn not_found(code: &str, error: &str) -> Problem {
+        Problem::new(Kind::NotFound, code, error)
+    }
+
+    pub(crate) fn internal(error: impl std::fmt::Display) -> Problem {
+        Problem::new(Kind::Internal, "internal", error.to_string())
+    }
+}
+
+pub(crate) fn status(kind: Kind) -> StatusCode {
+    match kind {
+        Kind::Invalid => StatusCode::BAD_REQUEST,
+        Kind::Unauthorized => StatusCode::UNAUTHORIZED,
+        Kind::NotFound => StatusCode::NOT_FOUND,
+        Kind::Conflict => StatusCode::CONFLICT,
+        Kind::Gone => StatusCode::GONE,
+        Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Kind::Unprocessable => StatusCode::UNPROCESSABLE_ENTITY,
+        Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = status(self.kind);
+        if self.kind == Kind::Internal {
+            tracing::error!(code = %self.code, error = %self.error, "a request failed");
+        }
+        let body = json!({ "error": self.error, "statusCode": status.as_u16(), "code": self.code });
+        let mut response = (status, Json(body)).into_response();
+        if self.kind == Kind::Unavailable {
+            response.headers_mut().insert("retry-after", axum::http::HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+impl From<ash_session::Error> for Problem {
+    fn from(error: ash_session::Error) -> Problem {
+        // A name that is taken is the caller's to change; the words are meant for them.
+        Problem { kind: error.kind(), code: error.code().to_owned(), error: error.to_string() }
+    }
+}
+
+impl From<ash_store::Error> for Problem {
+    fn from(error: ash_store::Error) -> Problem {
+        ash_session::Error::from(error).into()
+    }
+}
+
+impl From<ash_snapshot::Error> for Problem {
+    fn from(error: ash_snapshot::Error) -> Problem {
+        ash_session::Error::from(error).into()
+    }
+}

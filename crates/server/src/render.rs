@@ -1,0 +1,187 @@
+//! What a reader of the stream sees of each item of the log. The agent's messages go out verbatim, with the
+//! granular events that clients of the Ash API expect before them.
+
+use ash_model::{Fact, Outcome, SessionId, TurnId};
+use ash_store::{Item, WhatItem};
+use serde_json::{Value, json};
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Frame {
+    pub(crate) name: String,
+    pub(crate) data: String,
+}
+
+impl Frame {
+    fn new(name: &str, data: Value) -> Frame {
+        Frame { name: name.to_owned(), data: data.to_string() }
+    }
+}
+
+/// Which items a reader wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum View {
+    /// One turn, in the reference's events only.
+    Turn(TurnId),
+    /// Everything, in our names too.
+    All,
+}
+
+pub(crate) fn frames(session: &SessionId, view: View, item: &Item) -> Vec<Frame> {
+    let ours = match view {
+        View::Turn(turn) => item.turn == Some(turn),
+        View::All => true,
+    };
+    match &item.what {
+        WhatItem::Delta(line) if ours => message(line),
+        WhatItem::Event(Fact::Said { line }) if ours => message(line),
+        // That a session failed ends whatever a reader is waiting for.
+        WhatItem::Event(fact) if ours || matches!(fact, Fact::Failed { .. }) => fact_frames(session, view, fact),
+        WhatItem::Delta(_) | WhatItem::Event(_) => Vec::new(),
+    }
+}
+
+/// Whether the stream of a turn ends with this item.
+pub(crate) fn ends(turn: TurnId, item: &Item) -> bool {
+    match &item.what {
+        WhatItem::Event(Fact::Finished { turn: over, .. } | Fact::Cut { turn: over, .. }) => *over == turn,
+        WhatItem::Event(Fact::Failed { .. }) => true,
+        WhatItem::Event(_) | WhatItem::Delta(_) => false,
+    }
+}
+
+fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
+    let named = |name: &str, data: Value| if view == View::All { vec![Frame::new(name, data)] } else { Vec::new() };
+    match fact {
+        Fact::Queued { turn, .. } => {
+            vec![Frame::new("session_start", json!({ "sessionId": session, "version": crate::VERSION, "turn": turn }))]
+        }
+        Fact::Continued { turn, attempt, discard_after, .. } => {
+            vec![Frame::new("turn_continued", json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after }))]
+        }
+        Fact::SaveFailed { error, .. } => vec![error_frame(error, "checkpoint_failed")],
+        Fact::Cut { death, .. } => {
+            let problem = death.problem();
+            vec![error_frame(&problem.error, &problem.code)]
+        }
+        Fact::Failed { problem } => vec![error_frame(&problem.error, &problem.code)],
+        Fact::Finished { turn, how, checkpoint, problem } => {
+            let error = problem.as_ref().map(|problem| error_frame(&problem.error, &problem.code));
+            let status = match how {
+                Outcome::Done => "done",
+                Outcome::Failed => "failed",
+                Outcome::Interrupted => "interrupted",
+                Outcome::Cancelled => "cancelled",
+            };
+            let done = json!({ "sessionId": session, "turn": turn, "status": status, "checkpoint": checkpoint });
+            error.into_iter().chain([Frame::new("done", done)]).collect()
+        }
+        Fact::Saved(saved) => named("checkpoint", serde_json::to_value(saved).unwrap_or_default()),
+        Fact::Resumed { receipt } => named("resumed", serde_json::to_value(receipt).unwrap_or_default()),
+        Fact::Created { agent, version, .. } => named("created", json!({ "agentName": agent, "agentVersion": version })),
+        Fact::Forked { parent, .. } => named("forked", json!({ "parentSessionId": parent })),
+        Fact::Started { turn, .. } => named("turn_started", json!({ "turn": turn })),
+        Fact::Interrupting { turn, .. } => named("interrupting", json!({ "turn": turn })),
+        Fact::Paused => named("paused", json!({})),
+        Fact::Stopped => named("stopped", json!({})),
+        Fact::Ended => named("ended", json!({})),
+        Fact::Said { .. } | Fact::Rested { .. } | Fact::Awake { .. } | Fact::Asleep { .. } | Fact::Resuming => Vec::new(),
+    }
+}
+
+fn error_frame(error: &str, code: &str) -> Frame {
+    Frame::new("error", json!({ "error": error, "code": code }))
+}
+
+/// An agent's message: what clients want to know of it at once, then the message itself.
+fn message(line: &str) -> Vec<Frame> {
+    let parsed = serde_json::from_str::<Value>(line).unwrap_or_default();
+    let mut frames = match parsed["type"].as_str() {
+        Some("stream_event") => delta(&parsed["event"]),
+        Some("assistant") => blocks(&parsed),
+        Some("user") if parsed.get("tool_use_result").is_some() => tool_results(&parsed),
+        Some("result") => {
+            vec![Frame::new("turn_complete", json!({ "numTurns": parsed["num_turns"], "result": parsed["result"] }))]
+        }
+        _ => Vec::new(),
+    };
+    frames.push(Frame { name: "message".to_owned(), data: line.to_owned() });
+    frames
+}
+
+fn delta(event: &Value) -> Vec<Frame> {
+    if event["type"] != "content_block_delta" {
+        return Vec::new();
+    }
+    let delta = &event["delta"];
+    match delta["type"].as_str() {
+        Some("text_delta") => vec![Frame::new("text_delta", json!({ "delta": delta["text"] }))],
+        Some("thinking_delta") => vec![Frame::new("thinking_delta", json!({ "delta": delta["thinking"] }))],
+        Some(other) if is_event_name(other) => vec![Frame::new(other, delta.clone())],
+        _ => Vec::new(),
+    }
+}
+
+fn blocks(message: &Value) -> Vec<Frame> {
+    let blocks = message["message"]["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let frames = blocks.iter().filter_map(|block| match block["type"].as_str()? {
+        "text" => None,
+        "tool_use" => {
+            Some(Frame::new("tool_use", json!({ "id": block["id"], "name": block["name"], "input": block["input"] })))
+        }
+        "thinking" => Some(Frame::new("thinking_delta", json!({ "delta": block["thinking"] }))),
+        other if is_event_name(other) => Some(Frame::new(other, block.clone())),
+        _ => None,
+    });
+    frames.collect()
+}
+
+fn tool_results(message: &Value) -> Vec<Frame> {
+    let result = &message["tool_use_result"];
+    let blocks = message["message"]["content"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let frames = blocks.iter().filter(|block| block["type"] == "tool_result").map(|block| {
+        let content = result.get("stdout").unwrap_or(&block["content"]);
+        let mut data = json!({ "tool_use_id": block["tool_use_id"], "content": content });
+        if let Some(is_error) = block.get("is_error") {
+            data["is_error"] = is_error.clone();
+        }
+        Frame::new("tool_result", data)
+    });
+    frames.collect()
+}
+
+/// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
+/// names are ours.
+fn is_event_name(name: &str) -> bool {
+    const OURS: [&str; 6] = ["done", "error", "session_start", "message", "turn_complete", "tool_result"];
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+        && !OURS.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::{Cursor, Timestamp};
+
+    fn names(line: &str) -> Vec<String> {
+        let item = Item { at: Cursor::event(1), turn: None, time: Timestamp(0), what: WhatItem::Event(Fact::Said { line: line.into() }) };
+        let id = SessionId::parse("s").expect("an id");
+        frames(&id, View::All, &item).into_iter().map(|frame| frame.name).collect()
+    }
+
+    #[test]
+    fn an_agents_message_is_followed_by_itself_verbatim() {
+        assert_eq!(names(r#"{"type":"assistant","message":{"content":[{"type":"text","text":"x"}]}}"#), ["message"]);
+        let tools = r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"1","name":"run","input":{}}]}}"#;
+        assert_eq!(names(tools), ["tool_use", "message"]);
+        assert_eq!(names(r#"{"type":"result","num_turns":1,"result":"x"}"#), ["turn_complete", "message"]);
+    }
+
+    #[test]
+    fn a_block_named_by_the_agent_cannot_forge_a_frame() {
+        for forged in ["done", "error", "x\\ndata: 1", "a b", ""] {
+            let line = format!(r#"{{"type":"assistant","message":{{"content":[{{"type":"{forged}"}}]}}}}"#);
+            assert_eq!(names(&line), ["message"], "{forged}");
+        }
+    }
+}

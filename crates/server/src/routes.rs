@@ -1,0 +1,105 @@
+//! The API as a table.
+
+mod agents;
+mod files;
+mod health;
+mod keys;
+mod messages;
+mod sessions;
+mod take;
+
+use crate::{app::App, auth, problem::Problem};
+use ash_model::Kind;
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request, State},
+    http::{HeaderValue, Method, Uri, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{delete, get, patch, post},
+};
+use tower_http::{
+    catch_panic::CatchPanicLayer,
+    cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer},
+};
+
+const MIB: usize = 1 << 20;
+
+pub(crate) fn router(app: App) -> Router {
+    let limited = |most: usize| DefaultBodyLimit::max(most);
+    Router::new()
+        .route("/", get(health::hello))
+        .route("/health", get(health::health))
+        .route("/metrics", get(health::metrics))
+        // Agents
+        .route("/api/agents", get(agents::list).post(agents::deploy).layer(limited(128 * MIB)))
+        .route("/api/agents/{name}", get(agents::get).patch(agents::change).delete(agents::delete))
+        .route("/api/agents/{name}/config", get(agents::config).patch(agents::change_config))
+        // Sessions
+        .route("/api/sessions", get(sessions::list).post(sessions::create))
+        .route("/api/sessions/{id}", get(sessions::get).delete(sessions::end))
+        .route("/api/sessions/{id}/config", patch(sessions::change_config))
+        .route("/api/sessions/{id}/pause", post(sessions::pause))
+        .route("/api/sessions/{id}/resume", post(sessions::resume))
+        .route("/api/sessions/{id}/stop", post(sessions::stop))
+        .route("/api/sessions/{id}/fork", post(sessions::fork))
+        .route("/api/sessions/{id}/interrupt", post(sessions::interrupt))
+        .route("/api/sessions/{id}/exec", post(sessions::exec))
+        .route("/api/sessions/{id}/logs", get(sessions::logs))
+        // The conversation
+        .route("/api/sessions/{id}/messages", get(messages::list).post(messages::send).layer(limited(50 * MIB)))
+        .route("/api/sessions/{id}/events", get(messages::events))
+        .route("/api/sessions/{id}/stream", get(messages::stream))
+        // Files
+        .route("/api/sessions/{id}/files", get(files::list).post(files::write).layer(limited(200 * MIB)))
+        .route("/api/sessions/{id}/files/{*path}", get(files::read).delete(files::delete))
+        .route("/api/sessions/{id}/workspace", get(files::bundle).post(files::unbundle).layer(limited(134 * MIB)))
+        // Keys
+        .route("/api/api-keys", get(keys::list).post(keys::create))
+        .route("/api/api-keys/{id}", delete(keys::delete))
+        .route("/api/internal/api-keys", post(keys::create_for_tenant))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(DefaultBodyLimit::max(2 * MIB))
+        .layer(middleware::from_fn_with_state(app.clone(), auth::check))
+        .layer(middleware::from_fn_with_state(app.clone(), timed))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(cors(&app.origins))
+        .with_state(app)
+}
+
+fn cors(origins: &[String]) -> CorsLayer {
+    let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.trim().parse().ok()).collect();
+    let allowed = if origins.is_empty() { AllowOrigin::mirror_request() } else { AllowOrigin::list(origins) };
+    let methods = [Method::GET, Method::HEAD, Method::PUT, Method::PATCH, Method::POST, Method::DELETE];
+    CorsLayer::new()
+        .allow_origin(allowed)
+        .allow_credentials(true)
+        .allow_methods(AllowMethods::list(methods))
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([header::CONTENT_DISPOSITION, header::HeaderName::from_static("x-ash-source")])
+}
+
+async fn timed(State(app): State<App>, request: Request, next: Next) -> Response {
+    let began = std::time::Instant::now();
+    let response = next.run(request).await;
+    app.metrics.request_seconds.observe(began.elapsed().as_secs_f64());
+    response
+}
+
+async fn no_route(method: Method, uri: Uri) -> Problem {
+    Problem::new(Kind::NotFound, "route_not_found", format!("Route {method}:{} not found", uri.path()))
+}
+
+async fn no_method(method: Method, uri: Uri) -> Response {
+    let problem = Problem::new(Kind::NotFound, "method_not_allowed", format!("Route {method}:{} not found", uri.path()));
+    let mut response = problem.into_response();
+    *response.status_mut() = axum::http::StatusCode::METHOD_NOT_ALLOWED;
+    response
+}
+
+fn panicked(panic: Box<dyn std::any::Any + Send>) -> Response {
+    let words = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    tracing::error!(panic = words.unwrap_or("?"), "a handler panicked");
+    Problem::internal("Internal Server Error").into_response()
+}

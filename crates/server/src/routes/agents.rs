@@ -1,0 +1,210 @@
+//! Agents: deployed from a folder on the server or from uploaded files; each deploy is a version.
+
+use super::take::{Body, Part, blocking};
+use crate::{
+    app::App,
+    auth::Caller,
+    once::once,
+    problem::{Answer, Problem},
+    shapes,
+};
+use ash_model::{AgentName, Runtime, TenantId};
+use ash_snapshot::{Folder, Links, RelPath, Repo, Root};
+use ash_store::{Agent, Env, NewAgent};
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::{collections::BTreeMap, io::Read, path::PathBuf};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Deploy {
+    name: AgentName,
+    path: Option<PathBuf>,
+    files: Option<Vec<Upload>>,
+    system_prompt: Option<String>,
+    runtime: Option<Runtime>,
+    env: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+struct Upload {
+    path: String,
+    content: String,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Change {
+    env: Option<BTreeMap<String, String>>,
+    config: Option<Map<String, Value>>,
+}
+
+/// What an agent folder says about itself.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    runtime: Option<Runtime>,
+}
+
+const MANIFEST: u64 = 64 << 10;
+const CLAUDE_MD: &str = "CLAUDE.md";
+
+pub(super) async fn deploy(
+    State(app): State<App>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Body<Deploy>,
+) -> Answer<(StatusCode, Json<Value>)> {
+    let Deploy { name, path, files, system_prompt, runtime, env } = body.value;
+    if path.is_some() && !app.is_operator(&caller.0) {
+        return Err(Problem::invalid("path_not_allowed", "Only the server's own tenant may deploy from a path; upload the files instead"));
+    }
+    let origin = path.clone().unwrap_or_else(|| PathBuf::from(format!("agents/{name}")));
+    let repo = app.sessions.rooms().repo(&caller.0)?;
+    let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
+    let for_work = name.clone();
+    let (tree, manifest) = blocking(move || match path {
+        Some(path) => from_path(&repo, &path),
+        None => from_upload(&repo, &scratch, &for_work, (files.unwrap_or_default(), system_prompt)),
+    })
+    .await?;
+    let new = NewAgent {
+        tenant: caller.0.clone(),
+        name: name.clone(),
+        tree,
+        runtime: runtime.or(manifest.runtime).unwrap_or(app.default_runtime),
+        origin: origin.display().to_string(),
+        env: env.map(Env::from_plain),
+        at: app.sessions.rooms().clock(),
+    };
+    let claim = once(&app, &caller.0, &headers, ("POST /api/agents", &body.bytes), name.to_string()).await?;
+    let agent = match existing(&app, &new).await?.filter(|_| claim.again) {
+        Some(agent) => agent,
+        None => app.sessions.rooms().store.deploy(new).await?,
+    };
+    Ok((StatusCode::CREATED, Json(json!({ "agent": shapes::agent(&agent) }))))
+}
+
+/// A retry finds what the first try deployed, if it came that far.
+async fn existing(app: &App, new: &NewAgent) -> Answer<Option<Agent>> {
+    let agent = app.sessions.rooms().store.agent(&new.tenant, &new.name).await?;
+    Ok(agent.filter(|agent| agent.tree == new.tree))
+}
+
+fn from_path(repo: &Repo, path: &std::path::Path) -> Answer<(String, Manifest)> {
+    if !path.is_absolute() {
+        return Err(Problem::invalid("invalid_path", "The agent's path must be absolute"));
+    }
+    let folder = Folder::open(path)
+        .map_err(|error| Problem::invalid("agent_directory", format!("Agent directory {} cannot be read: {error}", path.display())))?;
+    let has = |name: &str| RelPath::parse(name).is_ok_and(|name| folder.open_file(&name, Links::Inside).is_ok());
+    if !has(CLAUDE_MD) && !has("AGENTS.md") && !has("ash.toml") {
+        return Err(Problem::invalid("agent_directory", "Agent directory must contain CLAUDE.md (or AGENTS.md or ash.toml)"));
+    }
+    take(repo, &folder)
+}
+
+type Files = (Vec<Upload>, Option<String>);
+
+fn from_upload(repo: &Repo, scratch: &std::path::Path, name: &AgentName, files: Files) -> Answer<(String, Manifest)> {
+    std::fs::create_dir(scratch).map_err(Problem::internal)?;
+    let taken = fill(scratch, name, files).and_then(|folder| take(repo, &folder));
+    if let Err(error) = Folder::erase(scratch) {
+        tracing::warn!(%error, "uploaded files could not be removed");
+    }
+    taken
+}
+
+fn fill(scratch: &std::path::Path, name: &AgentName, (files, system_prompt): Files) -> Answer<Folder> {
+    let folder = Folder::open(scratch)?;
+    let mut has_prompt = false;
+    for file in files {
+        let path = RelPath::parse(&file.path)
+            .map_err(|error| Problem::invalid("invalid_path", format!("Path \"{}\" escapes agent directory or is invalid: {error}", file.path)))?;
+        let content = STANDARD
+            .decode(&file.content)
+            .map_err(|_| Problem::invalid("invalid_base64", format!("The content of \"{}\" is not valid base64", file.path)))?;
+        folder.write_file(&path, &mut content.as_slice(), None, 0o644)?;
+        has_prompt |= file.path == CLAUDE_MD;
+    }
+    if !has_prompt {
+        let prompt = system_prompt.unwrap_or_else(|| format!("# {name}\n"));
+        let path = RelPath::parse(CLAUDE_MD).map_err(Problem::internal)?;
+        folder.write_file(&path, &mut prompt.as_bytes(), None, 0o644)?;
+    }
+    Ok(folder)
+}
+
+fn take(repo: &Repo, folder: &Folder) -> Answer<(String, Manifest)> {
+    let manifest = manifest(folder)?;
+    let taken = repo.take(&[Root { name: "workspace", folder }], &|_, _| false)?;
+    Ok((taken.tree.as_str().to_owned(), manifest))
+}
+
+fn manifest(folder: &Folder) -> Answer<Manifest> {
+    let path = RelPath::parse("ash.toml").map_err(Problem::internal)?;
+    let Ok((file, _)) = folder.open_file(&path, Links::Inside) else { return Ok(Manifest::default()) };
+    let mut text = String::new();
+    file.take(MANIFEST).read_to_string(&mut text).map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))?;
+    toml::from_str(&text).map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))
+}
+
+async fn find(app: &App, tenant: &TenantId, name: &str) -> Answer<Agent> {
+    let not_found = || Problem::not_found("agent_not_found", "Agent not found");
+    let name = AgentName::parse(name).map_err(|_| not_found())?;
+    app.sessions.rooms().store.agent(tenant, &name).await?.ok_or_else(not_found)
+}
+
+pub(super) async fn list(State(app): State<App>, caller: Caller) -> Answer<Json<Value>> {
+    let agents = app.sessions.rooms().store.agents(&caller.0).await?;
+    Ok(Json(json!({ "agents": agents.iter().map(shapes::agent).collect::<Vec<_>>() })))
+}
+
+pub(super) async fn get(State(app): State<App>, caller: Caller, Part(name): Part) -> Answer<Json<Value>> {
+    let agent = find(&app, &caller.0, &name).await?;
+    Ok(Json(json!({ "agent": shapes::agent(&agent) })))
+}
+
+pub(super) async fn change(State(app): State<App>, caller: Caller, Part(name): Part, body: Body<Change>) -> Answer<Json<Value>> {
+    let agent = find(&app, &caller.0, &name).await?;
+    let config = body.value.config.map(|change| merged(&agent, change));
+    let env = body.value.env.map(Env::from_plain);
+    app.sessions.rooms().store.change_agent(&caller.0, &agent.name, config, env).await?;
+    get(State(app), caller, Part(name)).await
+}
+
+fn merged(agent: &Agent, change: Map<String, Value>) -> String {
+    let mut config = shapes::config(agent);
+    if let Some(config) = config.as_object_mut() {
+        config.extend(change);
+    }
+    config.to_string()
+}
+
+pub(super) async fn config(State(app): State<App>, caller: Caller, Part(name): Part) -> Answer<Json<Value>> {
+    let agent = find(&app, &caller.0, &name).await?;
+    Ok(Json(json!({ "config": shapes::config(&agent) })))
+}
+
+pub(super) async fn change_config(
+    State(app): State<App>,
+    caller: Caller,
+    Part(name): Part,
+    body: Body<Map<String, Value>>,
+) -> Answer<Json<Value>> {
+    let agent = find(&app, &caller.0, &name).await?;
+    let config = merged(&agent, body.value);
+    app.sessions.rooms().store.change_agent(&caller.0, &agent.name, Some(config), None).await?;
+    self::config(State(app), caller, Part(name)).await
+}
+
+pub(super) async fn delete(State(app): State<App>, caller: Caller, Part(name): Part) -> Answer<Json<Value>> {
+    let agent = find(&app, &caller.0, &name).await?;
+    app.sessions.rooms().store.delete_agent(&caller.0, &agent.name, app.sessions.rooms().clock()).await?;
+    Ok(Json(json!({ "ok": true })))
+}

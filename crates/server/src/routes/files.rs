@@ -1,0 +1,271 @@
+//! A session's files: listed, read, written, deleted, and bundled.
+
+use super::take::{Asked, Body, Part, blocking, session};
+use crate::{
+    app::App,
+    archive,
+    auth::Caller,
+    problem::{Answer, Problem},
+};
+use ash_model::{Kind, Status};
+use ash_session::{FoundFile, Place, Refused};
+use ash_snapshot::{FileInfo, RelPath};
+use ash_store::Session;
+use axum::{
+    Json,
+    body::Body as HttpBody,
+    extract::{Path, State},
+    http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+    response::{IntoResponse, Response},
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::{fmt::Write, io::Read};
+
+const MOST_RAW: u64 = 104_857_600;
+const MOST_JSON: u64 = 1_048_576;
+const MOST_WRITTEN: usize = 52_428_800;
+const MOST_BATCH: usize = 104_857_600;
+
+const ALWAYS_SKIPPED: [&str; 4] = ["node_modules", ".git", "__pycache__", ".DS_Store"];
+const HIDDEN: [&str; 8] = [".cache", ".npm", ".pnpm-store", ".yarn", ".venv", "venv", ".tmp", "tmp"];
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Listing {
+    include_hidden: Option<bool>,
+}
+
+pub(super) async fn list(State(app): State<App>, caller: Caller, Part(id): Part, Asked(asked): Asked<Listing>) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &id).await?;
+    let place = app.sessions.files(&session).await?;
+    let hide = asked.include_hidden == Some(false);
+    let (files, source) = blocking(move || Ok((place.list(&|name, is_dir| is_skipped(name, is_dir, hide))?, place.name()))).await?;
+    Ok(Json(json!({ "files": files.iter().map(shown).collect::<Vec<_>>(), "source": source })))
+}
+
+fn shown(file: &FileInfo) -> Value {
+    let path = String::from_utf8_lossy(&file.path);
+    json!({ "path": path, "size": file.size, "modifiedAt": ash_model::Timestamp(file.mtime_ms) })
+}
+
+fn is_skipped(name: &[u8], is_dir: bool, hide: bool) -> bool {
+    let named = |names: &[&str]| names.iter().any(|skipped| skipped.as_bytes() == name);
+    let passing = !is_dir && [".sock", ".lock", ".pid"].iter().any(|end| name.len() > end.len() && name.ends_with(end.as_bytes()));
+    named(&ALWAYS_SKIPPED) || (hide && named(&HIDDEN)) || passing
+}
+
+#[derive(Deserialize)]
+pub(super) struct Format {
+    format: Option<String>,
+}
+
+/// One file of one session, as a path names it.
+pub(super) type Named = Path<(String, String)>;
+
+fn rel(path: &str) -> Answer<RelPath> {
+    RelPath::parse(path).map_err(|_| Problem::invalid("invalid_path", "Invalid file path"))
+}
+
+pub(super) async fn read(
+    State(app): State<App>,
+    caller: Caller,
+    Path((id, path)): Named,
+    Asked(asked): Asked<Format>,
+) -> Answer<Response> {
+    let session = session(&app, &caller, &id).await?;
+    let as_json = match asked.format.as_deref() {
+        None | Some("raw") => false,
+        Some("json") => true,
+        Some(_) => return Err(Problem::invalid("invalid_query", "format must be json or raw")),
+    };
+    let name = rel(&path)?;
+    let place = app.sessions.files(&session).await?;
+    let most = if as_json { MOST_JSON } else { MOST_RAW };
+    let (bytes, source) = blocking(move || Ok((content(&place, &name, most)?, place.name()))).await?;
+    if as_json {
+        let body = json!({ "path": path, "content": String::from_utf8_lossy(&bytes), "size": bytes.len(), "source": source });
+        return Ok(Json(body).into_response());
+    }
+    Ok(raw(&path, bytes, source))
+}
+
+fn content(place: &Place, name: &RelPath, most: u64) -> Answer<Vec<u8>> {
+    match place.open(name)? {
+        FoundFile::Missing => Err(Problem::not_found("file_not_found", "File not found")),
+        FoundFile::NotAFile => Err(Problem::invalid("not_a_file", "Path is not a file")),
+        FoundFile::File { size, .. } if size > most => {
+            Err(Problem::invalid("file_too_large", format!("File too large ({size} bytes, max {most})")))
+        }
+        FoundFile::File { size, bytes } => {
+            let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+            bytes.take(most).read_to_end(&mut content).map_err(Problem::internal)?;
+            Ok(content)
+        }
+    }
+}
+
+fn raw(path: &str, bytes: Vec<u8>, source: &'static str) -> Response {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let headers = [
+        (CONTENT_TYPE, mime(name)),
+        (CONTENT_DISPOSITION, format!("attachment; filename*=UTF-8''{}", encoded(name))),
+        (CONTENT_LENGTH, bytes.len().to_string()),
+        // The content is the agent's: no browser should guess that it is a page.
+        (X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+    ];
+    (headers, [("x-ash-source", source)], bytes).into_response()
+}
+
+/// Source files by the names that clients of the Ash API know; the rest as everybody does.
+fn mime(name: &str) -> String {
+    let known = match name.rsplit('.').next().unwrap_or_default() {
+        "ts" | "tsx" => "text/typescript",
+        "py" => "text/x-python",
+        "rs" => "text/x-rust",
+        "md" => "text/markdown",
+        "js" | "mjs" | "cjs" | "jsx" => "text/javascript",
+        "sh" => "text/x-shellscript",
+        "go" => "text/x-go",
+        "toml" => "text/x-toml",
+        "yaml" | "yml" => "text/yaml",
+        _ => return mime_guess::from_path(name).first_or_octet_stream().to_string(),
+    };
+    known.to_owned()
+}
+
+fn encoded(name: &str) -> String {
+    let mut text = String::new();
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            // Writing into a string does not fail.
+            write!(text, "%{byte:02X}").ok();
+        }
+    }
+    text
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Writing {
+    files: Vec<NewFile>,
+    target_path: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct NewFile {
+    path: String,
+    content: String,
+}
+
+async fn writable(app: &App, session: &Session) -> Answer<Place> {
+    if session.card.status == Status::Ended {
+        return Err(ash_session::Error::from(Refused::Not(Status::Ended)).into());
+    }
+    Ok(app.sessions.files_to_write(session).await?)
+}
+
+pub(super) async fn write(State(app): State<App>, caller: Caller, Part(id): Part, body: Body<Writing>) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &id).await?;
+    let Writing { files, target_path } = body.value;
+    if !(1..=500).contains(&files.len()) {
+        return Err(Problem::invalid("invalid_body", "files must have 1 to 500 entries"));
+    }
+    let target = target_path.filter(|path| path != "." && !path.is_empty());
+    if let Some(target) = &target {
+        rel(target.trim_end_matches('/'))?;
+    }
+    let place = writable(&app, &session).await?;
+    let written = blocking(move || Ok(write_all(&place, target.as_deref(), files))).await?;
+    app.sessions.touched(session.no).await?;
+    Ok(Json(json!({ "files": written })))
+}
+
+fn write_all(place: &Place, target: Option<&str>, files: Vec<NewFile>) -> Vec<Value> {
+    let mut total = 0;
+    let write = |file: NewFile| {
+        let path = match target {
+            Some(target) => format!("{}/{}", target.trim_end_matches('/'), file.path),
+            None => file.path,
+        };
+        match write_one(place, &path, &file.content, &mut total) {
+            Ok(size) => json!({ "path": path, "written": true, "size": size }),
+            Err(error) => json!({ "path": path, "written": false, "error": error }),
+        }
+    };
+    files.into_iter().map(write).collect()
+}
+
+fn write_one(place: &Place, path: &str, content: &str, total: &mut usize) -> Result<u64, String> {
+    let name = RelPath::parse(path).map_err(|_| "Invalid file path".to_owned())?;
+    if path.rsplit('/').next() == Some(".DS_Store") {
+        return Err("Skipped: .DS_Store".to_owned());
+    }
+    let bytes = STANDARD.decode(content).map_err(|_| "Invalid base64 content".to_owned())?;
+    if bytes.len() > MOST_WRITTEN {
+        return Err(format!("File too large ({} bytes, max {MOST_WRITTEN})", bytes.len()));
+    }
+    *total += bytes.len();
+    if *total > MOST_BATCH {
+        return Err("Batch size limit exceeded".to_owned());
+    }
+    place.write(&name, &mut bytes.as_slice()).map_err(|error| error.to_string())
+}
+
+pub(super) async fn delete(State(app): State<App>, caller: Caller, Path((id, path)): Named) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &id).await?;
+    let name = rel(&path)?;
+    let place = writable(&app, &session).await?;
+    let removed = blocking(move || Ok(place.remove(&name)?)).await?;
+    match removed {
+        FoundFile::Missing => Err(Problem::not_found("file_not_found", "File not found")),
+        FoundFile::NotAFile => Err(Problem::invalid("not_a_file", "Path is not a file")),
+        FoundFile::File { .. } => {
+            app.sessions.touched(session.no).await?;
+            Ok(Json(json!({ "path": path, "deleted": true })))
+        }
+    }
+}
+
+pub(super) async fn bundle(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Response> {
+    let session = session(&app, &caller, &id).await?;
+    let place = app.sessions.files(&session).await?;
+    let scratch = app.scratch.clone();
+    let bytes = blocking(move || {
+        let mut file = tempfile::tempfile_in(scratch).map_err(Problem::internal)?;
+        let length = archive::pack(&place, &mut file)?;
+        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+        file.read_to_end(&mut bytes).map_err(Problem::internal)?;
+        Ok(bytes)
+    })
+    .await?;
+    let name = format!("attachment; filename=\"{}.tar.gz\"", session.id);
+    let headers = [(CONTENT_TYPE, "application/gzip".to_owned()), (CONTENT_DISPOSITION, name)];
+    Ok((headers, HttpBody::from(bytes)).into_response())
+}
+
+#[derive(Deserialize)]
+pub(super) struct Bundle {
+    bundle: String,
+}
+
+pub(super) async fn unbundle(State(app): State<App>, caller: Caller, Part(id): Part, body: Body<Bundle>) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &id).await?;
+    let bytes = STANDARD
+        .decode(&body.value.bundle)
+        .map_err(|_| Problem::new(Kind::Invalid, "invalid_base64", "Invalid bundle: not valid base64"))?;
+    if bytes.is_empty() {
+        return Err(Problem::invalid("invalid_bundle", "Empty bundle"));
+    }
+    let place = writable(&app, &session).await?;
+    let unpacked = blocking(move || archive::unpack(&place, &bytes)).await;
+    // Part of it may be there even if the rest was refused.
+    app.sessions.touched(session.no).await?;
+    let unpacked = unpacked?;
+    let live = session.card.status == Status::Active;
+    let message = if live { "Workspace restored to live sandbox" } else { "Workspace saved as snapshot" };
+    Ok(Json(json!({ "message": message, "written": unpacked.written, "skipped": unpacked.skipped })))
+}

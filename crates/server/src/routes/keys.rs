@@ -1,0 +1,59 @@
+//! API keys of a tenant.
+
+use super::take::{Body, Part};
+use crate::{
+    app::App,
+    auth::Caller,
+    keys,
+    problem::{Answer, Problem},
+};
+use ash_model::TenantId;
+use axum::{Json, extract::State, http::StatusCode};
+use secrecy::ExposeSecret;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Deserialize)]
+pub(super) struct New {
+    label: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NewForTenant {
+    tenant_id: Option<String>,
+    label: Option<String>,
+}
+
+pub(super) async fn list(State(app): State<App>, caller: Caller) -> Answer<Json<Value>> {
+    let own = app.api_key.as_ref().filter(|_| app.is_operator(&caller.0)).map(|key| {
+        let shown: String = key.expose_secret().chars().take(8).collect();
+        json!({ "id": "env", "label": "ASH_API_KEY (environment variable)", "keyPrefix": format!("{shown}••••"), "createdAt": "" })
+    });
+    let keys = app.sessions.rooms().store.keys(&caller.0).await?;
+    let stored = keys.iter().map(|key| {
+        json!({ "id": key.id, "label": key.label, "keyPrefix": "••••••••", "createdAt": key.created_at })
+    });
+    Ok(Json(json!({ "keys": own.into_iter().chain(stored).collect::<Vec<_>>() })))
+}
+
+pub(super) async fn create(State(app): State<App>, caller: Caller, body: Body<New>) -> Answer<(StatusCode, Json<Value>)> {
+    let label = body.value.label.unwrap_or_else(|| "dashboard-key".to_owned());
+    let (key, text) = keys::mint(app.sessions.rooms().store.as_ref(), caller.0, label).await?;
+    Ok((StatusCode::CREATED, Json(json!({ "id": key.id, "key": text }))))
+}
+
+pub(super) async fn create_for_tenant(State(app): State<App>, body: Body<NewForTenant>) -> Answer<Json<Value>> {
+    let tenant = body.value.tenant_id.ok_or_else(|| Problem::invalid("missing_tenant", "Missing required field: tenantId"))?;
+    let tenant = TenantId::parse(&tenant).map_err(|error| Problem::invalid("invalid_tenant", error.to_string()))?;
+    let label = body.value.label.unwrap_or_else(|| "tenant-key".to_owned());
+    let (key, text) = keys::mint(app.sessions.rooms().store.as_ref(), tenant, label).await?;
+    Ok(Json(json!({ "id": key.id, "key": text, "tenantId": key.tenant })))
+}
+
+pub(super) async fn delete(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+    match app.sessions.rooms().store.remove_key(&caller.0, &id).await? {
+        true => Ok(Json(json!({}))),
+        false => Err(Problem::not_found("key_not_found", "API key not found")),
+    }
+}

@@ -1,0 +1,258 @@
+//! The conversation: sending a message, following the stream, reading what was said.
+
+use super::take::{Asked, Body, Part, session};
+use crate::{
+    app::App,
+    auth::Caller,
+    once::once,
+    problem::{Answer, Problem},
+    render::View,
+    shapes,
+    sse::{self, Deltas, Streaming},
+};
+use ash_model::{Ask, Cursor, Event, Fact, Kind, TurnId};
+use ash_session::{Prompt, Wake};
+use ash_store::{EventQuery, Session, WhatItem};
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, header::ACCEPT},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+const MOST_TEXT: usize = 500_000;
+const MOST_BLOCKS: usize = 20;
+const PAGE: u32 = 500;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Message {
+    content: Value,
+    #[serde(default)]
+    include_partial_messages: bool,
+    auto_resume: Option<bool>,
+    model: Option<String>,
+    max_turns: Option<u32>,
+    max_budget_usd: Option<f64>,
+    effort: Option<String>,
+    thinking: Option<Value>,
+    output_format: Option<Value>,
+}
+
+pub(super) async fn send(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    headers: HeaderMap,
+    body: Body<Message>,
+) -> Answer<Response> {
+    let session = session(&app, &caller, &id).await?;
+    let deltas = if body.value.include_partial_messages { Deltas::Show } else { Deltas::Hide };
+    let prompt = prompt(body.value)?;
+    let route = format!("POST /api/sessions/{id}/messages");
+    let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), prompt.turn.to_string()).await?;
+    let turn = TurnId::parse(&claim.resource).ok_or_else(|| Problem::internal("a turn without an id"))?;
+    app.sessions.prompt(session.no, Prompt { turn, ..prompt }).await?;
+    let row = app.sessions.rooms().store.turn(session.no, turn).await?;
+    let queued = row.ok_or_else(|| Problem::internal("the message is not there"))?.seq;
+    if wants_json(&headers) {
+        return wait(&app, &session, turn, queued).await;
+    }
+    let follower = app.sessions.follow(session.no, Cursor::delta(queued.saturating_sub(1), i64::MAX as u64));
+    Ok(Streaming { follower, session: session.id, view: View::Turn(turn), deltas, skip: None }.response())
+}
+
+fn wants_json(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    accept.contains("application/json") && !accept.contains("text/event-stream")
+}
+
+fn prompt(message: Message) -> Answer<Prompt> {
+    check_content(&message.content)?;
+    if let Some(effort) = &message.effort
+        && !["low", "medium", "high", "max"].contains(&effort.as_str())
+    {
+        return Err(Problem::invalid("invalid_body", "effort must be low, medium, high or max"));
+    }
+    let ask = Ask {
+        model: message.model,
+        max_turns: message.max_turns,
+        max_budget_usd: message.max_budget_usd,
+        effort: message.effort,
+        thinking: message.thinking,
+        output_format: message.output_format,
+    };
+    let wake = if message.auto_resume == Some(false) { Wake::No } else { Wake::Yes };
+    Ok(Prompt { turn: TurnId::fresh(), content: message.content, ask, wake })
+}
+
+fn check_content(content: &Value) -> Answer<()> {
+    let invalid = |error: &str| Err(Problem::invalid("invalid_content", error));
+    match content {
+        Value::String(text) if text.is_empty() => invalid("content must not be empty"),
+        Value::String(text) if text.chars().count() > MOST_TEXT => invalid("content must not be longer than 500000 characters"),
+        Value::String(_) => Ok(()),
+        Value::Array(blocks) if blocks.is_empty() || blocks.len() > MOST_BLOCKS => invalid("content must have 1 to 20 blocks"),
+        Value::Array(blocks) => {
+            let known = |block: &Value| block["type"].as_str().is_some_and(|kind| ["text", "image", "document"].contains(&kind));
+            if blocks.iter().all(known) { Ok(()) } else { invalid("each block needs a type: text, image or document") }
+        }
+        _ => invalid("content must be a string or a list of blocks"),
+    }
+}
+
+/// Waits for the end of the turn and answers it whole.
+async fn wait(app: &App, session: &Session, turn: TurnId, queued: u64) -> Answer<Response> {
+    let mut follower = app.sessions.follow(session.no, Cursor::event(queued));
+    let (mut text, mut usage) = (String::new(), Value::Null);
+    loop {
+        for item in follower.next().await? {
+            let WhatItem::Event(fact) = item.what else { continue };
+            match fact {
+                Fact::Rested { turn: over, text: said, usage: used, .. } if over == turn => {
+                    text = said;
+                    usage = serde_json::to_value(used).unwrap_or_default();
+                }
+                Fact::Finished { turn: over, how, checkpoint, problem } if over == turn => {
+                    let body = json!({ "turn": turn, "status": how, "text": text, "usage": usage, "checkpoint": checkpoint, "error": problem });
+                    return Ok(Json(body).into_response());
+                }
+                Fact::Cut { turn: cut, death } if cut == turn => return Err(failed(death.problem())),
+                Fact::Failed { problem } => return Err(failed(problem)),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn failed(problem: ash_model::Problem) -> Problem {
+    Problem { kind: Kind::Internal, code: problem.code, error: problem.error }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Following {
+    after: Option<String>,
+    include_partial_messages: Option<bool>,
+}
+
+pub(super) async fn stream(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    headers: HeaderMap,
+    Asked(asked): Asked<Following>,
+) -> Answer<Response> {
+    let session = session(&app, &caller, &id).await?;
+    let given = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned).or(asked.after);
+    let cursor = match given.as_deref().filter(|text| !text.is_empty()) {
+        Some(text) => Cursor::parse(text).filter(|cursor| cursor.seq <= session.last_seq),
+        None => Some(Cursor::START),
+    };
+    let cursor = cursor.ok_or_else(|| Problem::invalid("invalid_cursor", "This is not the id of an event of this session"))?;
+    let (after, skip) = sse::after(cursor);
+    let deltas = if asked.include_partial_messages == Some(false) { Deltas::Hide } else { Deltas::Show };
+    let follower = app.sessions.follow(session.no, after);
+    Ok(Streaming { follower, session: session.id, view: View::All, deltas, skip }.response())
+}
+
+#[derive(Deserialize)]
+pub(super) struct Reading {
+    limit: Option<usize>,
+    after: Option<u64>,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    all: Option<bool>,
+}
+
+impl Reading {
+    fn limit(&self, usual: usize) -> Answer<usize> {
+        let limit = self.limit.unwrap_or(usual);
+        if (1..=1000).contains(&limit) { Ok(limit) } else { Err(Problem::invalid("invalid_query", "limit must be 1 to 1000")) }
+    }
+}
+
+pub(super) async fn list(State(app): State<App>, caller: Caller, Part(id): Part, Asked(asked): Asked<Reading>) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &id).await?;
+    let limit = asked.limit(100)?;
+    let superseded = if asked.all == Some(true) { Superseded::default() } else { Superseded::of(&app, &session).await? };
+    let show = |event: &Event| match superseded.has(event) {
+        true => Vec::new(),
+        false => shapes::message(&session, event).into_iter().collect(),
+    };
+    let messages = read(&app, &session, (asked.after.unwrap_or(0), limit), &["queued", "said"], show).await?;
+    Ok(Json(json!({ "messages": messages })))
+}
+
+pub(super) async fn events(State(app): State<App>, caller: Caller, Part(id): Part, Asked(asked): Asked<Reading>) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &id).await?;
+    let limit = asked.limit(200)?;
+    let wanted = |entry: &Value| asked.kind.as_deref().is_none_or(|kind| kind.is_empty() || entry["type"] == kind);
+    let show = |event: &Event| shapes::timeline(&session, event).into_iter().filter(wanted).collect();
+    let events = read(&app, &session, (asked.after.unwrap_or(0), limit), &[], show).await?;
+    Ok(Json(json!({ "events": events })))
+}
+
+/// Reads on until there are enough to show. What one event shows stays together: a reader goes on by its number.
+async fn read(
+    app: &App,
+    session: &Session,
+    (after, limit): (u64, usize),
+    kinds: &[&'static str],
+    show: impl Fn(&Event) -> Vec<Value>,
+) -> Answer<Vec<Value>> {
+    let mut shown: Vec<Value> = Vec::new();
+    let mut query = EventQuery { after: after.min(i64::MAX as u64), limit: PAGE, kinds: kinds.to_vec() };
+    loop {
+        let events = app.sessions.rooms().store.events(session.no, &query).await?;
+        let Some(last) = events.last() else { return Ok(shown) };
+        query.after = last.seq;
+        for event in &events {
+            let entries = show(event);
+            if !shown.is_empty() && shown.len() + entries.len() > limit {
+                return Ok(shown);
+            }
+            shown.extend(entries);
+        }
+    }
+}
+
+/// What was said by attempts that were cut and made anew: kept, but not part of the conversation any more.
+#[derive(Default)]
+struct Superseded(HashMap<TurnId, u64>);
+
+impl Superseded {
+    async fn of(app: &App, session: &Session) -> Answer<Superseded> {
+        let query = EventQuery { after: 0, limit: u32::MAX, kinds: vec!["continued"] };
+        let events = app.sessions.rooms().store.events(session.no, &query).await?;
+        let cut = events.iter().filter_map(|event| match &event.fact {
+            Fact::Continued { turn, discard_after, .. } => Some((*turn, *discard_after)),
+            _ => None,
+        });
+        Ok(Superseded(cut.collect()))
+    }
+
+    fn has(&self, event: &Event) -> bool {
+        let said = matches!(event.fact, Fact::Said { .. });
+        let upto = event.turn.and_then(|turn| self.0.get(&turn));
+        said && upto.is_some_and(|upto| event.seq <= *upto)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_is_text_or_blocks() {
+        for good in [json!("hi"), json!([{"type": "text", "text": "x"}])] {
+            assert!(check_content(&good).is_ok(), "{good}");
+        }
+        for bad in [json!(""), json!(5), json!(null), json!([]), json!([{"type": "video"}]), json!(["x"]), json!("x".repeat(500_001))] {
+            assert!(check_content(&bad).is_err());
+        }
+    }
+}

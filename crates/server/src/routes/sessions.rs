@@ -1,0 +1,270 @@
+//! Sessions: making, finding, and moving them through their states.
+
+use super::take::{Asked, Body, Part, session};
+use crate::{
+    app::App,
+    auth::Caller,
+    once::once,
+    problem::{Answer, Problem},
+    shapes,
+};
+use ash_model::{AgentName, OnInterrupted, Options, SessionId, SessionNo, Status, Timestamp};
+use ash_session::{Fork, NewSession};
+use ash_store::{Env, Filter, Session};
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, time::Duration};
+
+const MOST_SESSIONS: u32 = 1000;
+const MOST_ENV: usize = 256;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct New {
+    agent: String,
+    session_id: Option<SessionId>,
+    extra_env: Option<BTreeMap<String, String>>,
+    env: Option<BTreeMap<String, String>>,
+    #[serde(flatten)]
+    options: Settable,
+}
+
+/// The options of the reference's create and config calls.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Settable {
+    model: Option<String>,
+    system_prompt: Option<String>,
+    permission_mode: Option<String>,
+    allowed_tools: Option<Vec<String>>,
+    disallowed_tools: Option<Vec<String>>,
+    betas: Option<Vec<String>>,
+    mcp_servers: Option<serde_json::Map<String, Value>>,
+    subagents: Option<serde_json::Map<String, Value>>,
+    initial_agent: Option<String>,
+    on_interrupted: Option<OnInterrupted>,
+}
+
+impl Settable {
+    fn over(self, before: Options) -> Answer<Options> {
+        let most = |what: &str, text: &Option<String>, most: usize| match text {
+            Some(text) if text.chars().count() > most => {
+                Err(Problem::invalid("invalid_body", format!("{what} must not be longer than {most} characters")))
+            }
+            _ => Ok(()),
+        };
+        most("model", &self.model, 100)?;
+        most("systemPrompt", &self.system_prompt, 1_000_000)?;
+        if let Some(mode) = &self.permission_mode
+            && !["bypassPermissions", "permissionsByAgent", "default"].contains(&mode.as_str())
+        {
+            return Err(Problem::invalid("invalid_body", "permissionMode must be bypassPermissions, permissionsByAgent or default"));
+        }
+        Ok(Options {
+            model: self.model.or(before.model),
+            system_prompt: self.system_prompt.or(before.system_prompt),
+            permission_mode: self.permission_mode.or(before.permission_mode),
+            allowed_tools: self.allowed_tools.or(before.allowed_tools),
+            disallowed_tools: self.disallowed_tools.or(before.disallowed_tools),
+            betas: self.betas.or(before.betas),
+            mcp_servers: self.mcp_servers.map(Value::Object).or(before.mcp_servers),
+            subagents: self.subagents.map(Value::Object).or(before.subagents),
+            initial_agent: self.initial_agent.or(before.initial_agent),
+            on_interrupted: self.on_interrupted.or(before.on_interrupted),
+        })
+    }
+}
+
+fn shown(app: &App, session: &Session) -> Value {
+    shapes::session(session, app.sessions.rooms().clock())
+}
+
+fn answer(app: &App, session: &Session) -> Json<Value> {
+    Json(json!({ "session": shown(app, session) }))
+}
+
+fn environment(vars: BTreeMap<String, String>) -> Answer<Env> {
+    let is_name = |name: &str| {
+        let mut bytes = name.bytes();
+        bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_') && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    };
+    if vars.len() > MOST_ENV {
+        return Err(Problem::invalid("invalid_env", format!("At most {MOST_ENV} environment variables")));
+    }
+    match vars.iter().find(|(name, value)| !is_name(name) || value.contains('\0') || value.len() > 100_000) {
+        Some((name, _)) => Err(Problem::invalid("invalid_env", format!("{name:?} is not a valid environment variable"))),
+        None => Ok(Env::from_plain(vars)),
+    }
+}
+
+pub(super) async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Body<New>,
+) -> Answer<(StatusCode, Json<Value>)> {
+    let New { agent, session_id, extra_env, env, options } = body.value;
+    let agent = AgentName::parse(&agent).map_err(|_| Problem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
+    let options = options.over(Options::default())?;
+    let mut vars = env.unwrap_or_default();
+    vars.extend(extra_env.unwrap_or_default());
+    let env = environment(vars)?;
+    let proposed = session_id.unwrap_or_else(SessionId::fresh);
+    let claim = once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
+    let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
+    let new = NewSession { tenant: caller.0.clone(), id: id.clone(), agent, options, env };
+    let made = match app.sessions.find(&caller.0, &id).await {
+        Ok(session) if claim.again => session,
+        _ => app.sessions.create(new).await?,
+    };
+    Ok((StatusCode::CREATED, answer(&app, &made)))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Listing {
+    agent: Option<String>,
+    status: Option<String>,
+    limit: Option<u32>,
+    offset: Option<u32>,
+    cursor: Option<String>,
+}
+
+pub(super) async fn list(State(app): State<App>, caller: Caller, Asked(asked): Asked<Listing>) -> Answer<Json<Value>> {
+    let bad = |what: &str| Problem::invalid("invalid_query", format!("{what} is not valid"));
+    let status = asked.status.as_deref().filter(|s| !s.is_empty());
+    let status = status.map(|s| Status::parse(s).ok_or_else(|| bad("status"))).transpose()?;
+    let agent = asked.agent.as_deref().filter(|a| !a.is_empty());
+    let agent = agent.map(|a| AgentName::parse(a).map_err(|_| bad("agent"))).transpose()?;
+    let before = asked.cursor.as_deref().map(|c| parse_cursor(c).ok_or_else(|| bad("cursor"))).transpose()?;
+    if asked.limit.is_some_and(|limit| limit == 0 || limit > MOST_SESSIONS) {
+        return Err(bad("limit (1 to 1000)"));
+    }
+    let filter = Filter { agent, status, limit: asked.limit, offset: asked.offset.unwrap_or(0), before };
+    let page = app.sessions.rooms().store.sessions(&caller.0, &filter).await?;
+    let full = asked.limit.is_some_and(|limit| page.sessions.len() == limit as usize);
+    let next = page.sessions.last().filter(|_| full).map(|s| format!("{}-{}", s.created_at.0, s.no.0));
+    let sessions: Vec<Value> = page.sessions.iter().map(|session| shown(&app, session)).collect();
+    Ok(Json(json!({ "sessions": sessions, "total": page.total, "nextCursor": next })))
+}
+
+fn parse_cursor(text: &str) -> Option<(Timestamp, SessionNo)> {
+    let (at, no) = text.split_once('-')?;
+    Some((Timestamp(at.parse().ok()?), SessionNo(no.parse().ok()?)))
+}
+
+pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &id).await?;
+    Ok(answer(&app, &session))
+}
+
+pub(super) async fn change_config(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    body: Body<Settable>,
+) -> Answer<Json<Value>> {
+    let found = session(&app, &caller, &id).await?;
+    let options = body.value.over(found.options)?;
+    app.sessions.rooms().store.set_options(found.no, &options).await?;
+    get(State(app), caller, Part(id)).await
+}
+
+pub(super) async fn pause(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+    let found = session(&app, &caller, &id).await?;
+    Ok(answer(&app, &app.sessions.pause(found.no).await?))
+}
+
+pub(super) async fn stop(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+    let found = session(&app, &caller, &id).await?;
+    Ok(answer(&app, &app.sessions.stop(found.no).await?))
+}
+
+pub(super) async fn end(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+    let found = session(&app, &caller, &id).await?;
+    Ok(answer(&app, &app.sessions.end(found.no).await?))
+}
+
+pub(super) async fn resume(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+    let found = session(&app, &caller, &id).await?;
+    let (session, receipt) = app.sessions.resume(&found).await?;
+    Ok(Json(json!({ "session": shown(&app, &session), "resume": receipt })))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NewFork {
+    session_id: Option<SessionId>,
+}
+
+pub(super) async fn fork(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    headers: HeaderMap,
+    body: Body<NewFork>,
+) -> Answer<(StatusCode, Json<Value>)> {
+    let parent = session(&app, &caller, &id).await?;
+    let proposed = body.value.session_id.unwrap_or_else(SessionId::fresh);
+    let route = format!("POST /api/sessions/{id}/fork");
+    let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), proposed.to_string()).await?;
+    let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
+    let made = match app.sessions.find(&caller.0, &id).await {
+        Ok(session) if claim.again => session,
+        _ => app.sessions.fork(&parent, Fork { id }).await?,
+    };
+    Ok((StatusCode::CREATED, answer(&app, &made)))
+}
+
+pub(super) async fn interrupt(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+    let found = session(&app, &caller, &id).await?;
+    let turn = app.sessions.interrupt(found.no).await?;
+    Ok(Json(json!({ "ok": true, "turn": turn })))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Exec {
+    command: String,
+    timeout: Option<u64>,
+}
+
+pub(super) async fn exec(State(app): State<App>, caller: Caller, Part(id): Part, body: Body<Exec>) -> Answer<Json<Value>> {
+    let found = session(&app, &caller, &id).await?;
+    let Exec { command, timeout } = body.value;
+    let timeout = timeout.unwrap_or(30_000);
+    if !(1..=300_000).contains(&timeout) {
+        return Err(Problem::invalid("invalid_body", "timeout must be 1 to 300000 milliseconds"));
+    }
+    if command.contains('\0') || command.len() > 100_000 {
+        return Err(Problem::invalid("invalid_body", "command must not hold NUL bytes or be longer than 100000 bytes"));
+    }
+    let done = app.sessions.exec(found.no, command, Duration::from_millis(timeout)).await?;
+    Ok(Json(json!({
+        "exitCode": done.exit_code, "stdout": String::from_utf8_lossy(&done.stdout), "stderr": String::from_utf8_lossy(&done.stderr),
+        "timedOut": done.timed_out, "truncated": done.truncated,
+    })))
+}
+
+#[derive(Deserialize)]
+pub(super) struct LogsAfter {
+    after: Option<i64>,
+}
+
+pub(super) async fn logs(State(app): State<App>, caller: Caller, Part(id): Part, Asked(asked): Asked<LogsAfter>) -> Answer<Json<Value>> {
+    let found = session(&app, &caller, &id).await?;
+    let after = asked.after.unwrap_or(-1);
+    if after < -1 {
+        return Err(Problem::invalid("invalid_query", "after must be -1 or more"));
+    }
+    let lines = app.sessions.logs(found.no, after).await;
+    let logs: Vec<Value> = lines
+        .iter()
+        .map(|line| json!({ "index": line.index, "level": line.level.as_str(), "text": line.text, "ts": line.at }))
+        .collect();
+    Ok(Json(json!({ "logs": logs, "source": "sandbox" })))
+}

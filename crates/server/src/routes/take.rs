@@ -1,0 +1,90 @@
+//! Taking requests apart: bodies, queries and ids, each refused with words that say what is wrong.
+
+use crate::{
+    app::App,
+    auth::Caller,
+    problem::{Answer, Problem},
+};
+use ash_model::{Kind, SessionId};
+use ash_store::Session;
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, FromRequestParts, Path, Query, Request, rejection::BytesRejection},
+    http::request::Parts,
+};
+use serde::de::DeserializeOwned;
+
+/// A JSON body with its bytes, which idempotency keys are bound to. No body at all counts as `{}`: the Python
+/// client says it sends JSON even when it sends nothing.
+pub(crate) struct Body<T> {
+    pub(crate) value: T,
+    pub(crate) bytes: Bytes,
+}
+
+impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        let bytes = Bytes::from_request(request, app).await.map_err(unreadable)?;
+        let text: &[u8] = if bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &bytes };
+        let value = parse(text)?;
+        Ok(Body { value, bytes })
+    }
+}
+
+fn unreadable(rejection: BytesRejection) -> Problem {
+    match rejection.status().as_u16() {
+        413 => Problem::new(Kind::TooLarge, "payload_too_large", "Payload Too Large"),
+        _ => Problem::invalid("unreadable_body", rejection.body_text()),
+    }
+}
+
+fn parse<T: DeserializeOwned>(text: &[u8]) -> Answer<T> {
+    serde_json::from_slice(text).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => Problem::invalid("invalid_body", format!("The body is not as expected: {error}")),
+        _ => Problem::invalid("invalid_json", format!("The body is not valid JSON: {error}")),
+    })
+}
+
+pub(crate) struct Asked<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        let Query(value) =
+            Query::<T>::try_from_uri(&parts.uri).map_err(|error| Problem::invalid("invalid_query", error.body_text()))?;
+        Ok(Asked(value))
+    }
+}
+
+/// A part of the path. What is not UTF-8 is nobody's.
+pub(crate) struct Part(pub(crate) String);
+
+impl FromRequestParts<App> for Part {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let found = Path::<String>::from_request_parts(parts, app).await;
+        found.map(|Path(text)| Part(text)).map_err(|_| Problem::invalid("invalid_path", "The path is not valid"))
+    }
+}
+
+impl FromRequestParts<App> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        parts.extensions.get::<Caller>().cloned().ok_or_else(|| Problem::internal("a route without a caller"))
+    }
+}
+
+/// The session a path names, if it is the caller's.
+pub(crate) async fn session(app: &App, caller: &Caller, id: &str) -> Answer<Session> {
+    let id = SessionId::parse(id).map_err(|error| Problem::invalid("invalid_session_id", error.to_string()))?;
+    Ok(app.sessions.find(&caller.0, &id).await?)
+}
+
+/// Work that may block runs where it delays nobody.
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Problem::internal("the work was cut off"))?
+}

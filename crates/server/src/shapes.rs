@@ -1,0 +1,148 @@
+//! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
+
+use ash_model::{Event, Fact, SessionNo, Timestamp};
+use ash_store::{Agent, Session};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+pub(crate) fn agent(agent: &Agent) -> Value {
+    let mut shown = json!({
+        "id": agent.id, "tenantId": agent.tenant, "name": agent.name, "version": agent.version, "path": agent.origin,
+        "runtime": agent.runtime, "config": config(agent),
+        "createdAt": agent.created_at, "updatedAt": agent.updated_at,
+    });
+    if !agent.env.0.is_empty() {
+        shown["env"] = agent.env.0.keys().map(|name| (name.clone(), json!("***"))).collect();
+    }
+    shown
+}
+
+pub(crate) fn config(agent: &Agent) -> Value {
+    serde_json::from_str(&agent.config).unwrap_or_else(|_| json!({}))
+}
+
+pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
+    let card = &session.card;
+    json!({
+        "id": session.id, "tenantId": session.tenant, "agentName": session.agent, "agentVersion": session.version,
+        "runtime": session.runtime, "sandboxId": session.workspace, "workspaceId": session.workspace,
+        "status": card.status, "model": session.options.model, "config": session.options,
+        "runnerId": null, "parentSessionId": session.parent, "title": card.title, "lastText": card.last_text,
+        "turns": card.turns, "openTurns": card.open_turns, "checkpoint": card.checkpoint, "error": card.problem,
+        "createdAt": session.created_at, "lastActiveAt": session.last_active_at,
+        "ageSeconds": (now.0 - session.created_at.0).max(0) / 1000,
+    })
+}
+
+/// Ids of rows that have none of their own: the same row always gets the same one.
+fn id(session: &Session, seq: u64, part: usize) -> Uuid {
+    let SessionNo(no) = session.no;
+    Uuid::new_v5(&session.workspace.0, format!("{no}/{seq}/{part}").as_bytes())
+}
+
+/// A message, if the event is one: what the user sent, and what the agent answered.
+pub(crate) fn message(session: &Session, event: &Event) -> Option<Value> {
+    let (role, content) = match &event.fact {
+        Fact::Queued { content, .. } => ("user", json!({ "type": "user", "content": content }).to_string()),
+        Fact::Said { line } => {
+            let kind = serde_json::from_str::<Kind>(line).ok()?;
+            matches!(kind.kind, "assistant" | "result").then(|| ("assistant", line.clone()))?
+        }
+        _ => return None,
+    };
+    Some(json!({
+        "id": id(session, event.seq, 0), "sessionId": session.id, "tenantId": session.tenant, "role": role,
+        "content": content, "sequence": event.seq, "turn": event.turn, "createdAt": event.at,
+    }))
+}
+
+#[derive(serde::Deserialize)]
+struct Kind<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: &'a str,
+}
+
+/// An event as zero or more entries of the timeline, in the types that clients know.
+pub(crate) fn timeline(session: &Session, event: &Event) -> Vec<Value> {
+    let entries = match &event.fact {
+        Fact::Said { line } => said(line),
+        other => lifecycle(session, other).into_iter().collect(),
+    };
+    let shown = entries.into_iter().enumerate().map(|(part, (kind, data))| {
+        json!({
+            "id": id(session, event.seq, part), "sessionId": session.id, "tenantId": session.tenant, "type": kind,
+            "data": data.to_string(), "sequence": event.seq, "turn": event.turn, "createdAt": event.at,
+        })
+    });
+    shown.collect()
+}
+
+type Entry = (&'static str, Value);
+
+fn said(line: &str) -> Vec<Entry> {
+    let Ok(message) = serde_json::from_str::<Value>(line) else { return Vec::new() };
+    let blocks = || message["message"]["content"].as_array().cloned().unwrap_or_default();
+    match message["type"].as_str() {
+        Some("assistant") => blocks().iter().filter_map(assistant_block).collect(),
+        Some("user") => blocks().iter().filter_map(|block| tool_result(block, &message["tool_use_result"])).collect(),
+        Some("result") => vec![("turn_complete", json!({ "numTurns": message["num_turns"], "result": message["result"] }))],
+        _ => Vec::new(),
+    }
+}
+
+fn assistant_block(block: &Value) -> Option<Entry> {
+    match block["type"].as_str()? {
+        "text" => Some(("text", json!({ "text": block["text"] }))),
+        "thinking" => Some(("reasoning", json!({ "thinking": block["thinking"] }))),
+        "tool_use" => {
+            Some(("tool_start", json!({ "toolName": block["name"], "toolId": block["id"], "input": block["input"] })))
+        }
+        _ => None,
+    }
+}
+
+fn tool_result(block: &Value, result: &Value) -> Option<Entry> {
+    if block["type"] != "tool_result" {
+        return None;
+    }
+    let stdout = result.get("stdout").cloned().unwrap_or_else(|| block["content"].clone());
+    let stderr = result.get("stderr").cloned().unwrap_or_else(|| json!(""));
+    let data = json!({ "toolId": block["tool_use_id"], "stdout": stdout, "stderr": stderr, "isError": block["is_error"] });
+    Some(("tool_result", data))
+}
+
+fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
+    let action = |name: &str, mut data: Value| {
+        data["action"] = json!(name);
+        Some(("lifecycle", data))
+    };
+    match fact {
+        Fact::Created { agent, options, .. } => action("created", json!({ "agentName": agent, "model": options.model })),
+        Fact::Forked { parent, .. } => action("forked", json!({ "parentSessionId": parent })),
+        Fact::Resumed { receipt } => action("resumed", serde_json::to_value(receipt).unwrap_or_default()),
+        Fact::Continued { turn, attempt, discard_after, .. } => {
+            action("turn_continued", json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after }))
+        }
+        Fact::Saved(saved) => action("checkpoint", serde_json::to_value(saved).unwrap_or_default()),
+        Fact::Finished { turn, how, checkpoint, problem } => {
+            action("turn_ended", json!({ "turn": turn, "status": how, "checkpoint": checkpoint, "error": problem }))
+        }
+        Fact::Paused => action("paused", json!({})),
+        Fact::Stopped => action("stopped", json!({})),
+        Fact::Ended => action("ended", json!({})),
+        Fact::SaveFailed { error, .. } => Some(("error", json!({ "error": error, "code": "checkpoint_failed" }))),
+        Fact::Cut { death, .. } => {
+            let problem = death.problem();
+            Some(("error", json!({ "error": problem.error, "code": problem.code })))
+        }
+        Fact::Failed { problem } => Some(("error", json!({ "error": problem.error, "code": problem.code, "session": session.id }))),
+        Fact::Queued { .. }
+        | Fact::Started { .. }
+        | Fact::Said { .. }
+        | Fact::Interrupting { .. }
+        | Fact::Rested { .. }
+        | Fact::Awake { .. }
+        | Fact::Asleep { .. }
+        | Fact::Resuming => None,
+    }
+}

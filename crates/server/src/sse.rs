@@ -1,0 +1,95 @@
+//! Event streams: what a follower reads, as frames with ids. A reader that comes back with the last id it saw
+//! goes on right after it.
+
+use crate::render::{self, View};
+use ash_model::{Cursor, SessionId};
+use ash_session::Follower;
+use ash_store::{Item, WhatItem};
+use axum::{
+    body::{Body, Bytes},
+    http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE},
+    response::{IntoResponse, Response},
+};
+use std::{convert::Infallible, fmt::Write, time::Duration};
+
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+pub(crate) struct Streaming {
+    pub(crate) follower: Follower,
+    pub(crate) session: SessionId,
+    pub(crate) view: View,
+    pub(crate) deltas: Deltas,
+    /// Frames of the first item that the reader has seen already.
+    pub(crate) skip: Option<(Cursor, u32)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deltas {
+    Show,
+    Hide,
+}
+
+/// Where to begin reading so that everything after `cursor` comes, and what of it to leave out.
+pub(crate) fn after(cursor: Cursor) -> (Cursor, Option<(Cursor, u32)>) {
+    let Some(frames) = cursor.frames else { return (cursor, None) };
+    let item = Cursor::delta(cursor.seq, cursor.delta);
+    let before = match cursor.delta {
+        0 => Cursor::delta(cursor.seq.saturating_sub(1), i64::MAX as u64),
+        delta => Cursor::delta(cursor.seq, delta - 1),
+    };
+    (before, Some((item, frames)))
+}
+
+impl Streaming {
+    pub(crate) fn response(self) -> Response {
+        let stream = futures::stream::unfold(Some(self), |streaming| async move {
+            let mut streaming = streaming?;
+            let (bytes, over) = streaming.next().await;
+            Some((Ok::<Bytes, Infallible>(bytes), (!over).then_some(streaming)))
+        });
+        let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache"), (CONNECTION, "keep-alive")];
+        (headers, Body::from_stream(stream)).into_response()
+    }
+
+    /// The next piece of the stream, and whether it is the last.
+    async fn next(&mut self) -> (Bytes, bool) {
+        loop {
+            let items = match tokio::time::timeout(HEARTBEAT, self.follower.next()).await {
+                Err(_) => return (Bytes::from_static(b": still here\n\n"), false),
+                Ok(Ok(items)) => items,
+                Ok(Err(error)) => {
+                    tracing::error!(session = %self.session, %error, "a stream could not be read");
+                    return (Bytes::new(), true);
+                }
+            };
+            let mut text = String::new();
+            let over = items.iter().any(|item| self.write(item, &mut text));
+            if !text.is_empty() || over {
+                return (Bytes::from(text), over);
+            }
+        }
+    }
+
+    /// True: nothing comes after this item.
+    fn write(&mut self, item: &Item, text: &mut String) -> bool {
+        let hidden = self.deltas == Deltas::Hide && matches!(item.what, WhatItem::Delta(_));
+        if !hidden {
+            self.write_frames(item, text);
+        }
+        match self.view {
+            View::Turn(turn) => render::ends(turn, item),
+            View::All => matches!(item.what, WhatItem::Event(ash_model::Fact::Ended)),
+        }
+    }
+
+    fn write_frames(&mut self, item: &Item, text: &mut String) {
+        let frames = render::frames(&self.session, self.view, item);
+        let seen = self.skip.take_if(|(at, _)| *at == item.at).map_or(0, |(_, seen)| seen as usize);
+        let last = frames.len().saturating_sub(1);
+        for (place, frame) in frames.iter().enumerate().skip(seen) {
+            let id = if place == last { item.at } else { item.at.partly(place as u32 + 1) };
+            // Writing into a string does not fail.
+            write!(text, "id: {id}\nevent: {}\ndata: {}\n\n", frame.name, frame.data).ok();
+        }
+    }
+}

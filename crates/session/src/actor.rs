@@ -1,0 +1,539 @@
+//! The one who looks after a session: takes wishes, listens to the sandbox, and does what `State::next` says.
+//! It may die at any line; the next one reads the log and goes on.
+
+mod close;
+mod exec;
+mod hear;
+mod load;
+mod save;
+mod wake;
+
+pub use exec::Executed;
+pub(crate) use exec::base_env;
+pub(crate) use load::Seat;
+
+use crate::{
+    Error, Result,
+    files::FileSource,
+    live::Live,
+    logs::Logs,
+    pool::{Mood, MoodCell, Rooms},
+    state::{Next, State, Wish},
+};
+use ash_driver::{Driver, Say};
+use ash_model::{Delta, Fact, Incarnation, Note, Receipt, Status, TurnId};
+use ash_sandbox::{Records, Remote};
+use ash_store::{Append, Checkpoint, Lease, Session};
+use close::Closing;
+use exec::Execs;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::Instant,
+};
+
+/// The agent's number among a sandbox's processes.
+const AGENT: u16 = 1;
+/// How long changes between turns may stay uncaptured.
+const SETTLE: Duration = Duration::from_secs(5);
+/// How long to wait before a failed capture is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
+
+pub(crate) enum Request {
+    Wish { wish: Wish, reply: Reply<Answer> },
+    Exec { command: String, timeout: Duration, reply: Reply<Executed> },
+    Files { purpose: Purpose, reply: Reply<FileSource> },
+    /// Files were written from outside.
+    Touched,
+    ForkPoint { reply: Reply<ForkPoint> },
+    Shutdown { grace: Duration, reply: Reply<()> },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Read,
+    Write,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Answer {
+    pub(crate) receipt: Option<Receipt>,
+    /// The turn that a wish concerned, if any.
+    pub(crate) turn: Option<TurnId>,
+}
+
+/// What a fork is made from.
+#[derive(Debug, Clone)]
+pub(crate) struct ForkPoint {
+    pub(crate) checkpoint: Option<Checkpoint>,
+    pub(crate) memory: uuid::Uuid,
+    pub(crate) told: u64,
+    pub(crate) card: ash_store::Card,
+}
+
+/// The sandbox, while there is one.
+struct Hands {
+    incarnation: Incarnation,
+    remote: Remote,
+    records: Records,
+    position: u64,
+    /// One of the sandboxes this server may have.
+    _room: tokio::sync::OwnedSemaphorePermit,
+}
+
+pub(crate) struct Actor {
+    rooms: Arc<Rooms>,
+    session: Session,
+    state: State,
+    lease: Lease,
+    live: Live,
+    /// `None`: this build cannot run the session's agent; it can still be read.
+    driver: Option<Arc<dyn Driver>>,
+    /// The tree on disk is the newest there is, and this is its uid.
+    tree: Option<Option<u32>>,
+    hands: Option<Hands>,
+    logs: Arc<Logs>,
+    mood: Arc<MoodCell>,
+    inbox: mpsc::Receiver<Request>,
+    /// Deltas since the last event.
+    deltas: u64,
+    execs: Execs,
+    /// When something may have changed that no checkpoint holds.
+    dirty: Option<Instant>,
+    /// Somebody waits for a capture that begins after they asked.
+    wants_capture: bool,
+    /// Not before this: the last capture failed.
+    not_before: Option<Instant>,
+    effect: Option<Effect>,
+    /// A sandbox that is to be ended as soon as nothing else is under way.
+    leaving: Option<Hands>,
+    pausing: Vec<Reply<Answer>>,
+    resuming: Vec<Reply<Answer>>,
+    forking: Vec<Reply<ForkPoint>>,
+    writing: Vec<Reply<FileSource>>,
+    closing: Option<Closing>,
+    /// When an agent that was asked to stop its turn is ended instead.
+    patience: Option<Instant>,
+}
+
+/// Long work that goes on beside the loop; one at a time.
+type Effect = JoinHandle<Done>;
+
+enum Done {
+    Woke(Box<Result<wake::Woken>>),
+    Saved { turn: Option<TurnId>, result: Result<save::Captured>, began: Instant },
+    Slept,
+    Furnished(Result<crate::live::Made>),
+}
+
+impl Actor {
+    /// Runs until nobody can send wishes any more, or somebody else owns the session.
+    pub(crate) async fn run(mut self) -> Result<()> {
+        while !self.is_over() {
+            self.drive().await?;
+            self.step().await?;
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        let idle = self.effect.is_none() && self.closing.is_none() && self.leaving.is_none();
+        self.inbox.is_closed() && self.inbox.is_empty() && idle
+    }
+
+    /// Waits for whatever happens first.
+    async fn step(&mut self) -> Result<()> {
+        let deadline = self.deadline();
+        let records = self.hands.as_mut().map(|hands| &mut hands.records);
+        let effect = self.effect.as_mut();
+        tokio::select! {
+            request = self.inbox.recv() => match request {
+                Some(request) => self.take(request).await,
+                None => self.wait_out().await,
+            },
+            record = next_record(records) => self.hear(record).await,
+            done = finished(effect) => {
+                self.effect = None;
+                self.settle(done).await
+            }
+            () = until(deadline) => Ok(()),
+        }
+    }
+
+    /// Nobody asks any more: only an effect or a closing can still be under way.
+    async fn wait_out(&mut self) -> Result<()> {
+        if let Some(effect) = self.effect.take() {
+            let done = effect.await.map_err(|_| Error::Gone)?;
+            return self.settle(done).await;
+        }
+        Ok(())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let dirty = self.dirty.map(|since| (since + SETTLE).max(self.not_before.unwrap_or(since)));
+        let dirty = dirty.filter(|_| self.effect.is_none() && self.state.is_at_rest() && self.tree.is_some());
+        let closing = self.closing.as_ref().filter(|_| self.effect.is_none()).map(|closing| closing.deadline);
+        [dirty, closing, self.patience, self.execs.deadline()].into_iter().flatten().min()
+    }
+
+    async fn take(&mut self, request: Request) -> Result<()> {
+        match request {
+            Request::Wish { wish, reply } => self.grant(wish, reply).await,
+            Request::Exec { command, timeout, reply } => {
+                self.exec(command, timeout, reply).await;
+                Ok(())
+            }
+            Request::Files { purpose, reply } => {
+                self.files(purpose, reply);
+                Ok(())
+            }
+            Request::Touched => {
+                self.touch();
+                Ok(())
+            }
+            Request::ForkPoint { reply } => {
+                self.wants_capture |= self.hands.is_some() || self.dirty.is_some();
+                self.forking.push(reply);
+                Ok(())
+            }
+            Request::Shutdown { grace, reply } => {
+                self.close(Closing::shutdown(Instant::now() + grace, reply));
+                Ok(())
+            }
+        }
+    }
+
+    async fn grant(&mut self, wish: Wish, reply: Reply<Answer>) -> Result<()> {
+        if let Some(refusal) = self.closing.as_ref().and_then(|closing| closing.refusal(&wish)) {
+            reply.send(Err(refusal)).ok();
+            return Ok(());
+        }
+        let facts = match self.state.decide(&wish) {
+            Ok(facts) => facts,
+            Err(refused) => {
+                reply.send(Err(refused.into())).ok();
+                return Ok(());
+            }
+        };
+        match wish {
+            // Sent twice with one key: the first one counts.
+            Wish::Prompt { turn, .. } if self.rooms.store.turn(self.session.no, turn).await?.is_some() => {
+                reply.send(Ok(Answer { turn: Some(turn), receipt: None })).ok();
+                Ok(())
+            }
+            Wish::Prompt { turn, .. } => {
+                let committed = self.note(facts).await;
+                let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), receipt: None });
+                reply.send(answer.map_err(|error| Error::Failed(error.problem()))).ok();
+                self.survive(committed)
+            }
+            Wish::Interrupt => self.interrupt(facts, reply).await,
+            Wish::Pause => {
+                // Processes that a turn left behind may have written since.
+                self.wants_capture = true;
+                self.pausing.push(reply);
+                Ok(())
+            }
+            Wish::Resume => self.resume(facts, reply).await,
+            Wish::Stop | Wish::End if facts.is_empty() => {
+                reply.send(Ok(Answer::default())).ok();
+                Ok(())
+            }
+            Wish::Stop | Wish::End => {
+                self.close(Closing::wish(wish, reply));
+                Ok(())
+            }
+        }
+    }
+
+    async fn interrupt(&mut self, facts: Vec<Fact>, reply: Reply<Answer>) -> Result<()> {
+        let turn = self.state.current().map(|turn| turn.id);
+        let told = facts.iter().find_map(|fact| match fact {
+            Fact::Interrupting { turn, input } => Some((*input, Say::Interrupt { turn: *turn })),
+            _ => None,
+        });
+        if !facts.is_empty() {
+            self.note(facts).await?;
+        }
+        if let Some((input, say)) = told {
+            self.tell(input, &say).await;
+            self.patience = Some(Instant::now() + self.rooms.settings.interrupt_grace);
+        }
+        reply.send(Ok(Answer { turn, receipt: None })).ok();
+        Ok(())
+    }
+
+    async fn resume(&mut self, facts: Vec<Fact>, reply: Reply<Answer>) -> Result<()> {
+        let warm = facts.iter().find_map(|fact| match fact {
+            Fact::Resumed { receipt } => Some(receipt.clone()),
+            _ => None,
+        });
+        let began = Instant::now();
+        if !facts.is_empty() {
+            self.note(facts).await?;
+        }
+        match warm {
+            Some(receipt) => {
+                self.rooms.watch.resumed(&receipt, began.elapsed());
+                self.log_resume(&receipt);
+                reply.send(Ok(Answer { receipt: Some(receipt), turn: None })).ok();
+            }
+            None if self.state.next() == Next::Wake => self.resuming.push(reply),
+            None => {
+                reply.send(Ok(Answer::default())).ok();
+            }
+        }
+        Ok(())
+    }
+
+    fn log_resume(&self, receipt: &Receipt) {
+        tracing::info!(session = %self.session.id, receipt = %serde_json::to_string(receipt).unwrap_or_default(), "resumed");
+    }
+
+    /// Does what is to be done now, if nothing long is under way.
+    async fn drive(&mut self) -> Result<()> {
+        let driven = self.drive_on().await;
+        self.mood.set(self.mood_now());
+        driven
+    }
+
+    fn mood_now(&self) -> Mood {
+        match (&self.hands, self.state.status, self.state.current()) {
+            (None, Status::Starting, _) => Mood::Warming,
+            (None, _, _) => Mood::Cold,
+            (Some(_), _, Some(_)) => Mood::Running,
+            (Some(_), _, None) => Mood::Waiting,
+        }
+    }
+
+    async fn drive_on(&mut self) -> Result<()> {
+        self.execs.expire(self.hands.as_ref().map(|hands| &hands.remote)).await;
+        self.lose_patience().await;
+        loop {
+            if self.effect.is_some() {
+                return Ok(());
+            }
+            if let Some(hands) = self.leaving.take() {
+                self.say_goodbye(hands);
+                return Ok(());
+            }
+            if self.answer_writers() {
+                continue;
+            }
+            if self.closing.is_some() {
+                self.drive_closing().await?;
+                if self.leaving.is_some() {
+                    continue;
+                }
+                return Ok(());
+            }
+            if self.drive_waiting().await? {
+                continue;
+            }
+            match self.state.next() {
+                Next::Wait => {
+                    if self.is_capture_due() {
+                        self.start_save(None);
+                    }
+                    return Ok(());
+                }
+                Next::Wake => self.start_wake(),
+                Next::Save { turn } if self.tree.is_some() => self.start_save(Some(turn)),
+                Next::Save { turn } => {
+                    let gone = Error::Save("the machine went down before the files of the turn were safe".to_owned());
+                    self.could_not_save(Some(turn), gone).await?;
+                }
+                Next::Sleep => self.start_sleep(),
+                Next::Tell { fact, input, say } => {
+                    self.note(vec![fact]).await?;
+                    self.tell(input, &say).await;
+                }
+            }
+        }
+    }
+
+    /// Pauses and forks want the files safe first. True: something was done, look again.
+    async fn drive_waiting(&mut self) -> Result<bool> {
+        if self.pausing.is_empty() && self.forking.is_empty() {
+            return Ok(false);
+        }
+        // A turn that runs saves by itself when it is over.
+        if self.wants_capture && self.state.is_at_rest() && self.tree.is_some() {
+            self.start_save(None);
+            return Ok(true);
+        }
+        self.answer_forkers().await?;
+        if !self.pausing.is_empty() {
+            self.pause().await?;
+        }
+        Ok(true)
+    }
+
+    async fn pause(&mut self) -> Result<()> {
+        let facts = self.state.decide(&Wish::Pause);
+        let result = match facts {
+            Ok(facts) => self.note(facts).await.map_err(|error| error.problem()),
+            Err(refused) => Err(Error::from(refused).problem()),
+        };
+        for reply in self.pausing.drain(..) {
+            reply.send(result.clone().map(|()| Answer::default()).map_err(Error::Failed)).ok();
+        }
+        Ok(())
+    }
+
+    async fn answer_forkers(&mut self) -> Result<()> {
+        if self.forking.is_empty() {
+            return Ok(());
+        }
+        let checkpoint = match self.state.checkpoint {
+            Some(number) => self.rooms.store.checkpoint(self.lease.workspace, number).await?,
+            None => None,
+        };
+        let memory = self.state.unborn.unwrap_or(self.session.native_id);
+        let point = ForkPoint { checkpoint, memory, told: self.state.told, card: self.state.card() };
+        for reply in self.forking.drain(..) {
+            reply.send(Ok(point.clone())).ok();
+        }
+        Ok(())
+    }
+
+    /// An agent that does not stop its turn when asked is ended; the turn is over either way.
+    async fn lose_patience(&mut self) {
+        if self.patience.is_some_and(|at| at <= Instant::now()) {
+            self.patience = None;
+            if let Some(hands) = &self.hands {
+                hands.remote.signal(AGENT, 9).await.ok();
+            }
+        }
+    }
+
+    async fn settle(&mut self, done: Done) -> Result<()> {
+        match done {
+            Done::Woke(woken) => self.woke(*woken).await,
+            Done::Saved { turn, result, began } => self.saved(turn, result, began).await,
+            Done::Slept => self.slept().await,
+            Done::Furnished(made) => {
+                self.furnished(made);
+                Ok(())
+            }
+        }
+    }
+
+    fn touch(&mut self) {
+        self.dirty.get_or_insert_with(Instant::now);
+    }
+
+    /// Says it to the agent. The fact is stored already: if this is lost, the next one says it.
+    async fn tell(&mut self, input: u64, say: &Say) {
+        let (Some(hands), Some(driver)) = (&self.hands, &self.driver) else { return };
+        // A dead shim shows in its records; nothing more to do here.
+        hands.remote.input(AGENT, input, driver.tell(say)).await.ok();
+    }
+
+    /// Puts facts into the log, all or none, and tells whoever listens.
+    async fn note(&mut self, facts: Vec<Fact>) -> Result<()> {
+        self.commit(facts, Vec::new(), None, None).await
+    }
+
+    async fn commit(
+        &mut self,
+        facts: Vec<Fact>,
+        deltas: Vec<Delta>,
+        position: Option<(Incarnation, u64)>,
+        checkpoint: Option<Checkpoint>,
+    ) -> Result<()> {
+        let at = self.rooms.clock();
+        let first = self.state.last_seq + 1;
+        let mut state = self.state.clone();
+        let mut notes = Vec::with_capacity(facts.len());
+        for (seq, fact) in (first..).zip(facts) {
+            let turn = turn_of(&fact).or_else(|| said_in(&state, &fact));
+            state.apply(seq, &fact);
+            notes.push(Note { turn, at, fact });
+        }
+        let noted = !notes.is_empty();
+        let ended = notes.iter().filter(|note| matches!(note.fact, Fact::Finished { .. })).count();
+        let append = Append {
+            session: self.session.no,
+            first,
+            notes,
+            deltas,
+            turns: state.take_changed(),
+            card: state.card(),
+            checkpoint,
+            journal: position,
+            at,
+        };
+        self.rooms.store.append(&self.lease, append).await?;
+        self.state = state;
+        if noted {
+            self.deltas = 0;
+        }
+        (0..ended).for_each(|_| self.rooms.watch.turn_over());
+        self.rooms.bells.ring(self.session.no);
+        Ok(())
+    }
+
+    /// A full disk is the caller's to know, not the end of us; a lost lease is.
+    fn survive(&self, result: Result<()>) -> Result<()> {
+        match result {
+            Err(Error::Store(ash_store::Error::Full)) => Ok(()),
+            other => other,
+        }
+    }
+
+}
+
+fn turn_of(fact: &Fact) -> Option<TurnId> {
+    match fact {
+        Fact::Queued { turn, .. }
+        | Fact::Started { turn, .. }
+        | Fact::Continued { turn, .. }
+        | Fact::Interrupting { turn, .. }
+        | Fact::Rested { turn, .. }
+        | Fact::Finished { turn, .. }
+        | Fact::Cut { turn, .. } => Some(*turn),
+        Fact::Saved(saved) => saved.turn,
+        Fact::SaveFailed { turn, .. } => *turn,
+        Fact::Created { .. }
+        | Fact::Forked { .. }
+        | Fact::Said { .. }
+        | Fact::Awake { .. }
+        | Fact::Asleep { .. }
+        | Fact::Resuming
+        | Fact::Resumed { .. }
+        | Fact::Paused
+        | Fact::Stopped
+        | Fact::Failed { .. }
+        | Fact::Ended => None,
+    }
+}
+
+fn said_in(state: &State, fact: &Fact) -> Option<TurnId> {
+    matches!(fact, Fact::Said { .. }).then(|| state.current().map(|turn| turn.id)).flatten()
+}
+
+async fn next_record(records: Option<&mut Records>) -> Option<ash_sandbox::Record> {
+    match records {
+        Some(records) => records.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn finished(effect: Option<&mut JoinHandle<Done>>) -> Done {
+    match effect {
+        // Effects do not panic and are not aborted; if one does, there is nothing to settle.
+        Some(task) => task.await.unwrap_or(Done::Slept),
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,208 @@
+//! Closing down on purpose: stop, end, and the server's own shutdown. Rest, then end the sandbox, then capture
+//! what it left, then say so.
+
+use super::{Actor, Answer, Done, Hands, Reply, wake::blocking};
+use crate::{
+    Error, Result,
+    state::{Phase, Refused, Wish},
+};
+use ash_driver::Say;
+use ash_model::{Fact, Status};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long the sandbox may take to go away before we do without its goodbye.
+const GOODBYE: Duration = Duration::from_secs(10);
+
+pub(super) struct Closing {
+    how: How,
+    /// When a turn that still runs is not waited for any longer.
+    pub(super) deadline: Instant,
+    stage: Stage,
+}
+
+enum How {
+    Wish(Wish, Option<Reply<Answer>>),
+    Shutdown(Option<Reply<()>>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Resting,
+    Capturing,
+    Captured,
+}
+
+impl Closing {
+    pub(super) fn wish(wish: Wish, reply: Reply<Answer>) -> Closing {
+        Closing { how: How::Wish(wish, Some(reply)), deadline: Instant::now() + GOODBYE, stage: Stage::Resting }
+    }
+
+    pub(super) fn shutdown(deadline: Instant, reply: Reply<()>) -> Closing {
+        Closing { how: How::Shutdown(Some(reply)), deadline, stage: Stage::Resting }
+    }
+
+    /// What somebody gets who wants something of a session that is closing down.
+    pub(super) fn refusal(&self, wish: &Wish) -> Option<Error> {
+        match (&self.how, wish) {
+            (How::Shutdown(_), _) => Some(Error::Stopping),
+            (How::Wish(Wish::End, _), Wish::End) => None,
+            (How::Wish(Wish::End, _), _) => Some(Refused::Not(Status::Ended).into()),
+            (How::Wish(..), Wish::End) => None,
+            (How::Wish(..), _) => Some(Refused::Not(Status::Stopped).into()),
+        }
+    }
+
+    fn is_shutdown(&self) -> bool {
+        matches!(self.how, How::Shutdown(_))
+    }
+}
+
+impl Actor {
+    /// A later, stronger wish takes the place of an earlier one, which is answered as refused.
+    pub(super) fn close(&mut self, closing: Closing) {
+        if let Some(earlier) = self.closing.replace(closing) {
+            match earlier.how {
+                How::Wish(_, Some(reply)) => drop(reply.send(Err(Error::Stopping))),
+                How::Shutdown(Some(reply)) => drop(reply.send(Ok(()))),
+                How::Wish(_, None) | How::Shutdown(None) => {}
+            }
+        }
+    }
+
+    pub(super) async fn drive_closing(&mut self) -> Result<()> {
+        let Some(closing) = &self.closing else { return Ok(()) };
+        let late = closing.deadline <= Instant::now();
+        match closing.stage {
+            Stage::Resting if self.is_turn_running() && !late => self.ask_to_rest().await,
+            Stage::Resting if self.is_turn_saving() && !late => {
+                let turn = self.state.current().map(|turn| turn.id);
+                self.start_save(turn);
+                Ok(())
+            }
+            Stage::Resting if self.hands.is_some() => {
+                self.start_sleep();
+                Ok(())
+            }
+            Stage::Resting => {
+                self.set_stage(Stage::Capturing);
+                self.capture_or_go_on().await
+            }
+            Stage::Capturing => self.capture_or_go_on().await,
+            Stage::Captured => self.conclude().await,
+        }
+    }
+
+    fn is_turn_running(&self) -> bool {
+        self.hands.is_some() && self.state.current().is_some_and(|turn| matches!(turn.phase, Phase::Running { .. }))
+    }
+
+    fn is_turn_saving(&self) -> bool {
+        self.state.current().is_some_and(|turn| matches!(turn.phase, Phase::Saving { .. }))
+    }
+
+    /// A stop interrupts the turn; a shutdown lets it go on for a while, and cuts it then.
+    async fn ask_to_rest(&mut self) -> Result<()> {
+        if self.closing.as_ref().is_some_and(Closing::is_shutdown) {
+            return Ok(());
+        }
+        let facts = self.state.decide(&Wish::Interrupt).unwrap_or_default();
+        if let [Fact::Interrupting { turn, input }] = facts.as_slice() {
+            let (turn, input) = (*turn, *input);
+            self.note(facts).await?;
+            self.tell(input, &Say::Interrupt { turn }).await;
+        }
+        Ok(())
+    }
+
+    fn set_stage(&mut self, stage: Stage) {
+        if let Some(closing) = &mut self.closing {
+            closing.stage = stage;
+        }
+    }
+
+    async fn capture_or_go_on(&mut self) -> Result<()> {
+        self.set_stage(Stage::Captured);
+        if self.tree.is_some() && self.dirty.is_some() {
+            self.start_save(None);
+            return Ok(());
+        }
+        self.conclude().await
+    }
+
+    /// Everything is safe, or we know that it is not.
+    async fn conclude(&mut self) -> Result<()> {
+        let Some(closing) = self.closing.take() else { return Ok(()) };
+        match closing.how {
+            How::Wish(wish, reply) => self.conclude_wish(&wish, reply).await,
+            How::Shutdown(reply) => {
+                let facts = self.state.shut_down();
+                if !facts.is_empty() {
+                    self.note(facts).await?;
+                }
+                reply.map(|reply| reply.send(Ok(())));
+                Ok(())
+            }
+        }
+    }
+
+    async fn conclude_wish(&mut self, wish: &Wish, reply: Option<Reply<Answer>>) -> Result<()> {
+        // The last capture failed, and the tree is the only copy: do not pretend that all is well.
+        if self.dirty.is_some() && self.tree.is_some() && self.not_before.is_some() {
+            reply.map(|reply| reply.send(Err(Error::Save("see the server's log".to_owned()))));
+            return Ok(());
+        }
+        let facts = self.state.decide(wish);
+        let result = match facts {
+            Ok(facts) if facts.is_empty() => Ok(()),
+            Ok(facts) => self.note(facts).await,
+            Err(refused) => Err(refused.into()),
+        };
+        if result.is_ok() && *wish == Wish::End {
+            self.forget_tree().await;
+        }
+        reply.map(|reply| reply.send(result.map(|()| Answer::default())));
+        Ok(())
+    }
+
+    /// The last checkpoint holds everything, so the tree can go.
+    async fn forget_tree(&mut self) {
+        self.tree = None;
+        self.dirty = None;
+        let (live, rooms) = (self.live.clone(), self.rooms.clone());
+        if let Err(error) = blocking(move || live.erase(&rooms.uids)).await {
+            tracing::warn!(session = %self.session.id, %error, "the live tree of an ended session could not be removed");
+        }
+    }
+
+    /// Ends the sandbox and waits until nothing of it runs.
+    pub(super) fn start_sleep(&mut self) {
+        let Some(hands) = self.hands.take() else { return };
+        self.execs.fail(&ash_model::Problem::new("sandbox_ended", "The sandbox was ended while the command ran"));
+        self.touch();
+        self.leaving = Some(hands);
+    }
+
+    pub(super) fn say_goodbye(&mut self, mut hands: Hands) {
+        let (run, id) = (self.live.run(), self.session.id.clone());
+        self.effect = Some(tokio::spawn(async move {
+            hands.remote.end().await.ok();
+            let goodbye = async { while hands.records.next().await.is_some() {} };
+            tokio::time::timeout(GOODBYE, goodbye).await.ok();
+            drop(hands);
+            if let Err(error) = blocking(move || Ok(ash_sandbox::reap(&run)?)).await {
+                tracing::error!(session = %id, %error, "a sandbox could not be cleared up");
+            }
+            Done::Slept
+        }));
+    }
+
+    pub(super) async fn slept(&mut self) -> Result<()> {
+        let incarnation = self.state.awake.as_ref().map(|awake| awake.incarnation);
+        // A shutdown says this together with the rest, in one step.
+        if incarnation.is_some() && !self.closing.as_ref().is_some_and(Closing::is_shutdown) {
+            self.note(vec![Fact::Asleep { incarnation }]).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! Commands that somebody runs in the sandbox beside the agent.
+
+use super::{Actor, Reply};
+use crate::{Error, state::Refused};
+use ash_model::{Problem, Status};
+use ash_sandbox::{Exit, Remote, Start, What};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// What one command may print before the rest is dropped (and said to be).
+const OUTPUT: usize = 10 << 20;
+/// The numbers above the agent's.
+const FIRST: u16 = 16;
+
+#[derive(Debug, Clone)]
+pub struct Executed {
+    pub exit_code: i32,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub timed_out: bool,
+    pub truncated: bool,
+}
+
+pub(super) struct Execs {
+    running: HashMap<u16, Running>,
+    finished: Vec<(Running, Exit)>,
+    next: u16,
+}
+
+struct Running {
+    reply: Reply<Executed>,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    truncated: bool,
+    deadline: Instant,
+    timed_out: bool,
+}
+
+impl Default for Execs {
+    fn default() -> Self {
+        Execs { running: HashMap::new(), finished: Vec::new(), next: FIRST }
+    }
+}
+
+impl Actor {
+    pub(super) async fn exec(&mut self, command: String, timeout: Duration, reply: Reply<Executed>) {
+        let Some(hands) = self.hands.as_ref().filter(|_| self.state.status == Status::Active && self.closing.is_none()) else {
+            reply.send(Err(Refused::Not(self.state.status).into())).ok();
+            return;
+        };
+        let process = self.execs.number();
+        let inside = &self.rooms.inside(&self.live);
+        let start = Start {
+            process,
+            argv: vec!["/bin/sh".to_owned(), "-c".to_owned(), command],
+            env: self.rooms.base_env(&self.session, inside),
+            cwd: inside.workspace.clone(),
+            raw: true,
+            stdin: false,
+        };
+        match hands.remote.start(start).await {
+            Ok(()) => self.execs.add(process, reply, Instant::now() + timeout),
+            Err(error) => {
+                reply.send(Err(error.into())).ok();
+            }
+        }
+        self.touch();
+    }
+}
+
+impl Execs {
+    fn number(&mut self) -> u16 {
+        loop {
+            let number = self.next;
+            self.next = self.next.checked_add(1).unwrap_or(FIRST);
+            if !self.running.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    fn add(&mut self, process: u16, reply: Reply<Executed>, deadline: Instant) {
+        let running =
+            Running { reply, stdout: Vec::new(), stderr: Vec::new(), truncated: false, deadline, timed_out: false };
+        self.running.insert(process, running);
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.running.values().filter(|running| !running.timed_out).map(|running| running.deadline).min()
+    }
+
+    /// Ends what ran out of time, and what nobody waits for any more.
+    pub(super) async fn expire(&mut self, remote: Option<&Remote>) {
+        let now = Instant::now();
+        for (process, running) in &mut self.running {
+            if !running.timed_out && (running.deadline <= now || running.reply.is_closed()) {
+                running.timed_out = true;
+                if let Some(remote) = remote {
+                    remote.signal(*process, 9).await.ok();
+                }
+            }
+        }
+    }
+
+    pub(super) fn hear(&mut self, process: u16, what: What) {
+        let Some(running) = self.running.get_mut(&process) else { return };
+        match what {
+            What::Chunk(bytes) | What::Line(bytes) | What::Tail(bytes) => keep(&mut running.stdout, &bytes, &mut running.truncated),
+            What::ErrChunk(bytes) | What::Err(bytes) => keep(&mut running.stderr, &bytes, &mut running.truncated),
+            What::Exit(exit) => self.finish(process, exit),
+            What::StartFailed { why } => {
+                keep(&mut running.stderr, why.as_bytes(), &mut running.truncated);
+                self.finish(process, Exit { code: Some(127), signal: None, oom: false });
+            }
+            What::Started { .. } | What::TooLong | What::Gone { .. } => {}
+        }
+    }
+
+    fn finish(&mut self, process: u16, exit: Exit) {
+        if let Some(running) = self.running.remove(&process) {
+            self.finished.push((running, exit));
+        }
+    }
+
+    /// Answers those whose end is committed.
+    pub(super) fn answer(&mut self) {
+        for (running, exit) in self.finished.drain(..) {
+            // As a shell puts it: 128 and the signal; 124 as `timeout` does.
+            let by_signal = 128 + exit.signal.unwrap_or(0);
+            let exit_code = if running.timed_out { 124 } else { exit.code.unwrap_or(by_signal) };
+            let Running { stdout, stderr, timed_out, truncated, .. } = running;
+            running.reply.send(Ok(Executed { exit_code, stdout, stderr, timed_out, truncated })).ok();
+        }
+    }
+
+    pub(super) fn fail(&mut self, problem: &Problem) {
+        self.answer();
+        for (_, running) in self.running.drain() {
+            running.reply.send(Err(Error::Failed(problem.clone()))).ok();
+        }
+    }
+}
+
+fn keep(kept: &mut Vec<u8>, bytes: &[u8], truncated: &mut bool) {
+    let room = OUTPUT.saturating_sub(kept.len());
+    *truncated |= bytes.len() > room;
+    kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+}
+
+/// What every process in a sandbox finds in its environment.
+pub(crate) fn base_env(session: &str, inside: &ash_sandbox::Inside) -> BTreeMap<String, String> {
+    let text = |path: &std::path::Path| path.display().to_string();
+    [
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
+        ("HOME", text(&inside.home)),
+        ("USER", "agent".to_owned()),
+        ("LOGNAME", "agent".to_owned()),
+        ("SHELL", "/bin/sh".to_owned()),
+        ("LANG", "C.UTF-8".to_owned()),
+        ("TERM", "dumb".to_owned()),
+        ("ASH_SESSION_ID", session.to_owned()),
+        ("ASH_WORKSPACE_DIR", text(&inside.workspace)),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}

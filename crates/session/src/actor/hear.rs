@@ -1,0 +1,158 @@
+//! Listening to the sandbox. What a batch of records means and how far the journal is read become durable
+//! together; only then may the shim forget it.
+
+use super::{AGENT, Actor};
+use crate::{Error, Result, logs::Level};
+use ash_driver::Heard;
+use ash_model::{Death, Delta, Fact, Incarnation, TurnId};
+use ash_sandbox::{Record, What};
+use std::time::Duration;
+
+/// How many records share one commit.
+const BATCH: usize = 256;
+
+#[derive(Default)]
+struct Meaning {
+    facts: Vec<Fact>,
+    deltas: Vec<Delta>,
+    death: Option<Death>,
+    /// The turn whose end is among the facts.
+    rested: Option<TurnId>,
+}
+
+impl Actor {
+    pub(super) async fn hear(&mut self, record: Option<Record>) -> Result<()> {
+        let Some(record) = record else { return self.lost_the_shim().await };
+        let mut batch = vec![record];
+        while batch.len() < BATCH
+            && let Some(hands) = &mut self.hands
+            && let Some(record) = hands.records.ready()
+        {
+            batch.push(record);
+        }
+        self.digest(batch).await
+    }
+
+    /// The connection is closed: what the shim still wrote down is read from its journal.
+    async fn lost_the_shim(&mut self) -> Result<()> {
+        let Some(hands) = &self.hands else { return Ok(()) };
+        let (run, incarnation, position) = (self.live.run(), hands.incarnation, hands.position);
+        let left = tokio::task::spawn_blocking(move || ash_sandbox::drain(&run, incarnation, position)).await;
+        if let Ok(Ok(records)) = left {
+            self.digest(records).await?;
+        }
+        if self.hands.is_some() {
+            self.mourn(Death::Sandbox { how: "its shim was killed".to_owned() }).await?;
+        }
+        Ok(())
+    }
+
+    async fn digest(&mut self, batch: Vec<Record>) -> Result<()> {
+        let Some(incarnation) = self.hands.as_ref().map(|hands| hands.incarnation) else { return Ok(()) };
+        match self.digest_of(incarnation, batch).await? {
+            Some(death) => self.mourn(death).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Commits what the records mean; answers whether somebody died in them.
+    pub(super) async fn digest_of(&mut self, incarnation: Incarnation, batch: Vec<Record>) -> Result<Option<Death>> {
+        let Some(position) = batch.last().map(|record| record.offset) else { return Ok(None) };
+        let mut meaning = Meaning::default();
+        for record in batch {
+            self.understand(record, &mut meaning);
+        }
+        let deltas = meaning.deltas.last().filter(|d| d.seq == self.state.last_seq + meaning.facts.len() as u64).map(|d| d.n);
+        self.commit_patiently(meaning.facts, meaning.deltas, (incarnation, position)).await?;
+        self.deltas = deltas.unwrap_or(self.deltas);
+        if let Some(hands) = &mut self.hands {
+            hands.position = position;
+            hands.remote.ack(position).await.ok();
+        }
+        self.execs.answer();
+        if meaning.rested.is_some() {
+            self.patience = None;
+        }
+        Ok(meaning.death)
+    }
+
+    /// The journal keeps what is not committed, so a full disk is waited out rather than lost over.
+    async fn commit_patiently(&mut self, facts: Vec<Fact>, deltas: Vec<Delta>, position: (Incarnation, u64)) -> Result<()> {
+        loop {
+            match self.commit(facts.clone(), deltas.clone(), Some(position), None).await {
+                Err(Error::Store(ash_store::Error::Full)) => {
+                    tracing::error!(session = %self.session.id, "the disk is full: the agent waits until there is space");
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn understand(&mut self, record: Record, meaning: &mut Meaning) {
+        let now = self.rooms.clock();
+        match (record.process, record.what) {
+            (AGENT, What::Line(line) | What::Tail(line)) => self.understand_line(&line, meaning),
+            (AGENT, What::Err(line)) => self.logs.add(Level::Stderr, &line, now),
+            (AGENT, What::Exit(exit)) => {
+                self.logs.add(Level::System, format!("agent ended: {exit}").as_bytes(), now);
+                meaning.death.get_or_insert(match exit.oom {
+                    true => Death::OutOfMemory,
+                    false => Death::Agent { how: exit.to_string() },
+                });
+            }
+            (AGENT, What::TooLong) => meaning.death = Some(Death::LineTooLong),
+            (AGENT, What::StartFailed { why }) => meaning.death = Some(Death::Agent { how: why }),
+            (_, What::Gone { how, oom }) => {
+                self.logs.add(Level::System, format!("sandbox ended: {how}").as_bytes(), now);
+                let death = if oom { Death::OutOfMemory } else { Death::Sandbox { how } };
+                meaning.death.get_or_insert(death);
+            }
+            (_, What::Started { .. }) => {}
+            (process, what) => self.execs.hear(process, what),
+        }
+    }
+
+    fn understand_line(&mut self, line: &[u8], meaning: &mut Meaning) {
+        let Some(driver) = &self.driver else { return };
+        for heard in driver.hear(line) {
+            match heard {
+                Heard::Ready { .. } => {}
+                Heard::Delta { line } => {
+                    let delta = self.next_delta(meaning, line);
+                    meaning.deltas.push(delta);
+                }
+                Heard::Message { line } => meaning.facts.push(Fact::Said { line }),
+                Heard::Rested { turn, how, text, usage, problem } => {
+                    let running = self.state.current().is_some_and(|current| current.id == turn);
+                    if running && meaning.rested.is_none() {
+                        meaning.rested = Some(turn);
+                        meaning.facts.push(Fact::Rested { turn, how, text, usage, problem });
+                    }
+                }
+            }
+        }
+    }
+
+    fn next_delta(&self, meaning: &Meaning, line: String) -> Delta {
+        let seq = self.state.last_seq + meaning.facts.len() as u64;
+        let n = match meaning.deltas.last() {
+            Some(last) if last.seq == seq => last.n + 1,
+            _ if meaning.facts.is_empty() => self.deltas + 1,
+            _ => 1,
+        };
+        Delta { seq, n, turn: self.state.current().map(|turn| turn.id), line }
+    }
+
+    /// The agent or its sandbox is dead: say so at once, then clear up behind it.
+    pub(super) async fn mourn(&mut self, death: Death) -> Result<()> {
+        let facts = self.state.died(&death);
+        tracing::warn!(session = %self.session.id, ?death, "the sandbox is gone");
+        self.note(facts).await?;
+        self.patience = None;
+        self.execs.fail(&death.problem());
+        self.touch();
+        self.start_sleep();
+        Ok(())
+    }
+}

@@ -1,0 +1,227 @@
+//! Taking over a session: claim it, read its log, find out what is left of its sandbox, and draw the conclusions.
+
+use super::{AGENT, Actor, Done, Execs, Hands, Purpose, Reply, Request, wake};
+use crate::{
+    Error, Result,
+    files::FileSource,
+    live::{Live, Made},
+    logs::Logs,
+    pool::{MoodCell, Rooms},
+    state::{Found, State},
+};
+use ash_model::{Cursor, Incarnation, OnInterrupted};
+use ash_store::{Lease, Session};
+use std::sync::Arc;
+use tokio::{sync::mpsc, time::Instant};
+
+/// What an actor shares with those who talk to it.
+pub(crate) struct Seat {
+    pub(crate) logs: Arc<Logs>,
+    pub(crate) mood: Arc<MoodCell>,
+    pub(crate) inbox: mpsc::Receiver<Request>,
+}
+
+impl Actor {
+    /// For a session that was made a moment ago: nobody had it before.
+    pub(crate) fn newborn(
+        rooms: Arc<Rooms>,
+        session: Session,
+        state: State,
+        seat: Seat,
+    ) -> Actor {
+        let lease = Lease { workspace: session.workspace, epoch: ash_model::Epoch(1) };
+        Actor::with(rooms, session, state, lease, seat)
+    }
+
+    /// For a session that somebody had before, who may have died at any line.
+    pub(crate) async fn load(rooms: Arc<Rooms>, session: Session, seat: Seat) -> Result<Actor> {
+        let live = Live::new(&rooms.settings.live_dir, session.workspace);
+        let hold = rooms.store.hold(session.workspace).await?.ok_or(Error::NotFound)?;
+        let current = live.is_current(&hold, &rooms.settings.node, &rooms.settings.boot);
+        let epoch = ash_model::Epoch(hold.epoch.0 + 1);
+        // The stamp first: if we die before the claim, one epoch ahead still counts as ours.
+        let tree = if current { Some(live.adopt(epoch, &rooms.uids)?) } else { None };
+        let lease = rooms.store.claim(session.workspace, &rooms.settings.node, &hold).await?;
+        let session = rooms.store.session(session.no).await?.ok_or(Error::NotFound)?;
+        let events = rooms.store.facts(session.no).await?;
+        let base = session.base.map_or(0, |(_, seq)| seq);
+        let mut state = State::new(base);
+        if let Some((parent, _)) = session.base {
+            state.forked_from(&rooms.store.session(parent).await?.ok_or(Error::NotFound)?.card);
+        }
+        let state = state.replay(&events);
+        let mut actor = Actor::with(rooms, session, state, lease, seat);
+        actor.tree = tree;
+        actor.state.last_seq = actor.session.last_seq;
+        actor.deltas = actor.count_deltas().await?;
+        actor.take_over().await?;
+        Ok(actor)
+    }
+
+    fn with(rooms: Arc<Rooms>, session: Session, state: State, lease: Lease, seat: Seat) -> Actor {
+        let live = Live::new(&rooms.settings.live_dir, session.workspace);
+        let driver = ash_driver::driver(session.runtime).map(Arc::from);
+        let Seat { logs, mood, inbox } = seat;
+        Actor {
+            rooms,
+            session,
+            state,
+            lease,
+            live,
+            driver,
+            tree: None,
+            hands: None,
+            logs,
+            mood,
+            inbox,
+            deltas: 0,
+            execs: Execs::default(),
+            dirty: None,
+            wants_capture: false,
+            not_before: None,
+            effect: None,
+            leaving: None,
+            pausing: Vec::new(),
+            resuming: Vec::new(),
+            forking: Vec::new(),
+            writing: Vec::new(),
+            closing: None,
+            patience: None,
+        }
+    }
+
+    async fn count_deltas(&self) -> Result<u64> {
+        let mut after = Cursor::event(self.state.last_seq);
+        loop {
+            let items = self.rooms.store.read(self.session.no, after, 1000).await?;
+            match items.last() {
+                Some(last) => after = last.at,
+                None => return Ok(after.delta),
+            }
+        }
+    }
+
+    async fn take_over(&mut self) -> Result<()> {
+        let found = self.find_sandbox().await?;
+        if found == Found::Dead
+            && let Some(awake) = self.state.awake.clone()
+        {
+            self.hear_the_dead(awake.incarnation).await?;
+        }
+        let on_interrupted = self.session.options.on_interrupted.unwrap_or(OnInterrupted::Continue);
+        let facts = self.state.bereaved(found, on_interrupted);
+        if !facts.is_empty() {
+            self.note(facts).await?;
+        }
+        // Whatever happened meanwhile, no checkpoint of ours has it.
+        if self.tree.is_some() {
+            self.dirty = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// A shim that outlived the last server is taken over; any other is ended.
+    async fn find_sandbox(&mut self) -> Result<Found> {
+        let Some(knocked) = ash_sandbox::knock(&self.live.run(), self.lease.epoch).await? else { return Ok(Found::Dead) };
+        let hello = knocked.hello.clone();
+        let known = self.state.awake.as_ref().is_some_and(|awake| awake.incarnation == hello.incarnation);
+        let position = self.rooms.store.position(hello.incarnation).await?;
+        let usable = known && self.tree.is_some() && self.driver.is_some();
+        let (Some(position), true, Ok(room)) = (position, usable, self.rooms.admit()) else {
+            knocked.end().await.ok();
+            return Ok(Found::Dead);
+        };
+        let (remote, records) = knocked.follow(position).await?.split();
+        let incarnation = hello.incarnation;
+        for process in hello.running.into_iter().filter(|process| *process != AGENT) {
+            // Whoever started it has lost the connection with the last server.
+            remote.signal(process, 9).await.ok();
+        }
+        self.hands = Some(Hands { incarnation, remote, records, position, _room: room });
+        for (input, say) in self.state.untold(hello.last_in) {
+            self.tell(input, &say).await;
+        }
+        Ok(Found::Alive(incarnation))
+    }
+
+    /// What a dead shim wrote down after we last listened: a turn may have come to its end in it.
+    async fn hear_the_dead(&mut self, incarnation: Incarnation) -> Result<()> {
+        let position = self.rooms.store.position(incarnation).await?.unwrap_or(0);
+        let run = self.live.run();
+        let left = wake::blocking(move || Ok(ash_sandbox::drain(&run, incarnation, position)?)).await;
+        match left {
+            // Who died is plain; only what was said counts.
+            Ok(records) => self.digest_of(incarnation, records).await.map(|_| ()),
+            Err(error) => {
+                tracing::warn!(session = %self.session.id, %error, "the journal of a dead sandbox could not be read");
+                Ok(())
+            }
+        }
+    }
+
+    /// Where the files are now, for somebody who reads; for a writer a tree is made if there is none.
+    pub(super) fn files(&mut self, purpose: Purpose, reply: Reply<FileSource>) {
+        match (purpose, self.tree) {
+            (_, Some(uid)) if self.effect.is_none() || purpose == Purpose::Read => {
+                reply.send(Ok(self.live_source(uid))).ok();
+            }
+            (Purpose::Read, _) => self.answer_reader(reply),
+            (Purpose::Write, _) => self.writing.push(reply),
+        }
+    }
+
+    fn live_source(&self, uid: Option<u32>) -> FileSource {
+        FileSource::Live { workspace: self.live.workspace(), uid }
+    }
+
+    fn answer_reader(&self, reply: Reply<FileSource>) {
+        let (rooms, session, state, lease) =
+            (self.rooms.clone(), self.session.clone(), self.state.clone(), self.lease.clone());
+        tokio::spawn(async move {
+            let version = rooms.store.version(&session.tenant, &session.agent, session.version).await;
+            let found = match version {
+                Ok(version) => wake::recipe(&rooms, &session, &state, &lease, version.as_ref()).await,
+                Err(error) => Err(error.into()),
+            };
+            reply.send(found.map(|(recipe, _)| FileSource::Checkpoint { tree: recipe.tree })).ok();
+        });
+    }
+
+    /// Writers wait until nothing long is under way, then get a tree. True: one is being made.
+    pub(super) fn answer_writers(&mut self) -> bool {
+        if self.writing.is_empty() {
+            return false;
+        }
+        if let Some(uid) = self.tree {
+            let source = self.live_source(uid);
+            self.writing.drain(..).for_each(|reply| drop(reply.send(Ok(source.clone()))));
+            return false;
+        }
+        self.start_furnish();
+        true
+    }
+
+    /// Makes a tree without a sandbox.
+    fn start_furnish(&mut self) {
+        let (rooms, session, state, lease, live) =
+            (self.rooms.clone(), self.session.clone(), self.state.clone(), self.lease.clone(), self.live.clone());
+        self.effect = Some(tokio::spawn(async move { Done::Furnished(furnish(&rooms, &session, &state, &lease, &live).await) }));
+    }
+
+    pub(super) fn furnished(&mut self, made: Result<Made>) {
+        match made {
+            // What was found there is in the repository; the next start records it.
+            Ok(made) => self.tree = Some(made.uid),
+            Err(error) => {
+                let problem = error.problem();
+                self.writing.drain(..).for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
+            }
+        }
+    }
+}
+
+async fn furnish(rooms: &Arc<Rooms>, session: &Session, state: &State, lease: &Lease, live: &Live) -> Result<Made> {
+    let version = rooms.store.version(&session.tenant, &session.agent, session.version).await?;
+    let (recipe, _) = wake::recipe(rooms, session, state, lease, version.as_ref()).await?;
+    wake::make_tree(rooms, session, live, recipe).await
+}

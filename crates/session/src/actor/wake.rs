@@ -1,0 +1,269 @@
+//! Making a sandbox and starting the agent in it, with its files and its memory.
+
+use super::{AGENT, Actor, Done, Hands};
+use crate::{
+    Error, Result, ladder,
+    ladder::Origin,
+    live::{Live, Recipe},
+    logs::{Level, Logs},
+    pool::Rooms,
+    state::State,
+};
+use ash_driver::{Driver, Heard, Launch, Remembered, Say};
+use ash_model::{Fact, Incarnation, Problem, Saved};
+use ash_sandbox::{Record, Records, Remote, Spec, Start, What};
+use ash_snapshot::{Taken, TreeId};
+use ash_store::{Lease, Session, Version};
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// How long an agent may take to answer its greeting.
+const GREETING: Duration = Duration::from_secs(60);
+
+/// A sandbox whose agent answers, and how it came to be.
+pub(super) struct Woken {
+    hands: Hands,
+    origin: Origin,
+    uid: Option<u32>,
+    salvage: Option<Taken>,
+    remembered: Option<Remembered>,
+    began: Instant,
+}
+
+/// Everything a start needs; it runs beside the actor.
+struct Waking {
+    rooms: Arc<Rooms>,
+    session: Session,
+    state: State,
+    lease: Lease,
+    live: Live,
+    tree: Option<Option<u32>>,
+    logs: Arc<Logs>,
+}
+
+impl Actor {
+    pub(super) fn start_wake(&mut self) {
+        let waking = Waking {
+            rooms: self.rooms.clone(),
+            session: self.session.clone(),
+            state: self.state.clone(),
+            lease: self.lease.clone(),
+            live: self.live.clone(),
+            tree: self.tree,
+            logs: self.logs.clone(),
+        };
+        self.effect = Some(tokio::spawn(async move { Done::Woke(Box::new(waking.wake().await)) }));
+    }
+
+    pub(super) async fn woke(&mut self, woken: Result<Woken>) -> Result<()> {
+        match woken {
+            Ok(woken) => self.greet(woken).await,
+            Err(error) => self.stay_down(error).await,
+        }
+    }
+
+    async fn greet(&mut self, woken: Woken) -> Result<()> {
+        let Woken { hands, origin, uid, salvage, remembered, began } = woken;
+        self.tree = Some(uid);
+        self.touch();
+        let mut facts = Vec::new();
+        let mut checkpoint = None;
+        if let Some(taken) = salvage {
+            let saved = self.describe(&taken, None, ash_model::Consistency::Live, true);
+            checkpoint = Some(self.checkpoint_row(&saved, 0));
+            facts.push(Fact::Saved(saved));
+        }
+        let number = facts.first().map(|_| self.state.last_checkpoint + 1);
+        let receipt = self.state.resuming.then(|| ladder::receipt(&self.state, origin, remembered.as_ref(), number));
+        facts.push(Fact::Awake { incarnation: hands.incarnation });
+        facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt }));
+        let position = (hands.incarnation, hands.position);
+        self.hands = Some(hands);
+        self.commit(facts, Vec::new(), Some(position), checkpoint).await?;
+        if let Some(receipt) = &receipt {
+            self.rooms.watch.resumed(receipt, began.elapsed());
+            self.log_resume(receipt);
+        }
+        for reply in self.resuming.drain(..) {
+            reply.send(Ok(super::Answer { receipt: receipt.clone(), turn: None })).ok();
+        }
+        Ok(())
+    }
+
+    async fn stay_down(&mut self, error: Error) -> Result<()> {
+        let problem = error.problem();
+        tracing::warn!(session = %self.session.id, error = %problem.error, "the session could not be started");
+        self.note(vec![Fact::Failed { problem: problem.clone() }]).await?;
+        let mut replies = self.resuming.drain(..);
+        // The first to ask gets the error itself, with its kind; the others its words.
+        if let Some(first) = replies.next() {
+            first.send(Err(error)).ok();
+        }
+        replies.for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
+        Ok(())
+    }
+
+    pub(super) fn describe(
+        &self,
+        taken: &Taken,
+        turn: Option<ash_model::TurnId>,
+        consistency: ash_model::Consistency,
+        salvage: bool,
+    ) -> Saved {
+        Saved {
+            number: self.state.last_checkpoint + 1,
+            turn,
+            tree: taken.tree.as_str().to_owned(),
+            consistency,
+            files: taken.files,
+            bytes: taken.bytes,
+            skipped: taken.skipped.iter().take(100).map(|skipped| String::from_utf8_lossy(&skipped.path).into_owned()).collect(),
+            salvage,
+        }
+    }
+}
+
+impl Waking {
+    async fn wake(self) -> Result<Woken> {
+        let began = Instant::now();
+        let version = self.version().await?;
+        let driver = ash_driver::driver(version.runtime).ok_or(Error::NoRuntime(version.runtime.as_str()))?;
+        let _turn = self.rooms.wakes.acquire().await.map_err(|_| Error::Stopping)?;
+        let room = self.rooms.admit()?;
+        self.clear().await?;
+        let (origin, uid, salvage) = self.tree(&version).await?;
+        let spec = self.spec(uid);
+        let (remote, mut records) = self.rooms.backend.launch(&spec).await?.split();
+        let began_well = self.start(&remote, &mut records, driver.as_ref(), &version).await;
+        let (remembered, position) = match began_well {
+            Ok(ready) => ready,
+            Err(error) => {
+                remote.end().await.ok();
+                return Err(error);
+            }
+        };
+        let hands = Hands { incarnation: spec.incarnation, remote, records, position, _room: room };
+        Ok(Woken { hands, origin, uid, salvage, remembered, began })
+    }
+
+    async fn version(&self) -> Result<Version> {
+        let Session { tenant, agent, version, .. } = &self.session;
+        let found = self.rooms.store.version(tenant, agent, *version).await?;
+        found.ok_or_else(|| Error::NoAgent(agent.to_string()))
+    }
+
+    /// Whatever an earlier shim left must be gone before its tree is used again.
+    async fn clear(&self) -> Result<()> {
+        let run = self.live.run();
+        blocking(move || {
+            ash_sandbox::reap(&run)?;
+            crate::live::make_dir(&run)
+        })
+        .await
+    }
+
+    async fn tree(&self, version: &Version) -> Result<(Origin, Option<u32>, Option<Taken>)> {
+        if let Some(uid) = self.tree {
+            return Ok((Origin::Live, uid, None));
+        }
+        let (recipe, origin) = recipe(&self.rooms, &self.session, &self.state, &self.lease, Some(version)).await?;
+        let made = make_tree(&self.rooms, &self.session, &self.live, recipe).await?;
+        Ok((origin, made.uid, made.salvage))
+    }
+
+    fn spec(&self, uid: Option<u32>) -> Spec {
+        Spec {
+            incarnation: Incarnation::fresh(),
+            epoch: self.lease.epoch,
+            run_dir: self.live.run(),
+            workspace: self.live.workspace(),
+            home: self.live.home(),
+            uid,
+            limits: self.rooms.settings.limits.clone(),
+            readonly: Vec::new(),
+            orphan_ttl: self.rooms.settings.orphan_ttl,
+        }
+    }
+
+    async fn start(
+        &self,
+        remote: &Remote,
+        records: &mut Records,
+        driver: &dyn Driver,
+        version: &Version,
+    ) -> Result<(Option<Remembered>, u64)> {
+        let inside = self.rooms.inside(&self.live);
+        let launch = Launch {
+            workspace: inside.workspace.clone(),
+            home: inside.home.clone(),
+            exe: inside.exe.clone(),
+            memory: ladder::memory(&self.state, self.session.native_id),
+            options: self.session.options.clone(),
+        };
+        let command = driver.launch(&launch);
+        let mut env = self.rooms.base_env(&self.session, &inside);
+        env.extend(command.env);
+        env.extend(version.env.expose());
+        env.extend(self.rooms.store.env(self.session.no).await?.expose());
+        let start = Start { process: AGENT, argv: command.argv, env, cwd: inside.workspace, raw: false, stdin: true };
+        remote.start(start).await?;
+        remote.input(AGENT, 1, driver.tell(&Say::Hello)).await?;
+        let ready = self.listen(records, driver);
+        tokio::time::timeout(GREETING, ready).await.map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))?
+    }
+
+    async fn listen(&self, records: &mut Records, driver: &dyn Driver) -> Result<(Option<Remembered>, u64)> {
+        while let Some(Record { offset, what, .. }) = records.next().await {
+            match what {
+                What::Line(line) => {
+                    if let Some(Heard::Ready { resumed }) =
+                        driver.hear(&line).into_iter().find(|heard| matches!(heard, Heard::Ready { .. }))
+                    {
+                        return Ok((resumed, offset));
+                    }
+                }
+                What::Err(line) => self.logs.add(Level::Stderr, &line, self.rooms.clock()),
+                What::StartFailed { why } => return Err(failed("agent_failed", &format!("The agent could not be started: {why}"))),
+                What::Exit(exit) => return Err(failed("agent_failed", &format!("The agent ended before it answered ({exit}); see the session's logs"))),
+                What::Gone { how, .. } => return Err(failed("sandbox_failed", &format!("The sandbox ended before its agent answered ({how})"))),
+                What::Started { .. } | What::Tail(_) | What::TooLong | What::Chunk(_) | What::ErrChunk(_) => {}
+            }
+        }
+        Err(failed("sandbox_failed", "The sandbox ended before its agent answered"))
+    }
+}
+
+/// What the tree is made from: the newest checkpoint, else the agent's own files.
+pub(super) async fn recipe(
+    rooms: &Rooms,
+    session: &Session,
+    state: &State,
+    lease: &Lease,
+    version: Option<&Version>,
+) -> Result<(Recipe, Origin)> {
+    let checkpoint = match state.checkpoint {
+        Some(number) => rooms.store.checkpoint(session.workspace, number).await?,
+        None => None,
+    };
+    let (tree, origin) = match (checkpoint, version) {
+        (Some(checkpoint), _) => (checkpoint.tree, Origin::Checkpoint),
+        (None, Some(version)) => (version.tree.clone(), Origin::Fresh),
+        (None, None) => return Err(Error::NoWorkspace),
+    };
+    let tree = TreeId::parse(&tree).map_err(|_| Error::NoWorkspace)?;
+    let fresh = origin == Origin::Fresh;
+    Ok((Recipe { epoch: lease.epoch, boot: rooms.settings.boot.clone(), tree, fresh }, origin))
+}
+
+pub(super) async fn make_tree(rooms: &Arc<Rooms>, session: &Session, live: &Live, recipe: Recipe) -> Result<crate::live::Made> {
+    let (rooms, live, tenant) = (rooms.clone(), live.clone(), session.tenant.clone());
+    blocking(move || live.make(&recipe, &*rooms.repo(&tenant)?, &rooms.uids)).await
+}
+
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Gone)?
+}
+
+fn failed(code: &str, error: &str) -> Error {
+    Error::Failed(Problem::new(code, error))
+}

@@ -1,0 +1,86 @@
+//! What can go wrong with a session, in the words of the one who asked.
+
+use crate::state::Refused;
+use ash_model::{Kind, Problem};
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error("Session not found")]
+    NotFound,
+    #[error("Agent \"{0}\" not found")]
+    NoAgent(String),
+    #[error("The \"{0}\" runtime is not part of this build")]
+    NoRuntime(&'static str),
+    #[error("No workspace available for this session")]
+    NoWorkspace,
+    /// The sandbox or its agent could not be started, or died.
+    #[error("{}", .0.error)]
+    Failed(Problem),
+    #[error("the workspace could not be saved: {0}")]
+    Save(String),
+    #[error("The server is stopping; try again in a moment")]
+    Stopping,
+    #[error("Sandbox capacity reached ({0}); end or stop a session, or raise ASH_MAX_SANDBOXES")]
+    Capacity(usize),
+    #[error(transparent)]
+    Store(#[from] ash_store::Error),
+    #[error(transparent)]
+    Snapshot(#[from] ash_snapshot::Error),
+    #[error(transparent)]
+    Sandbox(#[from] ash_sandbox::Error),
+    #[error("{what}: {source}")]
+    Io { what: String, source: std::io::Error },
+    /// The one who looked after the session is gone; asking again finds another.
+    #[error("the session's keeper ended in the middle of the request; ask again")]
+    Gone,
+}
+
+impl Error {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::Refused(Refused::Gone) => Kind::Gone,
+            Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => Kind::Invalid,
+            Error::NotFound | Error::NoAgent(_) | Error::NoWorkspace => Kind::NotFound,
+            Error::NoRuntime(_) => Kind::Unprocessable,
+            Error::Stopping | Error::Capacity(_) | Error::Gone => Kind::Unavailable,
+            Error::Store(error) => error.kind(),
+            Error::Sandbox(error) => error.kind(),
+            Error::Failed(_) | Error::Save(_) | Error::Snapshot(_) | Error::Io { .. } => Kind::Internal,
+        }
+    }
+
+    pub fn code(&self) -> &str {
+        match self {
+            Error::Refused(Refused::Gone) => "session_ended",
+            Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => "wrong_status",
+            Error::NotFound => "session_not_found",
+            Error::NoAgent(_) => "agent_not_found",
+            Error::NoRuntime(_) => "runtime_missing",
+            Error::NoWorkspace => "no_workspace",
+            Error::Failed(problem) => &problem.code,
+            Error::Save(_) => "checkpoint_failed",
+            Error::Stopping => "server_stopping",
+            Error::Capacity(_) => "capacity_reached",
+            Error::Store(ash_store::Error::Full) => "disk_full",
+            Error::Store(ash_store::Error::Taken(_)) => "session_exists",
+            Error::Store(ash_store::Error::Stale) | Error::Gone => "try_again",
+            Error::Store(_) => "store_failed",
+            Error::Snapshot(_) => "snapshot_failed",
+            Error::Sandbox(_) => "sandbox_failed",
+            Error::Io { .. } => "io_failed",
+        }
+    }
+
+    pub fn problem(&self) -> Problem {
+        Problem::new(self.code(), self.to_string())
+    }
+
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+        let what = what.into();
+        move |source| Error::Io { what, source }
+    }
+}

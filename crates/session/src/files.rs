@@ -1,0 +1,101 @@
+//! A session's files for those outside: from the live tree while there is one, else from its checkpoint.
+//! Everything goes through `ash_snapshot`, which opens beneath a handle and follows no link out. Blocking.
+
+use crate::{Error, Result};
+use ash_snapshot::{Entry, FileInfo, Folder, Links, Owner, RelPath, Repo, TreeId};
+use std::{io::Read, path::PathBuf, sync::Arc};
+
+/// More than anybody can look at; a bomb of small files must not fill our memory.
+const MOST_FILES: usize = 200_000;
+
+#[derive(Debug, Clone)]
+pub enum FileSource {
+    Live { workspace: PathBuf, uid: Option<u32> },
+    Checkpoint { tree: TreeId },
+}
+
+/// A workspace's files as they are now.
+pub struct Place {
+    pub(crate) source: FileSource,
+    pub(crate) repo: Arc<Repo>,
+}
+
+pub enum Found {
+    File { size: u64, bytes: Box<dyn Read + Send> },
+    NotAFile,
+    Missing,
+}
+
+impl Place {
+    /// The name clients know it by.
+    pub fn name(&self) -> &'static str {
+        match self.source {
+            FileSource::Live { .. } => "sandbox",
+            FileSource::Checkpoint { .. } => "snapshot",
+        }
+    }
+
+    pub fn list(&self, skip: &dyn Fn(&[u8], bool) -> bool) -> Result<Vec<FileInfo>> {
+        match &self.source {
+            FileSource::Live { workspace, .. } => Ok(Folder::open(workspace)?.walk(skip, MOST_FILES)?),
+            FileSource::Checkpoint { tree } => {
+                let files = self.repo.list(tree, "workspace")?;
+                Ok(files.into_iter().filter(|file| !is_skipped(&file.path, skip)).collect())
+            }
+        }
+    }
+
+    pub fn open(&self, path: &RelPath) -> Result<Found> {
+        match &self.source {
+            FileSource::Live { workspace, .. } => match Folder::open(workspace)?.open_file(path, Links::Inside) {
+                Ok((file, stat)) => Ok(Found::File { size: stat.size, bytes: Box::new(file.take(stat.size)) }),
+                Err(error) => missing_or(error),
+            },
+            FileSource::Checkpoint { tree } => match self.repo.read(tree, "workspace", path)? {
+                Some(Entry::File { size, content }) => Ok(Found::File { size, bytes: Box::new(content) }),
+                Some(Entry::Link(_) | Entry::Dir) => Ok(Found::NotAFile),
+                None => Ok(Found::Missing),
+            },
+        }
+    }
+
+    /// Only for a place that was asked for in order to write.
+    pub fn write(&self, path: &RelPath, bytes: &mut dyn Read) -> Result<u64> {
+        let (folder, owner) = self.writable()?;
+        Ok(folder.write_file(path, bytes, owner, 0o644)?)
+    }
+
+    pub fn remove(&self, path: &RelPath) -> Result<Found> {
+        let (folder, _) = self.writable()?;
+        match folder.remove_file(path) {
+            Ok(()) => Ok(Found::File { size: 0, bytes: Box::new(std::io::empty()) }),
+            Err(error) => missing_or(error),
+        }
+    }
+
+    fn writable(&self) -> Result<(Folder, Option<Owner>)> {
+        match &self.source {
+            FileSource::Live { workspace, uid } => Ok((Folder::open(workspace)?, uid.map(|uid| Owner { uid, gid: uid }))),
+            FileSource::Checkpoint { .. } => Err(Error::NoWorkspace),
+        }
+    }
+}
+
+fn is_skipped(path: &[u8], skip: &dyn Fn(&[u8], bool) -> bool) -> bool {
+    let mut names = path.split(|byte| *byte == b'/').peekable();
+    while let Some(name) = names.next() {
+        if skip(name, names.peek().is_some()) {
+            return true;
+        }
+    }
+    false
+}
+
+fn missing_or(error: ash_snapshot::Error) -> Result<Found> {
+    match error.kind() {
+        ash_snapshot::Trouble::NotFound => Ok(Found::Missing),
+        // A link that leads outside is not a file of this workspace.
+        ash_snapshot::Trouble::NotAFile | ash_snapshot::Trouble::Invalid => Ok(Found::NotAFile),
+        ash_snapshot::Trouble::Full | ash_snapshot::Trouble::Damaged | ash_snapshot::Trouble::Io => Err(error.into()),
+    }
+}

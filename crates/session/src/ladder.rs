@@ -1,0 +1,109 @@
+//! The way back into a conversation, and the receipt that says how far it went. What came back is compared with
+//! what our own log says was there; a resume that lost something says so.
+
+use crate::state::State;
+use ash_driver::{Memory, Remembered};
+use ash_model::{From, Path, Receipt, Source, Tier};
+use uuid::Uuid;
+
+/// Which conversation the agent is asked to take up.
+pub(crate) fn memory(state: &State, id: Uuid) -> Memory {
+    match state.unborn {
+        Some(from) => Memory::Fork { from, id },
+        None if state.told == 0 && state.turns.iter().all(|turn| turn.attempt == 0) => Memory::Fresh { id },
+        None => Memory::Own { id },
+    }
+}
+
+/// Where the files came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Live,
+    Checkpoint,
+    Fresh,
+}
+
+pub(crate) fn receipt(state: &State, origin: Origin, resumed: Option<&Remembered>, salvage: Option<u64>) -> Receipt {
+    let (source, from) = match origin {
+        Origin::Live => (Source::Local, From::Live),
+        Origin::Checkpoint => (Source::Local, From::Checkpoint),
+        Origin::Fresh => (Source::Fresh, From::Checkpoint),
+    };
+    let mut lost = lost_files(state, origin);
+    let tier = tier(state, resumed, &mut lost);
+    // A cut turn may be in the agent's transcript or not, so one more than our log is whole too.
+    let verified = lost.is_empty();
+    Receipt { path: Path::Cold, source, from, tier, checkpoint: state.checkpoint, verified, lost, salvage }
+}
+
+fn lost_files(state: &State, origin: Origin) -> Vec<String> {
+    let mut lost = vec![];
+    match origin {
+        Origin::Live => {}
+        Origin::Checkpoint if state.current().is_some() => {
+            lost.push("files changed since the last checkpoint by the turn that was cut".to_owned());
+        }
+        Origin::Checkpoint => {}
+        Origin::Fresh if state.told > 0 => lost.push("workspace".to_owned()),
+        Origin::Fresh => {}
+    }
+    lost
+}
+
+fn tier(state: &State, resumed: Option<&Remembered>, lost: &mut Vec<String>) -> Tier {
+    let Some(resumed) = resumed else { return Tier::Fresh };
+    if !resumed.found {
+        if state.told > 0 {
+            lost.push(format!("conversation of {} turns", state.told));
+        }
+        return Tier::Fresh;
+    }
+    if resumed.turns < state.told {
+        lost.push(format!("{} of {} turns of the conversation", state.told - resumed.turns, state.told));
+    }
+    if resumed.damaged > 0 {
+        lost.push(format!("{} unreadable entries of the agent's transcript", resumed.damaged));
+    }
+    Tier::Native
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(told: u64) -> State {
+        State { told, ..State::new(0) }
+    }
+
+    #[test]
+    fn a_conversation_that_is_not_found_is_named_as_lost() {
+        let missing = Remembered { found: false, turns: 0, damaged: 0 };
+        let receipt = receipt(&with(3), Origin::Live, Some(&missing), None);
+        assert_eq!((receipt.tier, receipt.verified), (Tier::Fresh, false));
+        assert_eq!(receipt.lost, ["conversation of 3 turns"]);
+    }
+
+    #[test]
+    fn a_shorter_conversation_is_not_verified() {
+        let short = Remembered { found: true, turns: 2, damaged: 0 };
+        let receipt = receipt(&with(3), Origin::Checkpoint, Some(&short), None);
+        assert_eq!((receipt.tier, receipt.verified), (Tier::Native, false));
+        assert_eq!(receipt.lost, ["1 of 3 turns of the conversation"]);
+    }
+
+    #[test]
+    fn a_whole_conversation_is_verified() {
+        let whole = Remembered { found: true, turns: 3, damaged: 0 };
+        let receipt = receipt(&with(3), Origin::Checkpoint, Some(&whole), None);
+        assert!(receipt.verified && receipt.lost.is_empty());
+    }
+
+    #[test]
+    fn a_first_start_takes_up_nothing_and_a_fork_its_parents() {
+        let (id, parent) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        assert_eq!(memory(&with(0), id), Memory::Fresh { id });
+        assert_eq!(memory(&with(1), id), Memory::Own { id });
+        let fork = State { unborn: Some(parent), ..with(1) };
+        assert_eq!(memory(&fork, id), Memory::Fork { from: parent, id });
+    }
+}

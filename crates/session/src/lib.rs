@@ -1,0 +1,20 @@
+//! THE LIFE: what a session goes through, from its first message to its end, over the deaths of everything
+//! below it. Knows no HTTP and no SQL. Read `state.rs` first, then `actor.rs`.
+
+mod actor;
+mod error;
+mod files;
+mod follow;
+mod ladder;
+mod live;
+mod logs;
+mod pool;
+pub mod state;
+
+pub use error::{Error, Result};
+pub use files::{FileSource, Found as FoundFile, Place};
+pub use follow::Follower;
+pub use live::Uids;
+pub use logs::{Level, LogLine};
+pub use pool::{Counts, Executed, Fork, NewSession, Prompt, Rooms, Sessions, Settings, Watch};
+pub use state::{Refused, Wake, plain_text};

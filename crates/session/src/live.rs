@@ -1,0 +1,226 @@
+//! The live tree: the directory a sandbox works in, with a stamp outside of it that says whether it can be
+//! trusted. A tree that cannot be is kept as a salvage checkpoint and replaced by the newest checkpoint.
+
+use crate::{Error, Result};
+use ash_model::{Epoch, WorkspaceId};
+use ash_snapshot::{Folder, Owner, Repo, Root, Taken, Target, TreeId};
+use ash_store::Hold;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::HashSet,
+    fs,
+    io::Write,
+    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
+
+/// Written beside the tree, never inside it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Stamp {
+    pub(crate) epoch: Epoch,
+    /// After a reboot the page cache is gone, and with it what was not yet written.
+    pub(crate) boot: String,
+    pub(crate) uid: Option<u32>,
+}
+
+/// The uids that sandboxes of this node may have, one per workspace.
+pub struct Uids {
+    /// `None`: we are an ordinary user, and so is every sandbox.
+    range: Option<std::ops::Range<u32>>,
+    used: Mutex<HashSet<u32>>,
+}
+
+impl Uids {
+    pub fn new(range: Option<std::ops::Range<u32>>) -> Uids {
+        Uids { range, used: Mutex::default() }
+    }
+
+    fn take(&self) -> Result<Option<u32>> {
+        let Some(range) = self.range.clone() else { return Ok(None) };
+        let mut used = self.used.lock().expect("nobody panics while holding it");
+        let free = range.clone().find(|uid| !used.contains(uid)).ok_or(Error::Capacity(range.len()))?;
+        used.insert(free);
+        Ok(Some(free))
+    }
+
+    pub(crate) fn keep(&self, uid: Option<u32>) {
+        self.used.lock().expect("nobody panics while holding it").extend(uid);
+    }
+
+    fn give_back(&self, uid: Option<u32>) {
+        if let Some(uid) = uid {
+            self.used.lock().expect("nobody panics while holding it").remove(&uid);
+        }
+    }
+}
+
+/// Where one workspace lives on this node.
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    dir: PathBuf,
+}
+
+/// What a tree is made from, if the one that is there cannot be used.
+#[derive(Debug, Clone)]
+pub(crate) struct Recipe {
+    pub(crate) epoch: Epoch,
+    pub(crate) boot: String,
+    /// The newest checkpoint, or the agent's own files.
+    pub(crate) tree: TreeId,
+    pub(crate) fresh: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) uid: Option<u32>,
+    /// What was found instead and could not be trusted.
+    pub(crate) salvage: Option<Taken>,
+}
+
+impl Live {
+    pub(crate) fn new(root: &Path, workspace: WorkspaceId) -> Live {
+        Live { dir: root.join(workspace.to_string()) }
+    }
+
+    pub(crate) fn run(&self) -> PathBuf {
+        self.dir.join("run")
+    }
+
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.dir.join("tree/workspace")
+    }
+
+    pub(crate) fn home(&self) -> PathBuf {
+        self.dir.join("tree/home")
+    }
+
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        serde_json::from_slice(&fs::read(self.dir.join("stamp")).ok()?).ok()
+    }
+
+    /// Whether the tree that is here is the newest there is: nobody else held the workspace since, and the
+    /// machine did not go down. One epoch ahead is ours too: the stamp is written before the claim.
+    pub(crate) fn is_current(&self, hold: &Hold, node: &str, boot: &str) -> bool {
+        let epochs = [hold.epoch.0, hold.epoch.0 + 1];
+        hold.node == node && self.stamp().is_some_and(|stamp| stamp.boot == boot && epochs.contains(&stamp.epoch.0))
+    }
+
+    pub(crate) fn adopt(&self, epoch: Epoch, uids: &Uids) -> Result<Option<u32>> {
+        let stamp = self.stamp().ok_or(Error::NoWorkspace)?;
+        uids.keep(stamp.uid);
+        let uid = stamp.uid;
+        self.write_stamp(&Stamp { epoch, ..stamp })?;
+        Ok(uid)
+    }
+
+    fn write_stamp(&self, stamp: &Stamp) -> Result<()> {
+        let fresh = self.dir.join("stamp.new");
+        let text = serde_json::to_vec(stamp).expect("plain words and numbers");
+        let write = || -> std::io::Result<()> {
+            let mut file = fs::File::create(&fresh)?;
+            file.write_all(&text)?;
+            fs::rename(&fresh, self.dir.join("stamp"))
+        };
+        write().map_err(Error::io("cannot stamp the live tree"))
+    }
+
+    /// Makes the tree anew. What is there is salvaged first; nothing is visible before it is whole.
+    pub(crate) fn make(&self, recipe: &Recipe, repo: &Repo, uids: &Uids) -> Result<Made> {
+        make_dir(&self.dir)?;
+        let salvage = self.salvage(repo)?;
+        let old = self.stamp().and_then(|stamp| stamp.uid);
+        remove_if_there(&self.dir.join("stamp"))?;
+        for leftover in ["tree", "tree.new"] {
+            Folder::erase(&self.dir.join(leftover))?;
+        }
+        uids.give_back(old);
+        let uid = uids.take()?;
+        let made = self.fill(recipe, repo, uid);
+        if made.is_err() {
+            uids.give_back(uid);
+        }
+        made?;
+        Ok(Made { uid, salvage })
+    }
+
+    fn fill(&self, recipe: &Recipe, repo: &Repo, uid: Option<u32>) -> Result<()> {
+        let fresh = self.dir.join("tree.new");
+        make_dir(&fresh)?;
+        let owner = uid.map(|uid| Owner { uid, gid: uid });
+        for root in ["workspace", "home"] {
+            make_dir(&fresh.join(root))?;
+        }
+        let (workspace, home) = (Folder::open(&fresh.join("workspace"))?, Folder::open(&fresh.join("home"))?);
+        let targets =
+            [Target { root: "workspace", folder: &workspace, owner }, Target { root: "home", folder: &home, owner }];
+        repo.restore(&recipe.tree, &targets)?;
+        if recipe.fresh {
+            furnish(&home, owner)?;
+        }
+        for root in ["workspace", "home"] {
+            give(&fresh.join(root), owner)?;
+        }
+        fs::rename(&fresh, self.dir.join("tree")).map_err(Error::io("cannot put the tree in place"))?;
+        self.write_stamp(&Stamp { epoch: recipe.epoch, boot: recipe.boot.clone(), uid })
+    }
+
+    fn salvage(&self, repo: &Repo) -> Result<Option<Taken>> {
+        if !self.workspace().exists() || !self.home().exists() {
+            return Ok(None);
+        }
+        Ok(Some(self.take(repo)?))
+    }
+
+    /// Captures the whole tree.
+    pub(crate) fn take(&self, repo: &Repo) -> Result<Taken> {
+        let (workspace, home) = (Folder::open(&self.workspace())?, Folder::open(&self.home())?);
+        let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
+        Ok(repo.take(&roots, &is_excluded)?)
+    }
+
+    /// Gone for good: for ended sessions, whose last checkpoint holds everything.
+    pub(crate) fn erase(&self, uids: &Uids) -> Result<()> {
+        let uid = self.stamp().and_then(|stamp| stamp.uid);
+        remove_if_there(&self.dir.join("stamp"))?;
+        Folder::erase(&self.dir)?;
+        uids.give_back(uid);
+        Ok(())
+    }
+}
+
+/// Agents' credentials are the owner's business, not the checkpoint's; shell snapshots are stale by design.
+fn is_excluded(root: &[u8], path: &[u8]) -> bool {
+    root == b"home"
+        && (path == b".claude/.credentials.json"
+            || path.starts_with(b".claude/shell-snapshots/")
+            || (path.starts_with(b".claude/sessions/") && path.ends_with(b".key")))
+}
+
+/// Without an identity the agent's first `git commit` fails.
+fn furnish(home: &Folder, owner: Option<Owner>) -> Result<()> {
+    let path = ash_snapshot::RelPath::parse(".gitconfig").expect("a plain name");
+    let text = "[user]\n\tname = agent\n\temail = agent@localhost\n";
+    home.write_file(&path, &mut text.as_bytes(), owner, 0o644)?;
+    Ok(())
+}
+
+fn give(path: &Path, owner: Option<Owner>) -> Result<()> {
+    if let Some(owner) = owner {
+        std::os::unix::fs::lchown(path, Some(owner.uid), Some(owner.gid)).map_err(Error::io("cannot hand over the tree"))?;
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(Error::io("cannot close the tree"))
+}
+
+pub(crate) fn make_dir(path: &Path) -> Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(Error::io(format!("cannot make {}", path.display())))
+}
+
+fn remove_if_there(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io(format!("cannot remove {}", path.display()))(error))
+        }
+        _ => Ok(()),
+    }
+}

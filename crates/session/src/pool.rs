@@ -1,0 +1,528 @@
+//! All sessions of this server: who looks after which, and what they share.
+
+use crate::{
+    Error, Follower, LogLine, Result,
+    actor::{Actor, Answer, ForkPoint, Purpose, Reply, Request, Seat},
+    files::Place,
+    follow::Bells,
+    live::{Live, Uids},
+    logs::Logs,
+    state::{State, Wake, Wish},
+};
+use ash_model::{
+    AgentName, Ask, Cursor, Fact, Note, Options, Receipt, Saved, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId,
+    WorkspaceId,
+};
+use ash_sandbox::{Backend, Inside, Limits, Spec};
+use ash_snapshot::Repo;
+use ash_store::{Card, Checkpoint, Env, Session, Store};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use uuid::Uuid;
+
+pub use crate::actor::Executed;
+
+/// Told what happened, so that it can be counted. The numbers' names are not our business.
+pub trait Watch: Send + Sync {
+    fn resumed(&self, receipt: &Receipt, took: Duration);
+    fn saved(&self, saved: &Saved, took: Duration);
+    fn save_failed(&self);
+    fn turn_over(&self);
+}
+
+pub struct Settings {
+    /// This node's name: the data directory's own, so it moves with it.
+    pub node: String,
+    pub boot: String,
+    pub live_dir: PathBuf,
+    pub repo_dir: PathBuf,
+    pub limits: Limits,
+    pub max_sandboxes: usize,
+    pub orphan_ttl: Duration,
+    /// How long an agent may take to give up a turn before it is ended.
+    pub interrupt_grace: Duration,
+}
+
+/// What every session works with.
+pub struct Rooms {
+    pub store: Arc<dyn Store>,
+    pub backend: Arc<dyn Backend>,
+    pub uids: Uids,
+    pub watch: Arc<dyn Watch>,
+    pub settings: Settings,
+    pub(crate) bells: Bells,
+    pub(crate) wakes: Semaphore,
+    places: Arc<Semaphore>,
+    repos: Mutex<HashMap<TenantId, Arc<Repo>>>,
+    now: fn() -> Timestamp,
+}
+
+/// How many sandboxes are made at the same time: more only makes all of them late.
+const WAKES: usize = 8;
+
+impl Rooms {
+    pub fn new(
+        store: Arc<dyn Store>,
+        backend: Arc<dyn Backend>,
+        watch: Arc<dyn Watch>,
+        (uids, settings, now): (Uids, Settings, fn() -> Timestamp),
+    ) -> Rooms {
+        let places = Arc::new(Semaphore::new(settings.max_sandboxes));
+        Rooms {
+            store,
+            backend,
+            uids,
+            watch,
+            settings,
+            bells: Bells::default(),
+            wakes: Semaphore::new(WAKES),
+            places,
+            repos: Mutex::default(),
+            now,
+        }
+    }
+
+    pub fn clock(&self) -> Timestamp {
+        (self.now)()
+    }
+
+    /// A tenant's repository: its sessions and agents share packs, other tenants never see them.
+    pub fn repo(&self, tenant: &TenantId) -> Result<Arc<Repo>> {
+        let mut repos = self.repos.lock().expect("nobody panics while holding it");
+        if let Some(repo) = repos.get(tenant) {
+            return Ok(repo.clone());
+        }
+        let repo = Arc::new(Repo::open(&self.settings.repo_dir.join(tenant.as_str()))?);
+        repos.insert(tenant.clone(), repo.clone());
+        Ok(repo)
+    }
+
+    pub(crate) fn admit(&self) -> Result<OwnedSemaphorePermit> {
+        self.places.clone().try_acquire_owned().map_err(|_| Error::Capacity(self.settings.max_sandboxes))
+    }
+
+    pub(crate) fn inside(&self, live: &Live) -> Inside {
+        self.backend.inside(&Spec {
+            incarnation: ash_model::Incarnation(Uuid::nil()),
+            epoch: ash_model::Epoch(0),
+            run_dir: live.run(),
+            workspace: live.workspace(),
+            home: live.home(),
+            uid: None,
+            limits: self.settings.limits.clone(),
+            readonly: Vec::new(),
+            orphan_ttl: self.settings.orphan_ttl,
+        })
+    }
+
+    pub(crate) fn base_env(&self, session: &Session, inside: &Inside) -> BTreeMap<String, String> {
+        crate::actor::base_env(session.id.as_str(), inside)
+    }
+}
+
+/// What a session's sandbox is at, for counting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mood {
+    Cold,
+    Warming,
+    Waiting,
+    Running,
+}
+
+#[derive(Default)]
+pub(crate) struct MoodCell(AtomicU8);
+
+impl MoodCell {
+    pub(crate) fn set(&self, mood: Mood) {
+        self.0.store(mood as u8, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Mood {
+        [Mood::Cold, Mood::Warming, Mood::Waiting, Mood::Running][usize::from(self.0.load(Ordering::Relaxed)) & 3]
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub cold: usize,
+    pub warming: usize,
+    pub waiting: usize,
+    pub running: usize,
+}
+
+#[derive(Clone)]
+struct Keeper {
+    inbox: mpsc::Sender<Request>,
+    logs: Arc<Logs>,
+    mood: Arc<MoodCell>,
+}
+
+#[derive(Clone)]
+pub struct Sessions {
+    rooms: Arc<Rooms>,
+    keepers: Arc<tokio::sync::Mutex<HashMap<SessionNo, Keeper>>>,
+    stopping: Arc<AtomicBool>,
+}
+
+#[derive(Debug, Clone)]
+pub struct NewSession {
+    pub tenant: TenantId,
+    pub id: SessionId,
+    pub agent: AgentName,
+    pub options: Options,
+    pub env: Env,
+}
+
+#[derive(Debug, Clone)]
+pub struct Prompt {
+    pub turn: TurnId,
+    pub content: serde_json::Value,
+    pub ask: Ask,
+    pub wake: Wake,
+}
+
+#[derive(Debug, Clone)]
+pub struct Fork {
+    pub id: SessionId,
+}
+
+impl Sessions {
+    pub fn new(rooms: Rooms) -> Sessions {
+        Sessions { rooms: Arc::new(rooms), keepers: Arc::default(), stopping: Arc::default() }
+    }
+
+    pub fn rooms(&self) -> &Arc<Rooms> {
+        &self.rooms
+    }
+
+    /// Recovery is the normal way to start: every session not at rest is woken now, not when somebody visits.
+    pub async fn start(&self) -> Result<usize> {
+        let mut restless = self.look_around().await?;
+        restless.extend(self.rooms.store.restless().await?);
+        restless.sort_unstable();
+        restless.dedup();
+        let count = restless.len();
+        for no in restless {
+            let sessions = self.clone();
+            tokio::spawn(async move {
+                if let Err(error) = sessions.keeper(no).await {
+                    tracing::error!(session = no.0, %error, "a session could not be taken over");
+                }
+            });
+        }
+        Ok(count)
+    }
+
+    /// Trees on disk keep their uids; those of ended sessions go. Answers whose sandboxes may still be alive.
+    async fn look_around(&self) -> Result<Vec<SessionNo>> {
+        let mut found = Vec::new();
+        let root = self.rooms.settings.live_dir.clone();
+        let names = tokio::task::spawn_blocking(move || list_names(&root)).await.map_err(|_| Error::Gone)?;
+        for workspace in names.iter().filter_map(|name| WorkspaceId::parse(name)) {
+            let live = Live::new(&self.rooms.settings.live_dir, workspace);
+            let sessions = self.rooms.store.sessions_of(workspace).await?;
+            // A tree that the database does not know may be somebody's only copy: it stays.
+            if !sessions.is_empty() && sessions.iter().all(|(_, status)| *status == Status::Ended) {
+                let rooms = self.rooms.clone();
+                let erased = tokio::task::spawn_blocking(move || live.erase(&rooms.uids)).await;
+                if let Ok(Err(error)) = erased {
+                    tracing::warn!(%workspace, %error, "the tree of an ended session could not be removed");
+                }
+                continue;
+            }
+            self.rooms.uids.keep(live.stamp().and_then(|stamp| stamp.uid));
+            if live.run().join("sock").exists() {
+                found.extend(sessions.into_iter().map(|(no, _)| no));
+            }
+        }
+        Ok(found)
+    }
+
+    pub async fn create(&self, new: NewSession) -> Result<Session> {
+        self.open_for_work()?;
+        let rooms = &self.rooms;
+        let agent = rooms.store.agent(&new.tenant, &new.agent).await?.ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
+        if ash_driver::driver(agent.runtime).is_none() {
+            return Err(Error::NoRuntime(agent.runtime.as_str()));
+        }
+        drop(rooms.admit()?);
+        let created = Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };
+        let session = self
+            .insert(&new.tenant, &new.id, |workspace| ash_store::NewSession {
+                tenant: new.tenant.clone(),
+                id: new.id.clone(),
+                workspace,
+                node: rooms.settings.node.clone(),
+                agent: agent.name.clone(),
+                version: agent.version,
+                runtime: agent.runtime,
+                native_id: native_id(&new.tenant, &new.id),
+                options: new.options.clone(),
+                env: new.env.clone(),
+                parent: None,
+                base: None,
+                first_checkpoint: None,
+                card: State::new(0).card(),
+                notes: vec![Note { turn: None, at: rooms.clock(), fact: created.clone() }],
+                at: rooms.clock(),
+            })
+            .await?;
+        let mut state = State::new(0);
+        state.apply(1, &created);
+        let no = session.no;
+        let keeper = self.seat(no, |rooms, seat| async move { Ok(Actor::newborn(rooms, session, state, seat)) }).await?;
+        self.ask(&keeper, |reply| Request::Wish { wish: Wish::Resume, reply }).await?;
+        self.get(no).await
+    }
+
+    async fn insert(
+        &self,
+        tenant: &TenantId,
+        id: &SessionId,
+        make: impl FnOnce(WorkspaceId) -> ash_store::NewSession,
+    ) -> Result<Session> {
+        // Asked first only for a friendlier way out: the database has the last word.
+        if self.rooms.store.find(tenant, id).await?.is_some() {
+            return Err(ash_store::Error::Taken(format!("Session id \"{id}\"")).into());
+        }
+        Ok(self.rooms.store.create(make(WorkspaceId::fresh())).await?)
+    }
+
+    pub async fn fork(&self, parent: &Session, fork: Fork) -> Result<Session> {
+        self.open_for_work()?;
+        let rooms = &self.rooms;
+        if rooms.store.agent(&parent.tenant, &parent.agent).await?.is_none() {
+            return Err(Error::NoAgent(parent.agent.to_string()));
+        }
+        let keeper = self.keeper(parent.no).await?;
+        let point: ForkPoint = self.ask(&keeper, |reply| Request::ForkPoint { reply }).await?;
+        let env = rooms.store.env(parent.no).await?;
+        self.insert(&parent.tenant, &fork.id, |workspace| forked(rooms, parent, &fork, point, workspace, env)).await
+    }
+
+    pub async fn find(&self, tenant: &TenantId, id: &SessionId) -> Result<Session> {
+        self.rooms.store.find(tenant, id).await?.ok_or(Error::NotFound)
+    }
+
+    pub async fn get(&self, no: SessionNo) -> Result<Session> {
+        self.rooms.store.session(no).await?.ok_or(Error::NotFound)
+    }
+
+    pub async fn prompt(&self, no: SessionNo, prompt: Prompt) -> Result<TurnId> {
+        self.open_for_work()?;
+        let Prompt { turn, content, ask, wake } = prompt;
+        self.wish(no, Wish::Prompt { turn, content, ask, wake }).await?;
+        Ok(turn)
+    }
+
+    /// The turn that was asked to stop, if one ran.
+    pub async fn interrupt(&self, no: SessionNo) -> Result<Option<TurnId>> {
+        Ok(self.wish(no, Wish::Interrupt).await?.turn)
+    }
+
+    pub async fn pause(&self, no: SessionNo) -> Result<Session> {
+        self.wish(no, Wish::Pause).await?;
+        self.get(no).await
+    }
+
+    pub async fn stop(&self, no: SessionNo) -> Result<Session> {
+        self.wish(no, Wish::Stop).await?;
+        self.get(no).await
+    }
+
+    pub async fn end(&self, no: SessionNo) -> Result<Session> {
+        self.wish(no, Wish::End).await?;
+        self.get(no).await
+    }
+
+    /// The receipt is missing if the session was active all along.
+    pub async fn resume(&self, session: &Session) -> Result<(Session, Option<Receipt>)> {
+        self.open_for_work()?;
+        let known = self.rooms.store.agent(&session.tenant, &session.agent).await?.is_some();
+        if !known && session.card.status != Status::Ended {
+            return Err(Error::NoAgent(session.agent.to_string()));
+        }
+        let answer = self.wish(session.no, Wish::Resume).await?;
+        Ok((self.get(session.no).await?, answer.receipt))
+    }
+
+    pub async fn exec(&self, no: SessionNo, command: String, timeout: Duration) -> Result<Executed> {
+        self.open_for_work()?;
+        let keeper = self.keeper(no).await?;
+        self.ask(&keeper, |reply| Request::Exec { command, timeout, reply }).await
+    }
+
+    pub async fn files(&self, session: &Session) -> Result<Place> {
+        self.place(session, Purpose::Read).await
+    }
+
+    /// For writing. Call `touched` afterwards.
+    pub async fn files_to_write(&self, session: &Session) -> Result<Place> {
+        self.place(session, Purpose::Write).await
+    }
+
+    async fn place(&self, session: &Session, purpose: Purpose) -> Result<Place> {
+        let keeper = self.keeper(session.no).await?;
+        let source = self.ask(&keeper, |reply| Request::Files { purpose, reply }).await?;
+        Ok(Place { source, repo: self.rooms.repo(&session.tenant)? })
+    }
+
+    pub async fn touched(&self, no: SessionNo) -> Result<()> {
+        let keeper = self.keeper(no).await?;
+        keeper.inbox.send(Request::Touched).await.map_err(|_| Error::Gone)
+    }
+
+    pub async fn logs(&self, no: SessionNo, after: i64) -> Vec<LogLine> {
+        self.keepers.lock().await.get(&no).map(|keeper| keeper.logs.after(after)).unwrap_or_default()
+    }
+
+    pub fn follow(&self, no: SessionNo, after: Cursor) -> Follower {
+        Follower::new(self.rooms.store.clone(), &self.rooms.bells, no, after)
+    }
+
+    pub async fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for keeper in self.keepers.lock().await.values() {
+            match keeper.mood.get() {
+                Mood::Cold => counts.cold += 1,
+                Mood::Warming => counts.warming += 1,
+                Mood::Waiting => counts.waiting += 1,
+                Mood::Running => counts.running += 1,
+            }
+        }
+        counts
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// No new work from here on. Running turns get `grace`; then every sandbox is captured and ended.
+    pub async fn shut_down(&self, grace: Duration) {
+        self.stopping.store(true, Ordering::Relaxed);
+        let keepers: Vec<Keeper> = self.keepers.lock().await.values().cloned().collect();
+        let goodbyes = keepers.iter().map(|keeper| self.ask(keeper, |reply| Request::Shutdown { grace, reply }));
+        for goodbye in futures::future::join_all(goodbyes).await {
+            if let Err(error) = goodbye {
+                tracing::warn!(%error, "a session could not be closed; it is taken over at the next start");
+            }
+        }
+    }
+
+    fn open_for_work(&self) -> Result<()> {
+        if self.is_stopping() { Err(Error::Stopping) } else { Ok(()) }
+    }
+
+    async fn wish(&self, no: SessionNo, wish: Wish) -> Result<Answer> {
+        let keeper = self.keeper(no).await?;
+        self.ask(&keeper, |reply| Request::Wish { wish, reply }).await
+    }
+
+    async fn ask<T>(&self, keeper: &Keeper, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        keeper.inbox.send(request(reply)).await.map_err(|_| Error::Gone)?;
+        answer.await.map_err(|_| Error::Gone)?
+    }
+
+    /// Whoever looks after the session, called in if nobody does.
+    async fn keeper(&self, no: SessionNo) -> Result<Keeper> {
+        if let Some(keeper) = self.keepers.lock().await.get(&no) {
+            return Ok(keeper.clone());
+        }
+        let session = self.get(no).await?;
+        self.seat(no, |rooms, seat| Actor::load(rooms, session, seat)).await
+    }
+
+    /// The lock is held only to put the keeper in place; loading happens behind its inbox, so that one slow
+    /// session delays nobody else, and two callers never load the same one twice.
+    async fn seat<F, L>(&self, no: SessionNo, load: F) -> Result<Keeper>
+    where
+        F: FnOnce(Arc<Rooms>, Seat) -> L,
+        L: Future<Output = Result<Actor>> + Send + 'static,
+    {
+        let mut keepers = self.keepers.lock().await;
+        if let Some(keeper) = keepers.get(&no) {
+            return Ok(keeper.clone());
+        }
+        let (sender, inbox) = mpsc::channel(64);
+        let keeper = Keeper { inbox: sender, logs: Arc::default(), mood: Arc::default() };
+        let seat = Seat { logs: keeper.logs.clone(), mood: keeper.mood.clone(), inbox };
+        let loading = load(self.rooms.clone(), seat);
+        let sessions = self.clone();
+        tokio::spawn(async move {
+            let kept = match loading.await {
+                Ok(actor) => Box::pin(actor.run()).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = kept {
+                tracing::error!(session = no.0, %error, "a session's keeper gave up; the next request finds another");
+            }
+            sessions.keepers.lock().await.remove(&no);
+        });
+        keepers.insert(no, keeper.clone());
+        Ok(keeper)
+    }
+}
+
+fn forked(
+    rooms: &Rooms,
+    parent: &Session,
+    fork: &Fork,
+    point: ForkPoint,
+    workspace: WorkspaceId,
+    env: Env,
+) -> ash_store::NewSession {
+    let at = rooms.clock();
+    let base = point.checkpoint.as_ref().map(|checkpoint| (parent.no, checkpoint.seq));
+    let first = point.checkpoint.map(|checkpoint| Checkpoint { workspace, number: 1, turn: None, at, ..checkpoint });
+    let fact = Fact::Forked {
+        parent: parent.id.clone(),
+        checkpoint: first.as_ref().map(|_| 1),
+        memory: point.memory,
+        told: point.told,
+    };
+    let card = Card {
+        status: Status::Paused,
+        problem: None,
+        open_turns: 0,
+        checkpoint: first.as_ref().map(|_| 1),
+        ..point.card
+    };
+    ash_store::NewSession {
+        tenant: parent.tenant.clone(),
+        id: fork.id.clone(),
+        workspace,
+        node: rooms.settings.node.clone(),
+        agent: parent.agent.clone(),
+        version: parent.version,
+        runtime: parent.runtime,
+        native_id: native_id(&parent.tenant, &fork.id),
+        options: parent.options.clone(),
+        env,
+        parent: Some(parent.id.clone()),
+        base,
+        first_checkpoint: first,
+        card,
+        notes: vec![Note { turn: None, at, fact }],
+        at,
+    }
+}
+
+/// The agent's own id for the conversation: ours if it is a UUID, else derived from it, so that it never changes.
+fn native_id(tenant: &TenantId, id: &SessionId) -> Uuid {
+    let ours = Uuid::try_parse(id.as_str()).ok().filter(|uuid| uuid.to_string() == id.as_str());
+    ours.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{tenant}/{id}").as_bytes()))
+}
+
+fn list_names(dir: &std::path::Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}

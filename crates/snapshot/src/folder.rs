@@ -1,0 +1,152 @@
+//! The one module through which the host touches anything a sandbox can write.
+//!
+//! Whoever lives in the sandbox is hostile and works while we work: it swaps files for links, directories for
+//! other directories, regular files for FIFOs. So nothing here checks a path and then uses it. Everything is
+//! opened beneath a handle in one step, and what was opened is then asked what it is.
+
+mod attributes;
+mod descent;
+mod erase;
+mod force;
+mod open;
+mod tour;
+mod write;
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, OFlags};
+
+pub(crate) use attributes::{Attributes, Time};
+pub(crate) use descent::{Descent, Purpose};
+pub(crate) use force::{Forced, open_to_read};
+pub(crate) use tour::{Met, Tour};
+pub(crate) use write::{create_file, give_to, make_directory};
+
+use crate::{Error, RelPath};
+
+/// A directory, held by handle: it stays the same directory whatever is renamed.
+#[derive(Debug)]
+pub struct Folder {
+    handle: OwnedFd,
+}
+
+/// Whether a symbolic link on the way is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    Refuse,
+    /// Relative links that stay inside the folder. Where the kernel lacks openat2 they are refused too.
+    Inside,
+}
+
+/// Who shall own what is written. Numbers of this machine; they are never part of a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    File,
+    Dir,
+    Link,
+    Socket,
+    Fifo,
+    Device,
+}
+
+/// One name in a directory. The kind is what it was when it was listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    pub name: Vec<u8>,
+    pub kind: Kind,
+}
+
+/// A regular file, by its path relative to the folder or root it was found in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileInfo {
+    pub path: Vec<u8>,
+    pub size: u64,
+    pub mtime_ms: i64,
+}
+
+/// What an opened file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    pub size: u64,
+    pub mtime_ms: i64,
+    /// Permission bits only.
+    pub mode: u32,
+}
+
+impl Folder {
+    /// Opens a directory of ours. The path is trusted; its last component must not be a link.
+    pub fn open(path: &Path) -> Result<Folder, Error> {
+        // A trailing slash would make the kernel follow a link in spite of O_NOFOLLOW.
+        let plain: PathBuf = path.components().collect();
+        let handle = force::open_root(&plain)
+            .map_err(|e| Error::system("open the folder", path.as_os_str().as_bytes(), e))?;
+        Ok(Folder { handle })
+    }
+
+    pub fn sub(&self, path: &RelPath) -> Result<Folder, Error> {
+        let handle = open::beneath(self.fd(), path.as_bytes(), open::DIRECTORY, Links::Refuse)
+            .map_err(|e| Error::system("open the folder", path.as_bytes(), e))?;
+        Ok(Folder { handle })
+    }
+
+    /// The names in this directory itself, sorted by bytes.
+    pub fn list(&self) -> Result<Vec<Listed>, Error> {
+        tour::list(self.fd()).map_err(|e| Error::system("list", b".", e))
+    }
+
+    /// The regular files beneath, sorted by path. `skip(name, is_dir)` leaves a file or a whole directory out;
+    /// the walk stops after `limit` files. What cannot be read is left out.
+    pub fn walk(&self, skip: &dyn Fn(&[u8], bool) -> bool, limit: usize) -> Result<Vec<FileInfo>, Error> {
+        let mut tour = Tour::start(self)?;
+        let mut files = Vec::new();
+        while files.len() < limit
+            && let Some(met) = tour.meet()?
+        {
+            let Met::Entry(name) = met else { continue };
+            let Ok(is) = tour.attributes(&name) else { continue };
+            if skip(&name, is.kind == Kind::Dir) {
+                continue;
+            }
+            match is.kind {
+                // It may be gone or be something else by now: then there is nothing to list beneath it.
+                Kind::Dir => drop(tour.enter(&name)),
+                Kind::File => files.push(is.as_file(tour.path_of(&name))),
+                Kind::Link | Kind::Socket | Kind::Fifo | Kind::Device => {}
+            }
+        }
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(files)
+    }
+
+    /// Opens a regular file for reading; anything else is `NotAFile`.
+    pub fn open_file(&self, path: &RelPath, links: Links) -> Result<(File, Stat), Error> {
+        let failed = |e| Error::system("open", path.as_bytes(), e);
+        let handle = open::beneath(self.fd(), path.as_bytes(), open::FILE, links).map_err(failed)?;
+        let is = Attributes::of(&handle).map_err(failed)?;
+        if is.kind != Kind::File {
+            return Err(Error::NotAFile { path: path.to_string() });
+        }
+        Ok((File::from(handle), is.as_stat()))
+    }
+
+    /// Removes a file, a link or a special file; a directory is `NotAFile`.
+    pub fn remove_file(&self, path: &RelPath) -> Result<(), Error> {
+        let (folder, name) = path.split();
+        let failed = |e| Error::system("remove", path.as_bytes(), e);
+        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse);
+        rustix::fs::unlinkat(folder.map_err(failed)?, name, AtFlags::empty()).map_err(failed)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}

@@ -1,0 +1,102 @@
+//! What an entry is, as the kernel says it, reduced to what a snapshot keeps and a comparison needs.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{AtFlags, FileType, Timespec, Timestamps, UTIME_OMIT};
+
+use super::{FileInfo, Kind, Stat};
+
+/// setuid and setgid are never kept: a file that changes hands must not lend anybody's rights.
+const KEPT_ON_FILES: u32 = 0o777;
+const KEPT_ON_DIRS: u32 = 0o1777;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Time {
+    pub(crate) seconds: i64,
+    pub(crate) nanos: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    pub(crate) kind: Kind,
+    /// All twelve bits, as they are on disk.
+    pub(crate) raw_mode: u32,
+    pub(crate) size: u64,
+    pub(crate) modified: Time,
+    pub(crate) changed: Time,
+    pub(crate) names: u64,
+    /// Device and inode: the same pair is the same object.
+    pub(crate) id: (u64, u64),
+    pub(crate) uid: u32,
+}
+
+impl Attributes {
+    pub(crate) fn of(handle: impl AsFd) -> rustix::io::Result<Attributes> {
+        rustix::fs::fstat(handle).map(Attributes::from)
+    }
+
+    /// Of a name, not of what a link points to.
+    pub(crate) fn at(folder: impl AsFd, name: &[u8]) -> rustix::io::Result<Attributes> {
+        rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Attributes::from)
+    }
+
+    /// The permission bits that a snapshot keeps.
+    pub(crate) fn mode(&self) -> u32 {
+        match self.kind {
+            Kind::Dir => self.raw_mode & KEPT_ON_DIRS,
+            Kind::File | Kind::Link | Kind::Socket | Kind::Fifo | Kind::Device => {
+                self.raw_mode & KEPT_ON_FILES
+            }
+        }
+    }
+
+    pub(crate) fn as_file(&self, path: Vec<u8>) -> FileInfo {
+        FileInfo { path, size: self.size, mtime_ms: self.modified.as_millis() }
+    }
+
+    pub(crate) fn as_stat(&self) -> Stat {
+        Stat { size: self.size, mtime_ms: self.modified.as_millis(), mode: self.mode() }
+    }
+}
+
+// The widths of these fields differ between architectures.
+#[allow(clippy::unnecessary_cast)]
+impl From<rustix::fs::Stat> for Attributes {
+    fn from(stat: rustix::fs::Stat) -> Attributes {
+        Attributes {
+            kind: kind(FileType::from_raw_mode(stat.st_mode)),
+            raw_mode: stat.st_mode as u32 & 0o7777,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            modified: Time { seconds: stat.st_mtime as i64, nanos: stat.st_mtime_nsec as u32 },
+            changed: Time { seconds: stat.st_ctime as i64, nanos: stat.st_ctime_nsec as u32 },
+            names: stat.st_nlink as u64,
+            id: (stat.st_dev as u64, stat.st_ino as u64),
+            uid: stat.st_uid,
+        }
+    }
+}
+
+fn kind(of: FileType) -> Kind {
+    match of {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Dir,
+        FileType::Symlink => Kind::Link,
+        FileType::Socket => Kind::Socket,
+        FileType::Fifo => Kind::Fifo,
+        FileType::CharacterDevice | FileType::BlockDevice | FileType::Unknown => Kind::Device,
+    }
+}
+
+impl Time {
+    pub(crate) fn as_millis(self) -> i64 {
+        self.seconds.saturating_mul(1000).saturating_add(i64::from(self.nanos / 1_000_000))
+    }
+
+    /// For setting the modification time alone.
+    pub(crate) fn as_timestamps(self) -> Timestamps {
+        Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: Timespec { tv_sec: self.seconds, tv_nsec: self.nanos.into() },
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Going down a tree and up again by handles: no path is ever long, nothing recurses, and only so many
+//! handles are open however deep it goes.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, Result};
+
+use super::{Attributes, Folder, Forced, force, open};
+
+/// Further up, handles are closed and opened again by `..` on the way back.
+const OPEN_LEVELS: usize = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Permissions lent on the way down are given back on the way up.
+    Read,
+    Erase,
+}
+
+#[derive(Debug)]
+pub(crate) struct Descent {
+    levels: Vec<Level>,
+    purpose: Purpose,
+}
+
+#[derive(Debug)]
+struct Level {
+    dir: Option<Forced>,
+    id: (u64, u64),
+    /// What a closed level still has to give back.
+    lent: Option<u32>,
+}
+
+impl Level {
+    fn of(dir: Forced) -> Level {
+        Level { id: dir.is.id, dir: Some(dir), lent: None }
+    }
+
+    fn close(&mut self) {
+        self.lent = self.dir.take().and_then(Forced::close);
+    }
+}
+
+impl Descent {
+    pub(crate) fn from(folder: &Folder, purpose: Purpose) -> Result<Descent> {
+        let handle = rustix::fs::openat(folder.fd(), c".", open::DIRECTORY, Mode::empty())?;
+        Ok(Descent { levels: vec![Level::of(Forced::again(handle, None)?)], purpose })
+    }
+
+    /// The directory one is in.
+    pub(crate) fn here(&self) -> BorrowedFd<'_> {
+        let dir = self.levels.last().and_then(|level| level.dir.as_ref());
+        dir.expect("the last level is always open: down() opens it and up() opens it again").handle.as_fd()
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.levels.len() - 1
+    }
+
+    pub(crate) fn down(&mut self, name: &[u8]) -> Result<Attributes> {
+        let dir = match self.purpose {
+            Purpose::Read => force::directory(self.here(), name, 0o500)?,
+            Purpose::Erase => force::directory(self.here(), name, 0o700)?.keep(),
+        };
+        let is = dir.is;
+        self.levels.push(Level::of(dir));
+        // The root stays open: `..` must never be asked of it.
+        if let Some(far) = self.depth().checked_sub(OPEN_LEVELS).filter(|&far| far > 0) {
+            self.levels[far].close();
+        }
+        Ok(is)
+    }
+
+    /// Goes back to the directory one came from, and to no other: a tree that was moved meanwhile is ESTALE.
+    pub(crate) fn up(&mut self) -> Result<()> {
+        self.leave(|_| Ok(()))
+    }
+
+    /// Goes up; `last` is done to the directory when the way up is open already, so it may take away our own
+    /// permission to be there.
+    pub(crate) fn leave(&mut self, last: impl FnOnce(BorrowedFd<'_>) -> Result<()>) -> Result<()> {
+        let [.., parent, left] = &mut self.levels[..] else { return Err(Errno::STALE) };
+        if let (None, Some(left)) = (&parent.dir, &left.dir) {
+            let flags = open::DIRECTORY | OFlags::NOFOLLOW;
+            let above = rustix::fs::openat(&left.handle, c"..", flags, Mode::empty())?;
+            if Attributes::of(&above)?.id != parent.id {
+                return Err(Errno::STALE);
+            }
+            parent.dir = Some(Forced::again(above, parent.lent)?);
+        }
+        let done = last(self.here());
+        self.levels.pop();
+        done
+    }
+}
+
+impl Drop for Descent {
+    /// An abandoned descent still gives back what it was lent.
+    fn drop(&mut self) {
+        while self.depth() > 0 && self.up().is_ok() {}
+    }
+}

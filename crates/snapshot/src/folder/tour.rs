@@ -1,0 +1,107 @@
+//! Seeing every entry of a tree in a fixed order. The caller decides which directories to enter.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::Dir;
+
+use super::{Attributes, Descent, Folder, Kind, Listed, Purpose};
+use crate::Error;
+
+pub(crate) struct Tour {
+    descent: Descent,
+    levels: Vec<Level>,
+    /// Of the directory one is in, with a slash at its end; empty in the root.
+    path: Vec<u8>,
+}
+
+struct Level {
+    names: std::vec::IntoIter<Vec<u8>>,
+    /// How long the path was one level higher.
+    path_before: usize,
+}
+
+pub(crate) enum Met {
+    Entry(Vec<u8>),
+    /// The directory entered last is finished; the root is left last of all.
+    Left,
+}
+
+impl Tour {
+    pub(crate) fn start(folder: &Folder) -> Result<Tour, Error> {
+        let failed = |e| Error::system("list", b".", e);
+        let descent = Descent::from(folder, Purpose::Read).map_err(failed)?;
+        let names = names(descent.here()).map_err(failed)?;
+        Ok(Tour { descent, levels: vec![Level { names, path_before: 0 }], path: Vec::new() })
+    }
+
+    pub(crate) fn meet(&mut self) -> Result<Option<Met>, Error> {
+        let Some(level) = self.levels.last_mut() else { return Ok(None) };
+        if let Some(name) = level.names.next() {
+            return Ok(Some(Met::Entry(name)));
+        }
+        self.leave()?;
+        Ok(Some(Met::Left))
+    }
+
+    fn leave(&mut self) -> Result<(), Error> {
+        if self.descent.depth() > 0 {
+            self.descent.up().map_err(|e| Error::system("return from", &self.path, e))?;
+        }
+        if let Some(level) = self.levels.pop() {
+            self.path.truncate(level.path_before);
+        }
+        Ok(())
+    }
+
+    /// Enters a directory that was just met; what is met next is inside it.
+    pub(crate) fn enter(&mut self, name: &[u8]) -> rustix::io::Result<Attributes> {
+        let is = self.descent.down(name)?;
+        match names(self.descent.here()) {
+            Ok(names) => {
+                self.levels.push(Level { names, path_before: self.path.len() });
+                self.path.extend_from_slice(name);
+                self.path.push(b'/');
+                Ok(is)
+            }
+            Err(e) => {
+                self.descent.up()?;
+                Err(e)
+            }
+        }
+    }
+
+    pub(crate) fn here(&self) -> BorrowedFd<'_> {
+        self.descent.here()
+    }
+
+    pub(crate) fn attributes(&self, name: &[u8]) -> rustix::io::Result<Attributes> {
+        Attributes::at(self.here(), name)
+    }
+
+    pub(crate) fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        [&self.path, name].concat()
+    }
+}
+
+pub(super) fn names(folder: BorrowedFd<'_>) -> rustix::io::Result<std::vec::IntoIter<Vec<u8>>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") {
+            names.push(name.to_vec());
+        }
+    }
+    names.sort_unstable();
+    // A directory that changes while it is read may show a name twice.
+    names.dedup();
+    Ok(names.into_iter())
+}
+
+pub(super) fn list(folder: impl AsFd) -> rustix::io::Result<Vec<Listed>> {
+    let found = names(folder.as_fd())?.filter_map(|name| {
+        let kind: Kind = Attributes::at(folder.as_fd(), &name).ok()?.kind;
+        Some(Listed { name, kind })
+    });
+    Ok(found.collect())
+}

@@ -1,0 +1,110 @@
+//! A path that stays beneath a folder by its form. Whether it does on disk is decided when it is opened.
+
+use std::fmt;
+
+const LONGEST_PATH: usize = 4096;
+pub(crate) const LONGEST_NAME: usize = 255;
+
+/// A relative path without empty, `.` or `..` components. Bytes, since file names are.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RelPath(Vec<u8>);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadPath {
+    #[error("the path is empty")]
+    Empty,
+    #[error("the path {0:?} is absolute; give it relative to the folder")]
+    Absolute(String),
+    #[error("the path {0:?} has an empty, \".\" or \"..\" component")]
+    Component(String),
+    #[error("the path contains a NUL byte")]
+    Nul,
+    #[error("the path is longer than {LONGEST_PATH} bytes, or a name in it longer than {LONGEST_NAME}")]
+    TooLong,
+}
+
+impl RelPath {
+    pub fn parse(text: &str) -> Result<RelPath, BadPath> {
+        RelPath::from_bytes(text.as_bytes())
+    }
+
+    pub fn from_bytes(bytes: &[u8]) -> Result<RelPath, BadPath> {
+        match bytes {
+            [] => return Err(BadPath::Empty),
+            [b'/', ..] => return Err(BadPath::Absolute(crate::error::shown(bytes))),
+            _ if bytes.len() > LONGEST_PATH => return Err(BadPath::TooLong),
+            _ if bytes.contains(&0) => return Err(BadPath::Nul),
+            _ => {}
+        }
+        for name in bytes.split(|&b| b == b'/') {
+            if matches!(name, b"" | b"." | b"..") {
+                return Err(BadPath::Component(crate::error::shown(bytes)));
+            }
+            if name.len() > LONGEST_NAME {
+                return Err(BadPath::TooLong);
+            }
+        }
+        Ok(RelPath(bytes.to_vec()))
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The folder part (`.` for a plain name) and the last name.
+    pub(crate) fn split(&self) -> (&[u8], &[u8]) {
+        match self.0.iter().rposition(|&b| b == b'/') {
+            Some(slash) => (&self.0[..slash], &self.0[slash + 1..]),
+            None => (b".", &self.0),
+        }
+    }
+}
+
+impl fmt::Display for RelPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// May this be one name in a directory? Asked of everything that comes out of a pack.
+pub(crate) fn is_name(bytes: &[u8]) -> bool {
+    !matches!(bytes, b"" | b"." | b"..")
+        && bytes.len() <= LONGEST_NAME
+        && !bytes.iter().any(|b| matches!(b, 0 | b'/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_paths_that_stay_beneath_are_accepted() {
+        for good in ["a", "a/b.txt", ".hidden/…", "a b/c\nd", "..a/b.."] {
+            assert_eq!(RelPath::parse(good).map(|path| path.to_string()), Ok(good.to_owned()));
+        }
+        let component = |text: &str| BadPath::Component(text.to_owned());
+        let bad = [
+            ("", BadPath::Empty),
+            ("/etc/passwd", BadPath::Absolute("/etc/passwd".to_owned())),
+            ("..", component("..")),
+            ("a/../b", component("a/../b")),
+            ("a//b", component("a//b")),
+            ("a/", component("a/")),
+            ("./a", component("./a")),
+            ("a\0b", BadPath::Nul),
+        ];
+        for (text, why) in bad {
+            assert_eq!(RelPath::parse(text), Err(why));
+        }
+        assert_eq!(RelPath::parse(&"x".repeat(256)), Err(BadPath::TooLong));
+        assert_eq!(RelPath::parse(&"x/".repeat(2049)), Err(BadPath::TooLong));
+    }
+
+    #[test]
+    fn a_name_is_one_component() {
+        assert!(is_name(b"a") && is_name(b"...") && is_name(&[0xff; 255]));
+        for bad in [&b""[..], b".", b"..", b"a/b", b"a\0", &[b'x'; 256]] {
+            assert!(!is_name(bad));
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What was captured comes back: every kind of entry, with all that is kept of it.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use ash_snapshot::{Difference, Entry, Folder, Owner, Restored, Root, Skipped, Target, What, Why};
+
+use crate::support::{Bench, is_root, open, rel};
+
+fn set_mtime(path: &Path, seconds: i64, nanos: i64) {
+    let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanos };
+    let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags).expect("set");
+}
+
+fn chmod(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set");
+}
+
+/// One of everything.
+fn furnish(bench: &Bench) {
+    bench.write("plain.txt", "hello");
+    bench.write("empty", "");
+    bench.write("bin/run.sh", "#!/bin/sh");
+    chmod(&bench.at("bin/run.sh"), 0o4755);
+    bench.write("secret", "0000");
+    chmod(&bench.at("secret"), 0o000);
+    std::fs::create_dir_all(bench.at("an/empty/dir")).expect("made");
+    std::fs::create_dir(bench.at("sticky")).expect("made");
+    chmod(&bench.at("sticky"), 0o3777);
+    std::fs::create_dir(bench.at("locked")).expect("made");
+    bench.write("locked/inside", "x");
+    chmod(&bench.at("locked"), 0o555);
+    symlink("../plain.txt", bench.at("bin/relative")).expect("linked");
+    symlink("/etc/passwd", bench.at("absolute")).expect("linked");
+    symlink("nowhere", bench.at("dangling")).expect("linked");
+    symlink(OsStr::from_bytes(b"\xff\xfe"), bench.at("odd target")).expect("linked");
+    bench.write("z/first", "shared");
+    std::fs::hard_link(bench.at("z/first"), bench.at("z/second")).expect("linked");
+    std::fs::hard_link(bench.at("z/first"), bench.at("a third")).expect("linked");
+    std::fs::write(bench.workspace().join(OsStr::from_bytes(b"not utf-8 \xff\n")), "bytes").expect("written");
+    let sparse = std::fs::File::create(bench.at("sparse")).expect("created");
+    sparse.write_all_at(b"in the middle", 5 << 20).expect("written");
+    sparse.set_len(1 << 33).expect("grown");
+    std::fs::write(bench.at("large"), vec![7; (3 << 20) + 11]).expect("written");
+    set_mtime(&bench.at("plain.txt"), 1_000_000_000, 123_456_789);
+    set_mtime(&bench.at("empty"), -5, 1);
+    set_mtime(&bench.at("absolute"), 1_234_567_890, 987_654_321);
+    set_mtime(&bench.at("an/empty/dir"), 42, 999_999_999);
+    set_mtime(&bench.at("locked"), 43, 1);
+    set_mtime(&bench.workspace(), 44, 2);
+}
+
+#[test]
+fn every_kind_of_entry_comes_back_as_it_was() {
+    if !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    furnish(&bench);
+    let taken = bench.take();
+    assert_eq!((&taken.skipped, &taken.unsettled), (&vec![], &vec![]));
+    let to = bench.empty("restored");
+    let owner = Owner { uid: 4321, gid: 8765 };
+    let restored = bench.restore(&taken.tree, &to, Some(owner));
+    assert_eq!(restored, Restored { files: taken.files, bytes: taken.bytes });
+    assert_eq!(bench.compare(&taken.tree, &to), vec![]);
+
+    for path in ["", "plain.txt", "absolute", "an/empty", "z/second", "locked"] {
+        let is = std::fs::symlink_metadata(to.join(path)).expect("there");
+        assert_eq!((is.uid(), is.gid()), (4321, 8765), "{path}");
+    }
+    let is = |path: &str| std::fs::symlink_metadata(to.join(path)).expect("there");
+    assert_eq!(is("bin/run.sh").mode() & 0o7777, 0o755, "setuid is dropped");
+    assert_eq!(is("sticky").mode() & 0o7777, 0o1777, "setgid is dropped, sticky kept");
+    assert_eq!(is("z/first").nlink(), 3);
+    assert_eq!(is("z/first").ino(), is("a third").ino());
+    assert_eq!((is("absolute").mtime(), is("absolute").mtime_nsec()), (1_234_567_890, 987_654_321));
+    assert_eq!((is("an/empty/dir").mtime(), is("an/empty/dir").mtime_nsec()), (42, 999_999_999));
+    assert!(is("sparse").blocks() * 512 < 1 << 20, "holes are kept");
+    assert_eq!(std::fs::read_link(to.join("bin/relative")).expect("a link"), Path::new("../plain.txt"));
+}
+
+#[test]
+fn what_was_restored_is_captured_as_the_same_tree() {
+    let bench = Bench::new();
+    furnish(&bench);
+    // Bits that a snapshot does not keep would show as a difference to the original only.
+    let taken = bench.take();
+    let to = bench.empty("restored");
+    bench.restore(&taken.tree, &to, None);
+    assert_eq!(crate::support::take(&bench.repo, &to).tree, taken.tree);
+    let different = bench.compare(&taken.tree, &bench.workspace());
+    let modes = ["bin/run.sh", "sticky"].map(|path| Difference { path: path.into(), what: What::Mode });
+    assert_eq!(different, modes);
+}
+
+#[test]
+fn an_unchanged_capture_costs_no_new_file() {
+    let bench = Bench::new();
+    bench.write("a", "1");
+    let first = bench.take();
+    assert_eq!((bench.take(), bench.packs().len()), (first.clone(), 1));
+    bench.write("a", "2");
+    assert_ne!(bench.take().tree, first.tree);
+    assert_eq!(bench.packs().len(), 2);
+}
+
+#[test]
+fn two_captures_at_once_of_the_same_are_one_tree() {
+    let bench = Bench::new();
+    for n in 0..200 {
+        bench.write(&format!("dir/{n}"), &n.to_string());
+    }
+    let trees = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| bench.take().tree)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("taken")).collect::<Vec<_>>()
+    });
+    assert!(trees.iter().all(|tree| *tree == trees[0]));
+    assert_eq!(bench.packs().len(), 1);
+    bench.repo.verify(&trees[0]).expect("sound");
+}
+
+#[test]
+fn each_difference_is_found() {
+    let bench = Bench::new();
+    for name in ["content", "gone", "mode", "mtime", "size", "kind", "unlinked"] {
+        bench.write(name, "12345");
+        set_mtime(&bench.at(name), 1000, 0);
+    }
+    bench.write("gone dir/deep/file", "x");
+    symlink("here", bench.at("link")).expect("linked");
+    set_mtime(&bench.at("link"), 1000, 0);
+    std::fs::hard_link(bench.at("unlinked"), bench.at("unlinked too")).expect("linked");
+    set_mtime(&bench.workspace(), 1000, 0);
+    let tree = bench.take().tree;
+    assert_eq!(bench.compare(&tree, &bench.workspace()), vec![]);
+
+    bench.write("content", "54321");
+    bench.write("size", "123");
+    for name in ["content", "size"] {
+        set_mtime(&bench.at(name), 1000, 0);
+    }
+    std::fs::remove_file(bench.at("gone")).expect("removed");
+    std::fs::remove_dir_all(bench.at("gone dir")).expect("removed");
+    chmod(&bench.at("mode"), 0o600);
+    set_mtime(&bench.at("mtime"), 1000, 1);
+    std::fs::remove_file(bench.at("kind")).expect("removed");
+    std::fs::create_dir(bench.at("kind")).expect("made");
+    std::fs::remove_file(bench.at("link")).expect("removed");
+    symlink("there", bench.at("link")).expect("linked");
+    set_mtime(&bench.at("link"), 1000, 0);
+    std::fs::remove_file(bench.at("unlinked too")).expect("removed");
+    bench.write("unlinked too", "12345");
+    bench.write("extra/file", "x");
+    UnixListener::bind(bench.at("socket")).expect("bound");
+    set_mtime(&bench.workspace(), 1000, 0);
+
+    let found: Vec<(String, What)> = bench
+        .compare(&tree, &bench.workspace())
+        .into_iter()
+        .map(|difference| (String::from_utf8(difference.path).expect("text"), difference.what))
+        .collect();
+    let expected = [
+        ("content", What::Content),
+        ("extra", What::Extra),
+        ("gone", What::Missing),
+        ("gone dir", What::Missing),
+        ("kind", What::Kind),
+        ("link", What::Target),
+        ("mode", What::Mode),
+        ("mtime", What::Mtime),
+        ("size", What::Size),
+        ("unlinked too", What::HardLink),
+    ];
+    assert_eq!(found, expected.map(|(path, what)| (path.to_owned(), what)));
+}
+
+#[test]
+fn what_cannot_be_kept_is_named() {
+    let bench = Bench::new();
+    bench.write("keep", "x");
+    bench.write(".claude/.credentials.json", "token");
+    bench.write("cache/deep/file", "x");
+    let _socket = UnixListener::bind(bench.at("socket")).expect("bound");
+    let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, bench.at("fifo"), fifo, mode, 0).expect("made");
+    let (home, workspace) = (bench.empty("home"), open(&bench.workspace()));
+    std::fs::write(home.join("history"), "x").expect("written");
+    let home = open(&home);
+    let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
+    let exclude = |root: &[u8], path: &[u8]| {
+        root == b"workspace" && matches!(path, b".claude/.credentials.json" | b"cache")
+    };
+    let taken = bench.repo.take(&roots, &exclude).expect("taken");
+    let skipped = |path: &str, why| Skipped { path: path.into(), why };
+    assert_eq!(
+        taken.skipped,
+        [
+            skipped("workspace/.claude/.credentials.json", Why::Excluded),
+            skipped("workspace/cache", Why::Excluded),
+            skipped("workspace/fifo", Why::Fifo),
+            skipped("workspace/socket", Why::Socket),
+        ]
+    );
+    let paths = |root| {
+        let files = bench.repo.list(&taken.tree, root).expect("listed");
+        files.into_iter().map(|file| String::from_utf8(file.path).expect("text")).collect::<Vec<_>>()
+    };
+    assert_eq!((paths("home"), paths("workspace")), (vec!["history".into()], vec!["keep".into()]));
+    assert!(bench.repo.list(&taken.tree, "other").is_err());
+    // A root without a target is left out.
+    let to = bench.empty("restored");
+    let target = open(&to);
+    let only = Target { root: "home", folder: &target, owner: None };
+    assert_eq!(bench.repo.restore(&taken.tree, &[only]).expect("restored").files, 1);
+    assert!(to.join("history").exists() && !to.join("keep").exists());
+}
+
+#[test]
+fn a_tree_can_be_read_without_restoring_it() {
+    let bench = Bench::new();
+    furnish(&bench);
+    let tree = bench.take().tree;
+    let read = |path: &str| bench.repo.read(&tree, "workspace", &rel(path)).expect("read");
+    let content = |path: &str| {
+        let Some(Entry::File { size, mut content }) = read(path) else { panic!("{path} is a file") };
+        let mut bytes = Vec::new();
+        content.read_to_end(&mut bytes).expect("read");
+        assert_eq!(size, bytes.len() as u64);
+        bytes
+    };
+    assert_eq!(content("plain.txt"), b"hello");
+    assert_eq!(content("empty"), b"");
+    assert_eq!(content("large"), vec![7; (3 << 20) + 11]);
+    assert_eq!(content("z/second"), b"shared", "a hard link reads like its file");
+    assert!(matches!(read("an/empty/dir"), Some(Entry::Dir)));
+    assert!(matches!(read("absolute"), Some(Entry::Link(target)) if target == b"/etc/passwd"));
+    assert!(read("missing").is_none() && read("plain.txt/x").is_none());
+    let Some(Entry::File { mut content, .. }) = read("sparse") else { panic!("a file") };
+    let mut start = vec![1; (5 << 20) + 13];
+    content.read_exact(&mut start).expect("read");
+    assert!(start[..5 << 20].iter().all(|&b| b == 0) && start.ends_with(b"in the middle"));
+}
+
+#[test]
+fn deeper_than_a_path_can_be_long_and_very_wide() {
+    let bench = Bench::in_memory();
+    let name = "d".repeat(60);
+    let mut at = std::fs::File::open(bench.workspace()).expect("opened");
+    for level in 0..500 {
+        let (mode, flags) = (rustix::fs::Mode::RWXU, rustix::fs::OFlags::DIRECTORY);
+        rustix::fs::mkdirat(&at, &name, mode).expect("made");
+        let next = rustix::fs::openat(&at, &name, flags, rustix::fs::Mode::empty()).expect("opened");
+        at = next.into();
+        if level % 100 == 99 {
+            let create = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+            let file = rustix::fs::openat(&at, "file", create, mode).expect("created");
+            rustix::io::write(&file, b"deep").expect("written");
+            rustix::fs::linkat(&at, "file", &at, "same", rustix::fs::AtFlags::empty()).expect("linked");
+        }
+    }
+    for n in 0..50_000 {
+        std::fs::File::create(bench.at(&format!("w{n}"))).expect("created");
+    }
+    let taken = bench.take();
+    assert_eq!((taken.files, taken.skipped), (50_005, vec![]));
+    let to = bench.empty("restored");
+    assert_eq!(bench.restore(&taken.tree, &to, None).files, 50_005);
+    assert_eq!(bench.compare(&taken.tree, &to), vec![]);
+    let walked = open(&to).walk(&|_, _| false, usize::MAX).expect("walked");
+    assert_eq!(walked.len(), 50_010);
+    assert!(walked.iter().any(|file| file.path.len() > 30_000));
+    assert_eq!(walked, bench.repo.list(&taken.tree, "workspace").expect("listed"));
+    for path in [&to, &bench.workspace()] {
+        Folder::erase(path).expect("erased");
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn a_file_that_never_rests_is_taken_and_named() {
+    let bench = Bench::new();
+    std::fs::write(bench.at("busy"), vec![1; 8 << 20]).expect("written");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let taken = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = std::fs::OpenOptions::new().write(true).open(bench.at("busy")).expect("opened");
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                file.write_all_at(b"again", 100).expect("written");
+                set_mtime(&bench.at("busy"), 1, rand_nanos());
+            }
+        });
+        // The writer may be kept from running during one of the readings.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(15);
+        let mut taken = bench.take();
+        while taken.unsettled.is_empty() && std::time::Instant::now() < deadline {
+            taken = bench.take();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        taken
+    });
+    assert_eq!((taken.files, taken.unsettled), (1, vec![b"workspace/busy".to_vec()]));
+    bench.repo.verify(&taken.tree).expect("a sound pack in spite of the second reading");
+}
+
+/// Another one each time, so that every look sees another time.
+fn rand_nanos() -> i64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map(|now| i64::from(now.subsec_nanos()))
+        .expect("after 1970")
+}
+
+#[test]
+fn a_target_that_is_not_empty_is_refused() {
+    let bench = Bench::new();
+    bench.write("a", "1");
+    let tree = bench.take().tree;
+    let folder = open(&bench.workspace());
+    let target = Target { root: "workspace", folder: &folder, owner: None };
+    let refused = bench.repo.restore(&tree, &[target]).expect_err("refused");
+    assert_eq!(refused.kind(), ash_snapshot::Trouble::Invalid);
+}
+
+#[test]
+fn a_removed_tree_is_gone_and_only_it() {
+    let bench = Bench::new();
+    bench.write("a", "1");
+    let first = bench.take().tree;
+    bench.write("a", "2");
+    let second = bench.take().tree;
+    bench.repo.remove(&first).expect("removed");
+    bench.repo.remove(&first).expect("removed already");
+    assert_eq!((bench.repo.holds(&first), bench.repo.holds(&second)), (false, true));
+    let gone = bench.repo.verify(&first).expect_err("gone");
+    assert_eq!(gone.kind(), ash_snapshot::Trouble::NotFound);
+}

@@ -1,0 +1,221 @@
+//! A folder does what its caller asks, beneath itself.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use ash_snapshot::{FileInfo, Folder, Kind, Links, Listed, Owner, Repo, Root, Stat, Trouble};
+
+use crate::support::{Bench, is_root, open, rel};
+
+fn kind<T: std::fmt::Debug>(result: Result<T, ash_snapshot::Error>) -> Trouble {
+    result.expect_err("refused").kind()
+}
+
+/// A workspace with a secret beside it and links to it.
+fn tempting() -> Bench {
+    let bench = Bench::new();
+    std::fs::write(bench.dir.path().join("secret"), "secret").expect("written");
+    bench.write("dir/file", "inside");
+    symlink("../secret", bench.at("up")).expect("linked");
+    symlink(bench.dir.path().join("secret"), bench.at("absolute")).expect("linked");
+    symlink(bench.dir.path(), bench.at("out")).expect("linked");
+    symlink("dir/file", bench.at("inside")).expect("linked");
+    symlink("dir", bench.at("also dir")).expect("linked");
+    symlink("loop", bench.at("loop")).expect("linked");
+    bench
+}
+
+#[test]
+fn links_lead_nowhere_but_inside_and_only_if_asked() {
+    let bench = tempting();
+    let folder = open(&bench.workspace());
+    let read = |path: &str, links| {
+        let (mut file, _) = folder.open_file(&rel(path), links)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("read");
+        Ok(text)
+    };
+    for path in ["up", "absolute", "out/secret", "loop"] {
+        assert_eq!(kind(read(path, Links::Refuse)), Trouble::Invalid, "{path}");
+        assert_eq!(kind(read(path, Links::Inside)), Trouble::Invalid, "{path}");
+    }
+    for path in ["inside", "also dir/file"] {
+        assert_eq!(kind(read(path, Links::Refuse)), Trouble::Invalid, "{path}");
+        assert_eq!(read(path, Links::Inside).expect("read"), "inside");
+    }
+    assert_eq!(read("dir/file", Links::Refuse).expect("read"), "inside");
+    assert_eq!(kind(folder.sub(&rel("also dir"))), Trouble::Invalid);
+    assert_eq!(folder.sub(&rel("dir")).expect("opened").list().expect("listed").len(), 1);
+}
+
+#[test]
+fn only_a_regular_file_is_opened() {
+    let bench = tempting();
+    let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, bench.at("fifo"), fifo, mode, 0).expect("made");
+    let _socket = std::os::unix::net::UnixListener::bind(bench.at("socket")).expect("bound");
+    let folder = open(&bench.workspace());
+    for path in ["dir", "fifo", "socket"] {
+        assert_eq!(kind(folder.open_file(&rel(path), Links::Inside)), Trouble::NotAFile, "{path}");
+    }
+    for path in ["missing", "dir/file/x"] {
+        assert_eq!(kind(folder.open_file(&rel(path), Links::Inside)), Trouble::NotFound, "{path}");
+    }
+    let file = std::fs::File::open(bench.at("dir/file")).expect("opened");
+    let when = std::time::UNIX_EPOCH + std::time::Duration::from_millis(1_700_000_000_123);
+    file.set_modified(when).expect("set");
+    let (_, stat) = folder.open_file(&rel("dir/file"), Links::Refuse).expect("opened");
+    assert_eq!(stat, Stat { size: 6, mtime_ms: 1_700_000_000_123, mode: 0o644 });
+}
+
+#[test]
+fn a_write_replaces_and_never_goes_through_a_link() {
+    let bench = tempting();
+    let folder = open(&bench.workspace());
+    if !is_root() {
+        return;
+    }
+    let owner = Some(Owner { uid: 4321, gid: 8765 });
+    let write = |path: &str, text: &str| folder.write_file(&rel(path), &mut text.as_bytes(), owner, 0o640);
+
+    assert_eq!(write("new/deep/file", "hello").expect("written"), 5);
+    for (path, mode) in [("new", 0o755), ("new/deep", 0o755), ("new/deep/file", 0o640)] {
+        let is = std::fs::metadata(bench.at(path)).expect("there");
+        assert_eq!((is.uid(), is.gid(), is.mode() & 0o7777), (4321, 8765, mode), "{path}");
+    }
+    write("dir/file", "changed").expect("written");
+    assert_eq!(std::fs::metadata(bench.at("dir/file")).expect("there").mode() & 0o777, 0o644);
+    write("up", "mine").expect("written");
+    assert_eq!(std::fs::read_to_string(bench.at("up")).expect("read"), "mine");
+    assert_eq!(kind(write("out/secret", "pwned")), Trouble::Invalid);
+    assert_eq!(kind(write("out/new/file", "pwned")), Trouble::Invalid);
+    assert_eq!(kind(write("dir", "x")), Trouble::NotAFile);
+    assert_eq!(kind(write("dir/file/x", "x")), Trouble::Invalid);
+    assert_eq!(std::fs::read_to_string(bench.dir.path().join("secret")).expect("read"), "secret");
+    assert_eq!(std::fs::read_dir(bench.at("dir")).expect("listed").count(), 1, "nothing left beside");
+}
+
+#[test]
+fn a_write_that_breaks_off_changes_nothing() {
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::Error::other("the client went away"))
+        }
+    }
+    let bench = tempting();
+    let folder = open(&bench.workspace());
+    let mut bytes = b"half".chain(Broken);
+    assert_eq!(kind(folder.write_file(&rel("dir/file"), &mut bytes, None, 0o600)), Trouble::Io);
+    assert_eq!(std::fs::read_to_string(bench.at("dir/file")).expect("read"), "inside");
+    assert_eq!(std::fs::read_dir(bench.at("dir")).expect("listed").count(), 1);
+}
+
+#[test]
+fn a_full_disk_is_said_to_be_full() {
+    if !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    let mount = bench.empty("small");
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &mount, "tmpfs", flags, Some(c"size=64k")).expect("mounted");
+    let folder = open(&mount);
+    let mut much = std::io::repeat(1).take(1 << 20);
+    let full = folder.write_file(&rel("file"), &mut much, None, 0o600);
+    let left = folder.list().expect("listed");
+    std::fs::write(bench.at("large"), vec![1; 1 << 20]).expect("written");
+    let repo = Repo::open(&mount.join("repo")).expect("opened");
+    let workspace = open(&bench.workspace());
+    let not_taken = repo.take(&[Root { name: "workspace", folder: &workspace }], &|_, _| false);
+    let left_in_repo = open(&mount.join("repo")).list().expect("listed");
+    rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH).expect("unmounted");
+    assert_eq!((kind(full), left), (Trouble::Full, vec![]));
+    assert_eq!((kind(not_taken), left_in_repo), (Trouble::Full, vec![]));
+}
+
+#[test]
+fn another_file_system_inside_is_not_entered() {
+    if !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.write("a", "1");
+    let mount = bench.at("mounted");
+    std::fs::create_dir(&mount).expect("made");
+    let other = bench.empty("other");
+    std::fs::write(other.join("file"), "x").expect("written");
+    rustix::mount::mount_bind(&other, &mount).expect("mounted");
+    let folder = open(&bench.workspace());
+    let opened = folder.open_file(&rel("mounted/file"), Links::Inside);
+    let walked = folder.walk(&|_, _| false, 100);
+    let taken = bench.take();
+    let erased = Folder::erase(&bench.workspace());
+    // The tree was renamed before the mount stopped its removal.
+    let untouched = other.join("file").exists();
+    for line in std::fs::read_to_string("/proc/self/mounts").expect("read").lines() {
+        let at = line.split(' ').nth(1).expect("a mount point");
+        if at.starts_with(bench.dir.path().to_str().expect("text")) {
+            rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH).expect("unmounted");
+        }
+    }
+    assert!(untouched && erased.is_err());
+    assert_eq!(kind(opened), Trouble::Invalid);
+    assert_eq!(walked.expect("walked").len(), 1);
+    assert_eq!(taken.skipped[0].why, ash_snapshot::Why::Mount);
+}
+
+#[test]
+fn files_and_links_are_removed_and_directories_are_not() {
+    let bench = tempting();
+    let folder = open(&bench.workspace());
+    folder.remove_file(&rel("up")).expect("removed");
+    folder.remove_file(&rel("dir/file")).expect("removed");
+    assert_eq!(kind(folder.remove_file(&rel("dir"))), Trouble::NotAFile);
+    assert_eq!(kind(folder.remove_file(&rel("out/secret"))), Trouble::Invalid);
+    assert_eq!(kind(folder.remove_file(&rel("dir/file"))), Trouble::NotFound);
+    assert!(bench.dir.path().join("secret").exists() && !bench.at("dir/file").exists());
+}
+
+#[test]
+fn a_walk_sees_regular_files_in_order_up_to_a_limit() {
+    let bench = tempting();
+    for path in ["a/x", "a.txt", "node_modules/m", "b"] {
+        bench.write(path, "12");
+        std::fs::File::open(bench.at(path))
+            .expect("opened")
+            .set_modified(std::time::UNIX_EPOCH)
+            .expect("set");
+    }
+    let folder = open(&bench.workspace());
+    let skip = |name: &[u8], is_dir: bool| is_dir && name == b"node_modules" || name == b"dir";
+    let file = |path: &str| FileInfo { path: path.into(), size: 2, mtime_ms: 0 };
+    assert_eq!(folder.walk(&skip, 100).expect("walked"), [file("a.txt"), file("a/x"), file("b")]);
+    assert_eq!(folder.walk(&skip, 2).expect("walked").len(), 2);
+    let listed = open(&bench.at("dir")).list().expect("listed");
+    assert_eq!(listed, [Listed { name: b"file".to_vec(), kind: Kind::File }]);
+}
+
+#[test]
+fn a_link_is_not_opened_as_a_folder_with_or_without_a_slash() {
+    let bench = tempting();
+    assert!(Folder::open(&bench.at("out")).is_err());
+    assert!(Folder::open(&bench.at("out/")).is_err());
+    assert!(Folder::open(&bench.at("out/.")).is_err());
+    assert!(Folder::open(&bench.at("dir/")).is_ok());
+}
+
+#[test]
+fn erasing_follows_nothing_and_can_be_finished_later() {
+    let bench = tempting();
+    std::fs::set_permissions(bench.at("dir"), std::fs::Permissions::from_mode(0o000)).expect("set");
+    let interrupted = bench.empty(&format!(".workspace.erasing-{}", "0".repeat(32)));
+    std::fs::File::create(interrupted.join("rest")).expect("created").write_all(b"x").expect("written");
+    let unrelated = bench.empty(".erasing-not-ours");
+    Folder::erase(&bench.workspace()).expect("erased");
+    Folder::erase(&bench.workspace()).expect("nothing to do");
+    Folder::erase(&bench.dir.path().join("no/such")).expect("nothing to do");
+    assert_eq!(Folder::finish_erasing(bench.dir.path()).expect("finished"), 1);
+    assert!(!bench.workspace().exists() && !interrupted.exists() && unrelated.exists());
+    assert!(bench.dir.path().join("secret").exists());
+}

@@ -1,0 +1,105 @@
+//! Without root's rights: what an agent locked is still captured, restored and erased by its owner. As root
+//! these tests start themselves again as somebody else.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use ash_snapshot::{Folder, Taken};
+
+use crate::support::{Bench, open};
+
+const NOBODY: u32 = 54_321;
+const INSIDE: &str = "ASH_TEST_ORDINARY_USER";
+
+/// True in the child, where the promise is to be checked; the parent only waits for it.
+fn as_ordinary_user(test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() || !rustix::process::geteuid().is_root() {
+        return true;
+    }
+    // A place that the other user can reach, wherever this was built.
+    let dir = tempfile::tempdir().expect("a directory");
+    let exe = dir.path().join("tests");
+    std::fs::copy(std::env::current_exe().expect("a path"), &exe).expect("copied");
+    chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("given");
+    let mut child = Command::new(exe);
+    child.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").env("TMPDIR", dir.path());
+    let child = child.current_dir(dir.path()).uid(NOBODY).gid(NOBODY).output().expect("run");
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        child.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&child.stderr)
+    );
+    false
+}
+
+fn chmod(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set");
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).expect("there").permissions().mode() & 0o7777
+}
+
+const LOCKED: [(&str, u32); 5] =
+    [("file", 0o000), ("write only", 0o200), ("a/b", 0o000), ("a", 0o444), ("c", 0o555)];
+
+fn lock(bench: &Bench) {
+    for path in ["file", "write only", "a/b/inside", "c/inside"] {
+        bench.write(path, path);
+    }
+    std::fs::hard_link(bench.at("a/b/inside"), bench.at("z")).expect("linked");
+    for (path, mode) in LOCKED {
+        chmod(&bench.at(path), mode);
+    }
+}
+
+#[test]
+fn what_is_locked_is_captured_restored_and_erased() {
+    if !as_ordinary_user("ordinary_user::what_is_locked_is_captured_restored_and_erased") {
+        return;
+    }
+    let bench = Bench::new();
+    lock(&bench);
+    assert!(std::fs::read(bench.at("file")).is_err(), "the locks are real");
+    let taken = bench.take();
+    assert_eq!((taken.files, &taken.skipped), (4, &vec![]));
+    assert_eq!(mode(&bench.at("a")), 0o444, "given back");
+    let to = bench.empty("restored");
+    bench.restore(&taken.tree, &to, None);
+    assert_eq!(bench.compare(&taken.tree, &to), vec![]);
+    for (path, expected) in LOCKED.into_iter().filter(|(path, _)| *path != "a/b") {
+        assert_eq!((mode(&to.join(path)), mode(&bench.at(path))), (expected, expected), "{path}");
+    }
+    chmod(&to, 0);
+    open(&to).list().expect("a root that was taken from us is taken back");
+    chmod(&bench.workspace(), 0);
+    for path in [&to, &bench.workspace()] {
+        Folder::erase(path).expect("erased");
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn deep_and_locked_comes_back_too() {
+    if !as_ordinary_user("ordinary_user::deep_and_locked_comes_back_too") {
+        return;
+    }
+    let bench = Bench::new();
+    let path = |depth: usize| vec!["d"; depth].join("/");
+    bench.write(&format!("{}/file", path(150)), "deep");
+    for depth in (1..=150).rev() {
+        chmod(&bench.at(&path(depth)), 0o000);
+    }
+    let taken: Taken = bench.take();
+    assert_eq!((taken.files, taken.skipped), (1, vec![]));
+    let to = bench.empty("restored");
+    bench.restore(&taken.tree, &to, None);
+    assert_eq!(bench.compare(&taken.tree, &to), vec![]);
+    assert_eq!((mode(&to.join("d")), mode(&bench.at("d"))), (0, 0));
+    assert!(std::fs::read_dir(to.join("d/d")).is_err(), "locked again at every depth");
+    Folder::erase(&to).expect("erased");
+    Folder::erase(&bench.workspace()).expect("erased");
+}

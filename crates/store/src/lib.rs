@@ -1,0 +1,108 @@
+//! THE MEMORY: what happened, in a database. `Store` is the contract, `sqlite` the first to keep it;
+//! `tests/contract.rs` is what every backend must pass.
+
+mod rows;
+mod seal;
+mod sqlite;
+
+pub use rows::{
+    Agent, Append, Card, Checkpoint, Claimed, EventQuery, Filter, Hold, Item, Key, Lease, NewAgent, NewSession, Page,
+    Session, TurnRow, TurnState, Version, WhatItem,
+};
+pub use seal::{Env, Seal};
+pub use sqlite::Sqlite;
+
+use ash_model::{AgentName, Cursor, Event, Incarnation, Kind, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId};
+use async_trait::async_trait;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Database(#[from] sqlx::Error),
+    #[error("the database cannot be brought up to date: {0}")]
+    Migration(#[from] sqlx::migrate::MigrateError),
+    #[error("the disk is full: nothing was written; free some space")]
+    Full,
+    /// Somebody else owns the workspace by now. Whoever gets this stops writing.
+    #[error("this server no longer owns the workspace")]
+    Stale,
+    #[error("{0} is taken")]
+    Taken(String),
+    #[error("row {what} cannot be read: {why}")]
+    Damaged { what: &'static str, why: String },
+    #[error("the secret cannot be unsealed: was it written with another seal.key?")]
+    Sealed,
+    #[error("the writer is gone")]
+    Closed,
+    #[error("SQLite {found} is older than {needed}, which fixes a loss of data")]
+    TooOld { found: String, needed: &'static str },
+}
+
+impl Error {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Error::Full | Error::Closed => Kind::Unavailable,
+            Error::Stale | Error::Taken(_) => Kind::Conflict,
+            Error::Database(_) | Error::Migration(_) | Error::Damaged { .. } | Error::Sealed | Error::TooOld { .. } => {
+                Kind::Internal
+            }
+        }
+    }
+}
+
+/// Everything the rest of the program asks of a database. A call that returned `Ok` is durable.
+#[async_trait]
+pub trait Store: Send + Sync {
+    // Keys
+    async fn key_owner(&self, hash: &str) -> Result<Option<TenantId>>;
+    async fn keys(&self, tenant: &TenantId) -> Result<Vec<Key>>;
+    async fn add_key(&self, key: Key, hash: String) -> Result<()>;
+    async fn remove_key(&self, tenant: &TenantId, id: &str) -> Result<bool>;
+
+    // Agents
+    async fn deploy(&self, agent: NewAgent) -> Result<Agent>;
+    async fn agent(&self, tenant: &TenantId, name: &AgentName) -> Result<Option<Agent>>;
+    async fn agents(&self, tenant: &TenantId) -> Result<Vec<Agent>>;
+    async fn version(&self, tenant: &TenantId, name: &AgentName, version: u32) -> Result<Option<Version>>;
+    async fn change_agent(&self, tenant: &TenantId, name: &AgentName, config: Option<String>, env: Option<Env>) -> Result<bool>;
+    async fn delete_agent(&self, tenant: &TenantId, name: &AgentName, at: Timestamp) -> Result<bool>;
+
+    // Sessions. `find` is where a caller's id becomes a number; nothing else takes a caller's id.
+    /// Also makes its workspace, held by `node` with epoch 1.
+    async fn create(&self, session: NewSession) -> Result<Session>;
+    async fn find(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<Session>>;
+    async fn session(&self, no: SessionNo) -> Result<Option<Session>>;
+    async fn sessions(&self, tenant: &TenantId, filter: &Filter) -> Result<Page>;
+    /// Sessions a crash may have left in the middle of something.
+    async fn restless(&self) -> Result<Vec<SessionNo>>;
+    async fn sessions_of(&self, workspace: WorkspaceId) -> Result<Vec<(SessionNo, Status)>>;
+    async fn env(&self, no: SessionNo) -> Result<Env>;
+    async fn set_options(&self, no: SessionNo, options: &ash_model::Options) -> Result<()>;
+    async fn count_active(&self, tenant: &TenantId) -> Result<u64>;
+
+    // Ownership
+    async fn hold(&self, workspace: WorkspaceId) -> Result<Option<Hold>>;
+    /// Takes the workspace over from exactly `from`; `Stale` if somebody was quicker.
+    async fn claim(&self, workspace: WorkspaceId, node: &str, from: &Hold) -> Result<Lease>;
+
+    // The log
+    /// Writes all of it or nothing, and only for the holder of `lease`.
+    async fn append(&self, lease: &Lease, append: Append) -> Result<()>;
+    /// A session's own facts, without what the agent said: what its state is folded from.
+    async fn facts(&self, no: SessionNo) -> Result<Vec<Event>>;
+    /// Events and deltas after `after`, in order, the parents' included.
+    async fn read(&self, no: SessionNo, after: Cursor, limit: u32) -> Result<Vec<Item>>;
+    /// Events only, by kind, the parents' included.
+    async fn events(&self, no: SessionNo, query: &EventQuery) -> Result<Vec<Event>>;
+    async fn position(&self, incarnation: Incarnation) -> Result<Option<u64>>;
+    async fn turn(&self, no: SessionNo, turn: TurnId) -> Result<Option<TurnRow>>;
+    async fn checkpoint(&self, workspace: WorkspaceId, number: u64) -> Result<Option<Checkpoint>>;
+
+    // Once
+    async fn once(&self, tenant: &TenantId, route: &str, key: &str, hash: &str, resource: &str, at: Timestamp) -> Result<Claimed>;
+
+    /// Forgets deltas and idempotency keys from before `before`.
+    async fn prune(&self, before: Timestamp) -> Result<u64>;
+}

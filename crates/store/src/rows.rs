@@ -1,0 +1,256 @@
+//! What goes in and comes out of a store, as the rest of the program sees it.
+
+use crate::Env;
+use ash_model::{
+    AgentName, Consistency, Cursor, Delta, Epoch, Event, Incarnation, Note, Options, Problem, Runtime, Seq, SessionId,
+    SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+};
+use uuid::Uuid;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Key {
+    pub id: String,
+    pub tenant: TenantId,
+    pub label: String,
+    pub created_at: Timestamp,
+}
+
+#[derive(Debug, Clone)]
+pub struct NewAgent {
+    pub tenant: TenantId,
+    pub name: AgentName,
+    pub tree: String,
+    pub runtime: Runtime,
+    /// The folder it was deployed from, or where uploads are said to be.
+    pub origin: String,
+    /// `None` keeps what is there.
+    pub env: Option<Env>,
+    pub at: Timestamp,
+}
+
+#[derive(Debug, Clone)]
+pub struct Agent {
+    pub id: Uuid,
+    pub tenant: TenantId,
+    pub name: AgentName,
+    pub version: u32,
+    pub runtime: Runtime,
+    pub tree: String,
+    pub origin: String,
+    pub config: String,
+    pub env: Env,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+#[derive(Debug, Clone)]
+pub struct Version {
+    pub tree: String,
+    pub runtime: Runtime,
+    pub env: Env,
+}
+
+#[derive(Debug, Clone)]
+pub struct NewSession {
+    pub tenant: TenantId,
+    pub id: SessionId,
+    pub workspace: WorkspaceId,
+    pub node: String,
+    pub agent: AgentName,
+    pub version: u32,
+    pub runtime: Runtime,
+    pub native_id: Uuid,
+    pub options: Options,
+    pub env: Env,
+    pub parent: Option<SessionId>,
+    /// For a fork: whose events up to where are also its own.
+    pub base: Option<(SessionNo, Seq)>,
+    /// For a fork: the checkpoint its own chain begins with.
+    pub first_checkpoint: Option<Checkpoint>,
+    pub card: Card,
+    pub notes: Vec<Note>,
+    pub at: Timestamp,
+}
+
+/// The part of a session's row that changes with its log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Card {
+    pub status: Status,
+    pub title: Option<String>,
+    pub last_text: Option<String>,
+    pub turns: u64,
+    /// Turns that are not over.
+    pub open_turns: u64,
+    pub problem: Option<Problem>,
+    pub checkpoint: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Session {
+    pub no: SessionNo,
+    pub tenant: TenantId,
+    pub id: SessionId,
+    pub workspace: WorkspaceId,
+    pub agent: AgentName,
+    pub version: u32,
+    pub runtime: Runtime,
+    pub native_id: Uuid,
+    pub options: Options,
+    pub parent: Option<SessionId>,
+    pub base: Option<(SessionNo, Seq)>,
+    pub last_seq: Seq,
+    pub card: Card,
+    pub created_at: Timestamp,
+    pub last_active_at: Timestamp,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    pub agent: Option<AgentName>,
+    pub status: Option<Status>,
+    pub limit: Option<u32>,
+    pub offset: u32,
+    /// Only sessions older than this one, by (created, number).
+    pub before: Option<(Timestamp, SessionNo)>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Page {
+    pub sessions: Vec<Session>,
+    pub total: u64,
+}
+
+/// Who holds a workspace, as the database has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    pub node: String,
+    pub epoch: Epoch,
+}
+
+/// Our hold on a workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    pub workspace: WorkspaceId,
+    pub epoch: Epoch,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TurnState {
+    Queued,
+    Running,
+    Saving,
+    Cut,
+    Done,
+    Failed,
+    Interrupted,
+    Cancelled,
+}
+
+impl TurnState {
+    const ALL: [(TurnState, &'static str); 8] = [
+        (TurnState::Queued, "queued"),
+        (TurnState::Running, "running"),
+        (TurnState::Saving, "saving"),
+        (TurnState::Cut, "cut"),
+        (TurnState::Done, "done"),
+        (TurnState::Failed, "failed"),
+        (TurnState::Interrupted, "interrupted"),
+        (TurnState::Cancelled, "cancelled"),
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        TurnState::ALL.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| name)
+    }
+
+    pub fn parse(text: &str) -> Option<TurnState> {
+        TurnState::ALL.iter().find(|(_, name)| *name == text).map(|(state, _)| *state)
+    }
+
+    pub fn is_over(self) -> bool {
+        match self {
+            TurnState::Queued | TurnState::Running | TurnState::Saving | TurnState::Cut => false,
+            TurnState::Done | TurnState::Failed | TurnState::Interrupted | TurnState::Cancelled => true,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct TurnRow {
+    pub id: TurnId,
+    /// Where its `queued` stands in the log.
+    pub seq: Seq,
+    pub state: TurnState,
+    pub attempt: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    pub workspace: WorkspaceId,
+    pub number: u64,
+    pub turn: Option<TurnId>,
+    /// The session's last event that the checkpoint covers.
+    pub seq: Seq,
+    pub tree: String,
+    pub consistency: Consistency,
+    pub salvage: bool,
+    pub files: u64,
+    pub bytes: u64,
+    pub at: Timestamp,
+}
+
+/// One step of a session: everything in it becomes durable together.
+#[derive(Debug, Clone)]
+pub struct Append {
+    pub session: SessionNo,
+    /// The number of the first note; what is there must end right before it.
+    pub first: Seq,
+    pub notes: Vec<Note>,
+    pub deltas: Vec<Delta>,
+    pub turns: Vec<TurnRow>,
+    pub card: Card,
+    pub checkpoint: Option<Checkpoint>,
+    /// How far the shim's journal is used up by this step.
+    pub journal: Option<(Incarnation, u64)>,
+    pub at: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Item {
+    pub at: Cursor,
+    pub turn: Option<TurnId>,
+    pub time: Timestamp,
+    pub what: WhatItem,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum WhatItem {
+    Event(ash_model::Fact),
+    Delta(String),
+}
+
+impl Item {
+    pub fn into_event(self) -> Option<Event> {
+        match self.what {
+            WhatItem::Event(fact) => Some(Event { seq: self.at.seq, turn: self.turn, at: self.time, fact }),
+            WhatItem::Delta(_) => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct EventQuery {
+    pub after: Seq,
+    pub limit: u32,
+    /// Empty: all kinds.
+    pub kinds: Vec<&'static str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claimed {
+    /// The resource to make.
+    First(String),
+    /// A retry of the same request: the resource to find, or to make if a crash came between.
+    Again(String),
+    /// The key was used for another request.
+    Other,
+}

@@ -1,0 +1,92 @@
+//! Values that callers put into an environment: sealed at rest, never shown, never logged.
+
+use crate::Error;
+use base64::{Engine, engine::general_purpose::STANDARD};
+use chacha20poly1305::{
+    KeyInit, XChaCha20Poly1305, XNonce,
+    aead::{Aead, AeadCore, OsRng},
+};
+use secrecy::{ExposeSecret, SecretString};
+use std::{collections::BTreeMap, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+
+/// Environment variables whose values are secret.
+#[derive(Clone, Default, Debug)]
+pub struct Env(pub BTreeMap<String, SecretString>);
+
+impl Env {
+    pub fn from_plain(plain: BTreeMap<String, String>) -> Self {
+        Self(plain.into_iter().map(|(name, value)| (name, value.into())).collect())
+    }
+
+    pub fn expose(&self) -> BTreeMap<String, String> {
+        self.0.iter().map(|(name, value)| (name.clone(), value.expose_secret().to_owned())).collect()
+    }
+
+    /// Later values win.
+    pub fn and(mut self, later: Env) -> Env {
+        self.0.extend(later.0);
+        self
+    }
+}
+
+pub struct Seal(XChaCha20Poly1305);
+
+impl Seal {
+    /// Reads the key file, or makes one that only we can read.
+    pub fn open(path: &Path) -> std::io::Result<Seal> {
+        match std::fs::read(path) {
+            Ok(key) if key.len() == 32 => Ok(Seal(XChaCha20Poly1305::new(key.as_slice().into()))),
+            Ok(_) => Err(std::io::Error::other(format!("{} must hold exactly 32 bytes", path.display()))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Seal::make(path),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn make(path: &Path) -> std::io::Result<Seal> {
+        let key = XChaCha20Poly1305::generate_key(&mut OsRng);
+        // A crash here must not leave a short key behind under the final name.
+        let fresh = path.with_extension("new");
+        let mut file = std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
+        file.write_all(&key)?;
+        file.sync_all()?;
+        std::fs::rename(&fresh, path)?;
+        Ok(Seal(XChaCha20Poly1305::new(&key)))
+    }
+
+    pub(crate) fn seal(&self, env: &Env) -> Option<String> {
+        if env.0.is_empty() {
+            return None;
+        }
+        let plain = serde_json::to_vec(&env.expose()).expect("a map of strings");
+        let nonce = XChaCha20Poly1305::generate_nonce(&mut OsRng);
+        let sealed = self.0.encrypt(&nonce, plain.as_slice()).expect("encryption of a small buffer in memory");
+        Some(STANDARD.encode([&nonce[..], &sealed].concat()))
+    }
+
+    pub(crate) fn unseal(&self, sealed: Option<&str>) -> Result<Env, Error> {
+        let Some(sealed) = sealed else { return Ok(Env::default()) };
+        let bytes = STANDARD.decode(sealed).map_err(|_| Error::Sealed)?;
+        let (nonce, sealed) = bytes.split_at_checked(24).ok_or(Error::Sealed)?;
+        let nonce: [u8; 24] = nonce.try_into().map_err(|_| Error::Sealed)?;
+        let plain = self.0.decrypt(&XNonce::from(nonce), sealed).map_err(|_| Error::Sealed)?;
+        Ok(Env::from_plain(serde_json::from_slice(&plain).map_err(|_| Error::Sealed)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_opens_only_with_the_same_key() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let seal = Seal::open(&dir.path().join("a")).expect("a key");
+        let env = Env::from_plain([("TOKEN".to_owned(), "hunter2".to_owned())].into());
+        let sealed = seal.seal(&env).expect("something to seal");
+        assert!(!sealed.contains("hunter2"));
+        let again = Seal::open(&dir.path().join("a")).expect("the same key");
+        assert_eq!(again.unseal(Some(&sealed)).expect("opens").expose(), env.expose());
+        let other = Seal::open(&dir.path().join("b")).expect("another key");
+        assert!(matches!(other.unseal(Some(&sealed)), Err(Error::Sealed)));
+    }
+}

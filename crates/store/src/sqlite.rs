@@ -1,0 +1,214 @@
+//! SQLite: one file, one writer. The default for a single server, and nothing to install.
+
+mod read;
+mod write;
+mod writer;
+
+use crate::{
+    Agent, Append, Checkpoint, Claimed, Env, Error, EventQuery, Filter, Hold, Item, Key, Lease, NewAgent, NewSession, Page,
+    Result, Seal, Session, Store, TurnRow, Version,
+};
+use ash_model::{AgentName, Cursor, Event, Incarnation, Options, Seq, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId};
+use async_trait::async_trait;
+use sqlx::{
+    ConnectOptions, Connection, Row, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+};
+use std::{collections::HashMap, path::Path, sync::Arc, sync::Mutex, time::Duration};
+use writer::Writer;
+
+/// The first release without the WAL-reset bug, which could lose committed data.
+const OLDEST: (&str, i64) = ("3.51.3", 3_051_003);
+
+pub struct Sqlite {
+    writer: Writer,
+    readers: SqlitePool,
+    seal: Arc<Seal>,
+    /// Whose events a fork shares, own first. A session's line never changes, so it is read once.
+    lines: Mutex<HashMap<SessionNo, Line>>,
+}
+
+/// A session, and where its own events begin after its parent's.
+type Line = Arc<[(SessionNo, Seq)]>;
+
+impl Sqlite {
+    pub async fn open(path: &Path, seal: Seal) -> Result<Sqlite> {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            // FULL: a returned append survives power loss, not only our crash.
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(Duration::from_secs(10))
+            .statement_cache_capacity(200)
+            .disable_statement_logging();
+        let mut connection = sqlx::SqliteConnection::connect_with(&options).await?;
+        check_version(&mut connection).await?;
+        sqlx::migrate!("migrations/sqlite").run(&mut connection).await?;
+        let readers = SqlitePoolOptions::new().max_connections(4).connect_with(options.read_only(true)).await?;
+        Ok(Sqlite { writer: Writer::start(connection), readers, seal: Arc::new(seal), lines: Mutex::default() })
+    }
+
+    /// Waits until everything sent to the writer is on disk, and closes the file.
+    pub async fn close(&self) {
+        self.writer.close().await;
+        self.readers.close().await;
+    }
+
+    async fn line(&self, no: SessionNo) -> Result<Line> {
+        if let Some(line) = self.lines.lock().expect("nobody panics while holding it").get(&no) {
+            return Ok(line.clone());
+        }
+        let line: Line = read::line(&self.readers, no).await?.into();
+        self.lines.lock().expect("nobody panics while holding it").insert(no, line.clone());
+        Ok(line)
+    }
+}
+
+async fn check_version(connection: &mut sqlx::SqliteConnection) -> Result<()> {
+    let found: String = sqlx::query("SELECT sqlite_version()").fetch_one(connection).await?.try_get(0)?;
+    let number = found.split('.').fold(0i64, |sum, part| sum * 1000 + part.parse::<i64>().unwrap_or(0));
+    if number < OLDEST.1 {
+        return Err(Error::TooOld { found, needed: OLDEST.0 });
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    async fn key_owner(&self, hash: &str) -> Result<Option<TenantId>> {
+        read::key_owner(&self.readers, hash).await
+    }
+
+    async fn keys(&self, tenant: &TenantId) -> Result<Vec<Key>> {
+        read::keys(&self.readers, tenant).await
+    }
+
+    async fn add_key(&self, key: Key, hash: String) -> Result<()> {
+        self.writer.write(move |db| Box::pin(async move { write::add_key(db, &key, &hash).await })).await
+    }
+
+    async fn remove_key(&self, tenant: &TenantId, id: &str) -> Result<bool> {
+        let (tenant, id) = (tenant.clone(), id.to_owned());
+        self.writer.write(move |db| Box::pin(async move { write::remove_key(db, &tenant, &id).await })).await
+    }
+
+    async fn deploy(&self, agent: NewAgent) -> Result<Agent> {
+        let (tenant, name) = (agent.tenant.clone(), agent.name.clone());
+        let env = agent.env.as_ref().map(|env| self.seal.seal(env));
+        self.writer.write(move |db| Box::pin(async move { write::deploy(db, &agent, env).await })).await?;
+        self.agent(&tenant, &name).await?.ok_or(Error::Damaged { what: "agent", why: "just deployed, not there".into() })
+    }
+
+    async fn agent(&self, tenant: &TenantId, name: &AgentName) -> Result<Option<Agent>> {
+        Ok(read::agents(&self.readers, &self.seal, tenant, Some(name)).await?.pop())
+    }
+
+    async fn agents(&self, tenant: &TenantId) -> Result<Vec<Agent>> {
+        read::agents(&self.readers, &self.seal, tenant, None).await
+    }
+
+    async fn version(&self, tenant: &TenantId, name: &AgentName, version: u32) -> Result<Option<Version>> {
+        read::version(&self.readers, &self.seal, tenant, name, version).await
+    }
+
+    async fn change_agent(&self, tenant: &TenantId, name: &AgentName, config: Option<String>, env: Option<Env>) -> Result<bool> {
+        let (tenant, name) = (tenant.clone(), name.clone());
+        let env = env.map(|env| self.seal.seal(&env));
+        self.writer
+            .write(move |db| Box::pin(async move { write::change_agent(db, (&tenant, &name), config, env).await }))
+            .await
+    }
+
+    async fn delete_agent(&self, tenant: &TenantId, name: &AgentName, at: Timestamp) -> Result<bool> {
+        let (tenant, name) = (tenant.clone(), name.clone());
+        self.writer.write(move |db| Box::pin(async move { write::delete_agent(db, &tenant, &name, at).await })).await
+    }
+
+    async fn create(&self, session: NewSession) -> Result<Session> {
+        let env = self.seal.seal(&session.env);
+        let no = self.writer.write(move |db| Box::pin(async move { write::create(db, &session, env).await })).await?;
+        self.session(no).await?.ok_or(Error::Damaged { what: "session", why: "just made, not there".into() })
+    }
+
+    async fn find(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<Session>> {
+        read::find(&self.readers, tenant, id).await
+    }
+
+    async fn session(&self, no: SessionNo) -> Result<Option<Session>> {
+        read::session(&self.readers, no).await
+    }
+
+    async fn sessions(&self, tenant: &TenantId, filter: &Filter) -> Result<Page> {
+        read::sessions(&self.readers, tenant, filter).await
+    }
+
+    async fn restless(&self) -> Result<Vec<SessionNo>> {
+        read::restless(&self.readers).await
+    }
+
+    async fn sessions_of(&self, workspace: WorkspaceId) -> Result<Vec<(SessionNo, Status)>> {
+        read::sessions_of(&self.readers, workspace).await
+    }
+
+    async fn env(&self, no: SessionNo) -> Result<Env> {
+        self.seal.unseal(read::sealed_env(&self.readers, no).await?.as_deref())
+    }
+
+    async fn set_options(&self, no: SessionNo, options: &Options) -> Result<()> {
+        let json = serde_json::to_string(options).expect("options are plain JSON");
+        self.writer.write(move |db| Box::pin(async move { write::set_options(db, no, &json).await })).await
+    }
+
+    async fn count_active(&self, tenant: &TenantId) -> Result<u64> {
+        read::count_active(&self.readers, tenant).await
+    }
+
+    async fn hold(&self, workspace: WorkspaceId) -> Result<Option<Hold>> {
+        read::hold(&self.readers, workspace).await
+    }
+
+    async fn claim(&self, workspace: WorkspaceId, node: &str, from: &Hold) -> Result<Lease> {
+        let (node, from) = (node.to_owned(), from.clone());
+        self.writer.write(move |db| Box::pin(async move { write::claim(db, workspace, &node, &from).await })).await
+    }
+
+    async fn append(&self, lease: &Lease, append: Append) -> Result<()> {
+        let lease = lease.clone();
+        self.writer.write(move |db| Box::pin(async move { write::append(db, &lease, &append).await })).await
+    }
+
+    async fn facts(&self, no: SessionNo) -> Result<Vec<Event>> {
+        read::facts(&self.readers, no).await
+    }
+
+    async fn read(&self, no: SessionNo, after: Cursor, limit: u32) -> Result<Vec<Item>> {
+        read::items(&self.readers, &self.line(no).await?, after, limit).await
+    }
+
+    async fn events(&self, no: SessionNo, query: &EventQuery) -> Result<Vec<Event>> {
+        read::events(&self.readers, &self.line(no).await?, query).await
+    }
+
+    async fn position(&self, incarnation: Incarnation) -> Result<Option<u64>> {
+        read::position(&self.readers, incarnation).await
+    }
+
+    async fn turn(&self, no: SessionNo, turn: TurnId) -> Result<Option<TurnRow>> {
+        read::turn(&self.readers, no, turn).await
+    }
+
+    async fn checkpoint(&self, workspace: WorkspaceId, number: u64) -> Result<Option<Checkpoint>> {
+        read::checkpoint(&self.readers, workspace, number).await
+    }
+
+    async fn once(&self, tenant: &TenantId, route: &str, key: &str, hash: &str, resource: &str, at: Timestamp) -> Result<Claimed> {
+        let words = [tenant.as_str(), route, key, hash, resource].map(str::to_owned);
+        self.writer.write(move |db| Box::pin(async move { write::once(db, &words, at).await })).await
+    }
+
+    async fn prune(&self, before: Timestamp) -> Result<u64> {
+        self.writer.write(move |db| Box::pin(async move { write::prune(db, before).await })).await
+    }
+}

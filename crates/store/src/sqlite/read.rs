@@ -1,0 +1,362 @@
+//! Reading rows. The log is shared along a fork's line of parents; everything else is one row at a time.
+
+use super::Line;
+use crate::{
+    Agent, Card, Checkpoint, Error, EventQuery, Filter, Hold, Item, Key, Page, Result, Seal, Session, TurnRow, TurnState,
+    Version, WhatItem,
+};
+use ash_model::{
+    AgentName, Consistency, Cursor, Epoch, Event, Fact, Incarnation, Runtime, Seq, SessionId, SessionNo, Status, TenantId,
+    Timestamp, TurnId, WorkspaceId,
+};
+use sqlx::{Row, SqlitePool, query, sqlite::SqliteRow};
+use uuid::Uuid;
+
+pub(super) async fn key_owner(db: &SqlitePool, hash: &str) -> Result<Option<TenantId>> {
+    let row = query("SELECT tenant FROM api_keys WHERE hash = ?").bind(hash).fetch_optional(db).await?;
+    row.map(|row| parsed(&row, "tenant", |text| TenantId::parse(text).ok())).transpose()
+}
+
+pub(super) async fn keys(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<Key>> {
+    let rows = query("SELECT id, label, created_at FROM api_keys WHERE tenant = ? ORDER BY created_at, id")
+        .bind(tenant.as_str())
+        .fetch_all(db)
+        .await?;
+    rows.iter()
+        .map(|row| {
+            let created_at = Timestamp(row.try_get("created_at")?);
+            Ok(Key { id: row.try_get("id")?, tenant: tenant.clone(), label: row.try_get("label")?, created_at })
+        })
+        .collect()
+}
+
+pub(super) async fn agents(db: &SqlitePool, seal: &Seal, tenant: &TenantId, name: Option<&AgentName>) -> Result<Vec<Agent>> {
+    let rows = query(
+        "SELECT a.*, v.tree, v.runtime, v.origin FROM agents a
+         JOIN agent_versions v ON v.agent = a.n AND v.version = a.version
+         WHERE a.tenant = ?1 AND a.deleted_at IS NULL AND (?2 IS NULL OR a.name = ?2) ORDER BY a.name",
+    )
+    .bind(tenant.as_str())
+    .bind(name.map(|n| n.as_str()))
+    .fetch_all(db)
+    .await?;
+    rows.iter().map(|row| agent(row, seal)).collect()
+}
+
+fn agent(row: &SqliteRow, seal: &Seal) -> Result<Agent> {
+    Ok(Agent {
+        id: parsed(row, "id", |text| Uuid::try_parse(text).ok())?,
+        tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
+        name: parsed(row, "name", |text| AgentName::parse(text).ok())?,
+        version: row.try_get("version")?,
+        runtime: parsed(row, "runtime", Runtime::parse)?,
+        tree: row.try_get("tree")?,
+        origin: row.try_get("origin")?,
+        config: row.try_get("config")?,
+        env: seal.unseal(row.try_get("env")?)?,
+        created_at: Timestamp(row.try_get("created_at")?),
+        updated_at: Timestamp(row.try_get("updated_at")?),
+    })
+}
+
+/// Only of agents that are not deleted: a session of a deleted one does not start.
+pub(super) async fn version(
+    db: &SqlitePool,
+    seal: &Seal,
+    tenant: &TenantId,
+    name: &AgentName,
+    version: u32,
+) -> Result<Option<Version>> {
+    let row = query(
+        "SELECT v.tree, v.runtime, a.env FROM agents a JOIN agent_versions v ON v.agent = a.n
+         WHERE a.tenant = ? AND a.name = ? AND v.version = ? AND a.deleted_at IS NULL",
+    )
+    .bind(tenant.as_str())
+    .bind(name.as_str())
+    .bind(version)
+    .fetch_optional(db)
+    .await?;
+    row.map(|row| {
+        let env = seal.unseal(row.try_get("env")?)?;
+        Ok(Version { tree: row.try_get("tree")?, runtime: parsed(&row, "runtime", Runtime::parse)?, env })
+    })
+    .transpose()
+}
+
+pub(super) async fn find(db: &SqlitePool, tenant: &TenantId, id: &SessionId) -> Result<Option<Session>> {
+    let row = query("SELECT * FROM sessions WHERE tenant = ? AND id = ?")
+        .bind(tenant.as_str())
+        .bind(id.as_str())
+        .fetch_optional(db)
+        .await?;
+    row.as_ref().map(session_row).transpose()
+}
+
+pub(super) async fn session(db: &SqlitePool, no: SessionNo) -> Result<Option<Session>> {
+    let row = query("SELECT * FROM sessions WHERE n = ?").bind(no.0).fetch_optional(db).await?;
+    row.as_ref().map(session_row).transpose()
+}
+
+pub(super) async fn sessions(db: &SqlitePool, tenant: &TenantId, filter: &Filter) -> Result<Page> {
+    let (agent, status) = (filter.agent.as_ref().map(|a| a.as_str()), filter.status.map(Status::as_str));
+    let rows = query(
+        "SELECT * FROM sessions WHERE tenant = ?1 AND (?2 IS NULL OR agent = ?2) AND (?3 IS NULL OR status = ?3)
+           AND (?4 IS NULL OR (created_at, n) < (?4, ?5))
+         ORDER BY created_at DESC, n DESC LIMIT ?6 OFFSET ?7",
+    )
+    .bind(tenant.as_str())
+    .bind(agent)
+    .bind(status)
+    .bind(filter.before.map(|(at, _)| at.0))
+    .bind(filter.before.map(|(_, no)| no.0))
+    .bind(filter.limit.map_or(-1, i64::from))
+    .bind(filter.offset)
+    .fetch_all(db)
+    .await?;
+    let count = query(
+        "SELECT count(*) FROM sessions WHERE tenant = ?1 AND (?2 IS NULL OR agent = ?2) AND (?3 IS NULL OR status = ?3)",
+    )
+    .bind(tenant.as_str())
+    .bind(agent)
+    .bind(status)
+    .fetch_one(db)
+    .await?;
+    Ok(Page { sessions: rows.iter().map(session_row).collect::<Result<_>>()?, total: unsigned(&count, 0)? })
+}
+
+/// Whatever is not plainly at rest: awake or starting, or with a turn that is not over.
+pub(super) async fn restless(db: &SqlitePool) -> Result<Vec<SessionNo>> {
+    let rows = query(
+        "SELECT n FROM sessions WHERE status IN ('starting', 'active') OR (open_turns > 0 AND status <> 'ended') ORDER BY n",
+    )
+    .fetch_all(db)
+    .await?;
+    rows.iter().map(|row| Ok(SessionNo(row.try_get(0)?))).collect()
+}
+
+pub(super) async fn sessions_of(db: &SqlitePool, workspace: WorkspaceId) -> Result<Vec<(SessionNo, Status)>> {
+    let rows = query("SELECT n, status FROM sessions WHERE workspace = ?").bind(workspace.to_string()).fetch_all(db).await?;
+    rows.iter().map(|row| Ok((SessionNo(row.try_get("n")?), parsed(row, "status", Status::parse)?))).collect()
+}
+
+pub(super) async fn sealed_env(db: &SqlitePool, no: SessionNo) -> Result<Option<String>> {
+    let row = query("SELECT env FROM sessions WHERE n = ?").bind(no.0).fetch_optional(db).await?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?.flatten())
+}
+
+pub(super) async fn count_active(db: &SqlitePool, tenant: &TenantId) -> Result<u64> {
+    let row = query("SELECT count(*) FROM sessions WHERE tenant = ? AND status = 'active'").bind(tenant.as_str()).fetch_one(db).await?;
+    unsigned(&row, 0)
+}
+
+fn session_row(row: &SqliteRow) -> Result<Session> {
+    let base: Option<i64> = row.try_get("base_session")?;
+    let base_seq = unsigned(row, "base_seq")?;
+    Ok(Session {
+        no: SessionNo(row.try_get("n")?),
+        tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
+        id: parsed(row, "id", |text| SessionId::parse(text).ok())?,
+        workspace: parsed(row, "workspace", WorkspaceId::parse)?,
+        agent: parsed(row, "agent", |text| AgentName::parse(text).ok())?,
+        version: row.try_get("version")?,
+        runtime: parsed(row, "runtime", Runtime::parse)?,
+        native_id: parsed(row, "native_id", |text| Uuid::try_parse(text).ok())?,
+        options: parsed(row, "options", |text| serde_json::from_str(text).ok())?,
+        parent: optional(row, "parent", |text| SessionId::parse(text).ok())?,
+        base: base.map(|no| (SessionNo(no), base_seq)),
+        last_seq: unsigned(row, "last_seq")?,
+        card: card(row)?,
+        created_at: Timestamp(row.try_get("created_at")?),
+        last_active_at: Timestamp(row.try_get("last_active_at")?),
+    })
+}
+
+fn card(row: &SqliteRow) -> Result<Card> {
+    let checkpoint: Option<i64> = row.try_get("checkpoint")?;
+    Ok(Card {
+        status: parsed(row, "status", Status::parse)?,
+        title: row.try_get("title")?,
+        last_text: row.try_get("last_text")?,
+        turns: unsigned(row, "turns")?,
+        open_turns: unsigned(row, "open_turns")?,
+        problem: optional(row, "problem", |text| serde_json::from_str(text).ok())?,
+        checkpoint: checkpoint.map(|n| n as u64),
+    })
+}
+
+pub(super) async fn hold(db: &SqlitePool, workspace: WorkspaceId) -> Result<Option<Hold>> {
+    let row = query("SELECT node, epoch FROM workspaces WHERE id = ?").bind(workspace.to_string()).fetch_optional(db).await?;
+    row.map(|row| Ok(Hold { node: row.try_get("node")?, epoch: Epoch(unsigned(&row, "epoch")?) })).transpose()
+}
+
+pub(super) async fn line(db: &SqlitePool, no: SessionNo) -> Result<Vec<(SessionNo, Seq)>> {
+    let rows = query(
+        "WITH RECURSIVE line (n, base_session, base_seq) AS (
+             SELECT n, base_session, base_seq FROM sessions WHERE n = ?
+             UNION ALL SELECT s.n, s.base_session, min(s.base_seq, l.base_seq) FROM sessions s JOIN line l ON s.n = l.base_session)
+         SELECT n, base_seq FROM line",
+    )
+    .bind(no.0)
+    .fetch_all(db)
+    .await?;
+    rows.iter().map(|row| Ok((SessionNo(row.try_get(0)?), unsigned(row, 1)?))).collect()
+}
+
+/// Each session of the line with the part of the log that is read from it: after `.1`, up to `.2`. Oldest first.
+fn parts(line: &Line) -> Vec<(SessionNo, Seq, Seq)> {
+    let mut upto = i64::MAX as u64;
+    let mut parts = Vec::new();
+    for &(no, own_after) in line.iter() {
+        parts.push((no, own_after, upto));
+        upto = own_after;
+    }
+    parts.reverse();
+    parts
+}
+
+pub(super) async fn facts(db: &SqlitePool, no: SessionNo) -> Result<Vec<Event>> {
+    let rows = query("SELECT * FROM events WHERE session = ? AND kind <> 'said' ORDER BY seq").bind(no.0).fetch_all(db).await?;
+    rows.iter().map(event).collect()
+}
+
+pub(super) async fn items(db: &SqlitePool, line: &Line, after: Cursor, limit: u32) -> Result<Vec<Item>> {
+    let mut items = Vec::new();
+    for (no, own_after, upto) in parts(line) {
+        let left = limit - items.len() as u32;
+        if left == 0 || after.seq >= upto {
+            continue;
+        }
+        // The deltas after a fork's last shared event belong to the parent alone.
+        let from = if after.seq >= own_after { after } else { Cursor::event(own_after) };
+        let rows = query(
+            "SELECT seq, 0 AS n, turn, at, kind, json FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?4
+             UNION ALL
+             SELECT seq, n, turn, at, 'delta', json FROM deltas WHERE session = ?1 AND (seq, n) > (?2, ?3) AND seq < ?4
+             ORDER BY 1, 2 LIMIT ?5",
+        )
+        .bind(no.0)
+        .bind(from.seq as i64)
+        .bind(from.delta as i64)
+        .bind(upto as i64)
+        .bind(left)
+        .fetch_all(db)
+        .await?;
+        for row in &rows {
+            items.push(item(row)?);
+        }
+    }
+    Ok(items)
+}
+
+fn item(row: &SqliteRow) -> Result<Item> {
+    let kind: String = row.try_get("kind")?;
+    let json: String = row.try_get("json")?;
+    let what = if kind == "delta" { WhatItem::Delta(json) } else { WhatItem::Event(fact(&kind, json)?) };
+    Ok(Item {
+        at: Cursor::delta(unsigned(row, "seq")?, unsigned(row, "n")?),
+        turn: optional(row, "turn", TurnId::parse)?,
+        time: Timestamp(row.try_get("at")?),
+        what,
+    })
+}
+
+pub(super) async fn events(db: &SqlitePool, line: &Line, asked: &EventQuery) -> Result<Vec<Event>> {
+    let kinds = (!asked.kinds.is_empty()).then(|| serde_json::to_string(&asked.kinds).expect("a list of words"));
+    let mut events = Vec::new();
+    for (no, own_after, upto) in parts(line) {
+        let left = asked.limit - events.len() as u32;
+        if left == 0 || asked.after >= upto {
+            continue;
+        }
+        let rows = query(
+            "SELECT * FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?3
+               AND (?4 IS NULL OR kind IN (SELECT value FROM json_each(?4))) ORDER BY seq LIMIT ?5",
+        )
+        .bind(no.0)
+        .bind(asked.after.max(own_after) as i64)
+        .bind(upto as i64)
+        .bind(&kinds)
+        .bind(left)
+        .fetch_all(db)
+        .await?;
+        for row in &rows {
+            events.push(event(row)?);
+        }
+    }
+    Ok(events)
+}
+
+fn event(row: &SqliteRow) -> Result<Event> {
+    let kind: String = row.try_get("kind")?;
+    Ok(Event {
+        seq: unsigned(row, "seq")?,
+        turn: optional(row, "turn", TurnId::parse)?,
+        at: Timestamp(row.try_get("at")?),
+        fact: fact(&kind, row.try_get("json")?)?,
+    })
+}
+
+fn fact(kind: &str, json: String) -> Result<Fact> {
+    Fact::decode(kind, json).map_err(|error| Error::Damaged { what: "event", why: format!("{kind}: {error}") })
+}
+
+pub(super) async fn position(db: &SqlitePool, incarnation: Incarnation) -> Result<Option<u64>> {
+    let row = query("SELECT position FROM journals WHERE incarnation = ?").bind(incarnation.to_string()).fetch_optional(db).await?;
+    row.map(|row| unsigned(&row, 0)).transpose()
+}
+
+pub(super) async fn turn(db: &SqlitePool, no: SessionNo, turn: TurnId) -> Result<Option<TurnRow>> {
+    let row = query("SELECT * FROM turns WHERE id = ? AND session = ?").bind(turn.to_string()).bind(no.0).fetch_optional(db).await?;
+    row.map(|row| {
+        let state = parsed(&row, "state", TurnState::parse)?;
+        Ok(TurnRow { id: turn, seq: unsigned(&row, "seq")?, state, attempt: row.try_get("attempt")? })
+    })
+    .transpose()
+}
+
+pub(super) async fn checkpoint(db: &SqlitePool, workspace: WorkspaceId, number: u64) -> Result<Option<Checkpoint>> {
+    let row = query("SELECT * FROM checkpoints WHERE workspace = ? AND number = ?")
+        .bind(workspace.to_string())
+        .bind(number as i64)
+        .fetch_optional(db)
+        .await?;
+    row.map(|row| {
+        Ok(Checkpoint {
+            workspace,
+            number,
+            turn: optional(&row, "turn", TurnId::parse)?,
+            seq: unsigned(&row, "seq")?,
+            tree: row.try_get("tree")?,
+            consistency: parsed(&row, "consistency", consistency)?,
+            salvage: row.try_get("salvage")?,
+            files: unsigned(&row, "files")?,
+            bytes: unsigned(&row, "bytes")?,
+            at: Timestamp(row.try_get("at")?),
+        })
+    })
+    .transpose()
+}
+
+fn consistency(text: &str) -> Option<Consistency> {
+    match text {
+        "frozen" => Some(Consistency::Frozen),
+        "stopped" => Some(Consistency::Stopped),
+        "live" => Some(Consistency::Live),
+        _ => None,
+    }
+}
+
+fn unsigned<I: sqlx::ColumnIndex<SqliteRow>>(row: &SqliteRow, column: I) -> Result<u64> {
+    let number: i64 = row.try_get(column)?;
+    u64::try_from(number).map_err(|_| Error::Damaged { what: "number", why: format!("{number} is negative") })
+}
+
+fn parsed<T>(row: &SqliteRow, column: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
+    let text: &str = row.try_get(column)?;
+    parse(text).ok_or_else(|| Error::Damaged { what: column, why: format!("{text:?}") })
+}
+
+fn optional<T>(row: &SqliteRow, column: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>> {
+    let text: Option<&str> = row.try_get(column)?;
+    text.map(|text| parse(text).ok_or_else(|| Error::Damaged { what: column, why: format!("{text:?}") })).transpose()
+}

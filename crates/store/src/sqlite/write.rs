@@ -1,0 +1,333 @@
+//! What the writer does inside its transaction. Each function is one whole step.
+
+use crate::{Append, Card, Checkpoint, Claimed, Error, Hold, Key, Lease, NewAgent, NewSession, Result, TurnRow};
+use ash_model::{AgentName, Consistency, Delta, Epoch, Fact, Note, Seq, SessionNo, TenantId, Timestamp, WorkspaceId};
+use sqlx::{Row, SqliteConnection, query};
+use uuid::Uuid;
+
+type Db = SqliteConnection;
+
+pub(super) async fn add_key(db: &mut Db, key: &Key, hash: &str) -> Result<()> {
+    query("INSERT INTO api_keys (id, tenant, label, hash, created_at) VALUES (?, ?, ?, ?, ?)")
+        .bind(&key.id)
+        .bind(key.tenant.as_str())
+        .bind(&key.label)
+        .bind(hash)
+        .bind(key.created_at.0)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+pub(super) async fn remove_key(db: &mut Db, tenant: &TenantId, id: &str) -> Result<bool> {
+    let done = query("DELETE FROM api_keys WHERE tenant = ? AND id = ?").bind(tenant.as_str()).bind(id).execute(db).await?;
+    Ok(done.rows_affected() > 0)
+}
+
+/// `env`: `None` keeps the sealed environment that is there.
+pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<String>>) -> Result<()> {
+    let row = query(
+        "INSERT INTO agents (id, tenant, name, version, created_at, updated_at) VALUES (?1, ?2, ?3, 1, ?4, ?4)
+         ON CONFLICT (tenant, name) DO UPDATE SET version = version + 1, updated_at = ?4,
+             env = CASE WHEN deleted_at IS NULL THEN env END,
+             config = CASE WHEN deleted_at IS NULL THEN config ELSE '{}' END, deleted_at = NULL
+         RETURNING n, version",
+    )
+    .bind(Uuid::new_v4().to_string())
+    .bind(agent.tenant.as_str())
+    .bind(agent.name.as_str())
+    .bind(agent.at.0)
+    .fetch_one(&mut *db)
+    .await?;
+    let (n, version): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    if let Some(env) = env {
+        query("UPDATE agents SET env = ? WHERE n = ?").bind(env).bind(n).execute(&mut *db).await?;
+    }
+    query("INSERT INTO agent_versions (agent, version, tree, runtime, origin, created_at) VALUES (?, ?, ?, ?, ?, ?)")
+        .bind(n)
+        .bind(version)
+        .bind(&agent.tree)
+        .bind(agent.runtime.as_str())
+        .bind(&agent.origin)
+        .bind(agent.at.0)
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+pub(super) async fn change_agent(
+    db: &mut Db,
+    (tenant, name): (&TenantId, &AgentName),
+    config: Option<String>,
+    env: Option<Option<String>>,
+) -> Result<bool> {
+    let done = query(
+        "UPDATE agents SET config = coalesce(?3, config), env = CASE WHEN ?4 THEN ?5 ELSE env END
+         WHERE tenant = ?1 AND name = ?2 AND deleted_at IS NULL",
+    )
+    .bind(tenant.as_str())
+    .bind(name.as_str())
+    .bind(config)
+    .bind(env.is_some())
+    .bind(env.flatten())
+    .execute(db)
+    .await?;
+    Ok(done.rows_affected() > 0)
+}
+
+pub(super) async fn delete_agent(db: &mut Db, tenant: &TenantId, name: &AgentName, at: Timestamp) -> Result<bool> {
+    let done = query("UPDATE agents SET deleted_at = ? WHERE tenant = ? AND name = ? AND deleted_at IS NULL")
+        .bind(at.0)
+        .bind(tenant.as_str())
+        .bind(name.as_str())
+        .execute(db)
+        .await?;
+    Ok(done.rows_affected() > 0)
+}
+
+pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -> Result<SessionNo> {
+    query("INSERT INTO workspaces (id, tenant, agent, node, epoch) VALUES (?, ?, ?, ?, 1)")
+        .bind(new.workspace.to_string())
+        .bind(new.tenant.as_str())
+        .bind(new.agent.as_str())
+        .bind(&new.node)
+        .execute(&mut *db)
+        .await?;
+    let base_seq = new.base.map_or(0, |(_, seq)| seq);
+    let inserted = query(
+        "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
+             base_session, base_seq, last_seq, title, last_text, turns, checkpoint, created_at, last_active_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, ?14, ?15, ?16, ?17, ?18, ?18) RETURNING n",
+    )
+    .bind(new.tenant.as_str())
+    .bind(new.id.as_str())
+    .bind(new.workspace.to_string())
+    .bind(new.agent.as_str())
+    .bind(new.version)
+    .bind(new.runtime.as_str())
+    .bind(new.card.status.as_str())
+    .bind(new.native_id.to_string())
+    .bind(serde_json::to_string(&new.options).expect("options are plain JSON"))
+    .bind(env)
+    .bind(new.parent.as_ref().map(|p| p.as_str()))
+    .bind(new.base.map(|(no, _)| no.0))
+    .bind(number(base_seq)?)
+    .bind(&new.card.title)
+    .bind(&new.card.last_text)
+    .bind(number(new.card.turns)?)
+    .bind(new.card.checkpoint.map(number).transpose()?)
+    .bind(new.at.0)
+    .fetch_one(&mut *db)
+    .await;
+    let no = match inserted {
+        Ok(row) => SessionNo(row.try_get(0)?),
+        Err(sqlx::Error::Database(e)) if e.is_unique_violation() => return Err(Error::Taken(format!("Session id \"{}\"", new.id))),
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(checkpoint) = &new.first_checkpoint {
+        save_checkpoint(db, no, checkpoint).await?;
+    }
+    add_events(db, no, base_seq + 1, &new.notes).await?;
+    query("UPDATE sessions SET last_seq = ? WHERE n = ?")
+        .bind(number(base_seq + new.notes.len() as u64)?)
+        .bind(no.0)
+        .execute(db)
+        .await?;
+    Ok(no)
+}
+
+pub(super) async fn set_options(db: &mut Db, no: SessionNo, json: &str) -> Result<()> {
+    query("UPDATE sessions SET options = ? WHERE n = ?").bind(json).bind(no.0).execute(db).await?;
+    Ok(())
+}
+
+pub(super) async fn claim(db: &mut Db, workspace: WorkspaceId, node: &str, from: &Hold) -> Result<Lease> {
+    let epoch = Epoch(from.epoch.0 + 1);
+    let done = query("UPDATE workspaces SET node = ?1, epoch = ?2 WHERE id = ?3 AND node = ?4 AND epoch = ?5")
+        .bind(node)
+        .bind(number(epoch.0)?)
+        .bind(workspace.to_string())
+        .bind(&from.node)
+        .bind(number(from.epoch.0)?)
+        .execute(db)
+        .await?;
+    if done.rows_affected() == 0 {
+        return Err(Error::Stale);
+    }
+    Ok(Lease { workspace, epoch })
+}
+
+pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Result<()> {
+    let last = append.first + append.notes.len() as u64 - 1;
+    advance(db, lease, append, last).await?;
+    add_events(db, append.session, append.first, &append.notes).await?;
+    add_deltas(db, append.session, &append.deltas, append.at).await?;
+    for turn in &append.turns {
+        save_turn(db, append.session, turn).await?;
+    }
+    if let Some(checkpoint) = &append.checkpoint {
+        save_checkpoint(db, append.session, checkpoint).await?;
+    }
+    if let Some((incarnation, position)) = append.journal {
+        query(
+            "INSERT INTO journals (incarnation, session, position) VALUES (?1, ?2, ?3)
+             ON CONFLICT (incarnation) DO UPDATE SET position = ?3",
+        )
+        .bind(incarnation.to_string())
+        .bind(append.session.0)
+        .bind(number(position)?)
+        .execute(&mut *db)
+        .await?;
+    }
+    for note in &append.notes {
+        // A shim's life is over and all of it is read: its place is not needed any more.
+        if let Fact::Asleep { incarnation: Some(incarnation) } = &note.fact {
+            query("DELETE FROM journals WHERE incarnation = ?").bind(incarnation.to_string()).execute(&mut *db).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Moves the session's row on, which only the holder of the lease can do, and only from the step before.
+async fn advance(db: &mut Db, lease: &Lease, append: &Append, last: Seq) -> Result<()> {
+    let Card { status, title, last_text, turns, open_turns, problem, checkpoint } = &append.card;
+    let done = query(
+        "UPDATE sessions SET last_seq = ?1, status = ?2, title = ?3, last_text = ?4, turns = ?5, open_turns = ?6,
+             problem = ?7, checkpoint = ?8, last_active_at = ?9
+         WHERE n = ?10 AND last_seq = ?11
+           AND EXISTS (SELECT 1 FROM workspaces w WHERE w.id = sessions.workspace AND w.id = ?12 AND w.epoch = ?13)",
+    )
+    .bind(number(last)?)
+    .bind(status.as_str())
+    .bind(title)
+    .bind(last_text)
+    .bind(number(*turns)?)
+    .bind(number(*open_turns)?)
+    .bind(problem.as_ref().map(|p| serde_json::to_string(p).expect("two strings")))
+    .bind(checkpoint.map(number).transpose()?)
+    .bind(append.at.0)
+    .bind(append.session.0)
+    .bind(number(append.first - 1)?)
+    .bind(lease.workspace.to_string())
+    .bind(number(lease.epoch.0)?)
+    .execute(db)
+    .await?;
+    if done.rows_affected() == 0 {
+        return Err(Error::Stale);
+    }
+    Ok(())
+}
+
+async fn add_events(db: &mut Db, no: SessionNo, first: Seq, notes: &[Note]) -> Result<()> {
+    for (seq, note) in (first..).zip(notes) {
+        query("INSERT INTO events (session, seq, turn, at, kind, json) VALUES (?, ?, ?, ?, ?, ?)")
+            .bind(no.0)
+            .bind(number(seq)?)
+            .bind(note.turn.map(|t| t.to_string()))
+            .bind(note.at.0)
+            .bind(note.fact.kind())
+            .bind(note.fact.encode())
+            .execute(&mut *db)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn add_deltas(db: &mut Db, no: SessionNo, deltas: &[Delta], at: Timestamp) -> Result<()> {
+    for delta in deltas {
+        query("INSERT INTO deltas (session, seq, n, turn, at, json) VALUES (?, ?, ?, ?, ?, ?)")
+            .bind(no.0)
+            .bind(number(delta.seq)?)
+            .bind(number(delta.n)?)
+            .bind(delta.turn.map(|t| t.to_string()))
+            .bind(at.0)
+            .bind(&delta.line)
+            .execute(&mut *db)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn save_turn(db: &mut Db, no: SessionNo, turn: &TurnRow) -> Result<()> {
+    query(
+        "INSERT INTO turns (id, session, seq, state, attempt) VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT (id) DO UPDATE SET state = ?4, attempt = ?5",
+    )
+    .bind(turn.id.to_string())
+    .bind(no.0)
+    .bind(number(turn.seq)?)
+    .bind(turn.state.as_str())
+    .bind(turn.attempt)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) -> Result<()> {
+    let consistency = match c.consistency {
+        Consistency::Frozen => "frozen",
+        Consistency::Stopped => "stopped",
+        Consistency::Live => "live",
+    };
+    query(
+        "INSERT INTO checkpoints (workspace, number, session, turn, seq, tree, consistency, salvage, files, bytes, at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(c.workspace.to_string())
+    .bind(number(c.number)?)
+    .bind(no.0)
+    .bind(c.turn.map(|t| t.to_string()))
+    .bind(number(c.seq)?)
+    .bind(&c.tree)
+    .bind(consistency)
+    .bind(c.salvage)
+    .bind(number(c.files)?)
+    .bind(number(c.bytes)?)
+    .bind(c.at.0)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+pub(super) async fn once(db: &mut Db, words: &[String; 5], at: Timestamp) -> Result<Claimed> {
+    let [tenant, route, key, hash, resource] = words;
+    let inserted = query("INSERT INTO idempotency (tenant, route, key, hash, resource, at) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING")
+        .bind(tenant)
+        .bind(route)
+        .bind(key)
+        .bind(hash)
+        .bind(resource)
+        .bind(at.0)
+        .execute(&mut *db)
+        .await?;
+    let row = query("SELECT hash, resource FROM idempotency WHERE tenant = ? AND route = ? AND key = ?")
+        .bind(tenant)
+        .bind(route)
+        .bind(key)
+        .fetch_one(db)
+        .await?;
+    let (kept, resource): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(match (inserted.rows_affected() > 0, kept == *hash) {
+        (true, _) => Claimed::First(resource),
+        (false, true) => Claimed::Again(resource),
+        (false, false) => Claimed::Other,
+    })
+}
+
+pub(super) async fn prune(db: &mut Db, before: Timestamp) -> Result<u64> {
+    // Deltas of a turn that still runs are what its readers are following.
+    let deltas = query(
+        "DELETE FROM deltas WHERE at < ? AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.id = deltas.turn
+             AND t.state IN ('queued', 'running', 'saving', 'cut'))",
+    )
+    .bind(before.0)
+    .execute(&mut *db)
+    .await?;
+    let keys = query("DELETE FROM idempotency WHERE at < ?").bind(before.0).execute(db).await?;
+    Ok(deltas.rows_affected() + keys.rows_affected())
+}
+
+/// SQLite's integers are signed; nothing of ours comes near the limit unless it is damaged.
+fn number(n: u64) -> Result<i64> {
+    i64::try_from(n).map_err(|_| Error::Damaged { what: "number", why: format!("{n} is too large") })
+}
