@@ -294,10 +294,6 @@ impl Conversation {
         self.turns.iter().rfind(|turn| turn.uuid == uuid)
     }
 
-    pub(crate) fn prompts(&self) -> usize {
-        self.turns.iter().filter(|turn| turn.prompt.is_some()).count()
-    }
-
     /// A turn that is taken up again is the latest thing the user wants, whatever came in between.
     pub(crate) fn bring_to_the_end(&mut self, uuid: &str) {
         if let Some(index) = self.turns.iter().rposition(|turn| turn.uuid == uuid) {

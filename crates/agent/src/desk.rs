@@ -44,6 +44,9 @@ impl Desk {
     pub(crate) fn open(flags: Flags, folder: PathBuf) -> Result<Desk, transcript::Error> {
         let place = Place::new(folder, &flags.session);
         let resumed = place.prepare(flags.resume.as_deref())?;
+        if resumed.is_some() {
+            crate::return_memory();
+        }
         let room = Room { flags, place, out: Out::default(), queue: Mutex::default() };
         Ok(Desk { room: Arc::new(room), resumed, worker: None })
     }

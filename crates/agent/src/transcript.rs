@@ -2,9 +2,10 @@
 //!
 //! What is printed is in here before. No fsync: the host makes the sandbox's files safe when a turn has ended.
 
-use crate::conversation::{Conversation, Entry};
+use crate::conversation::{Conversation, Entry, Fact};
 use crate::ids::Digest;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -74,12 +75,12 @@ impl Place {
     /// Cuts a torn end off, so that the next entry starts on a line of its own.
     fn seal(&self) -> Result<Option<Resumed>, Error> {
         let path = self.file(&self.session);
-        let Some((scan, conversation)) = load(&path)? else { return Ok(None) };
+        let Some(scan) = scan_if_there(&path, |_, _| Ok(()))? else { return Ok(None) };
         if scan.keep < scan.length {
             let file = OpenOptions::new().write(true).open(&path).map_err(failed("open", &path))?;
             file.set_len(scan.keep).map_err(failed("cut", &path))?;
         }
-        Ok(Some(scan.resumed(&conversation)))
+        Ok(Some(scan.resumed()))
     }
 
     /// The other session may still be running: it is read, never written.
@@ -90,20 +91,20 @@ impl Place {
         }
         let half = to.with_extension("tmp");
         let mut copy = BufWriter::new(File::create(&half).map_err(failed("copy", &half))?);
-        let mut conversation = Conversation::default();
-        let scan = scan(&from, |line, entry| {
-            conversation.add(entry);
-            copy.write_all(line)
-        });
+        let scan = scan(&from, |line, _| copy.write_all(line));
         let scan = scan.and_then(|scan| copy.flush().map(|()| scan)).map_err(failed("copy", &from))?;
         fs::rename(&half, &to).map_err(failed("copy", &to))?;
-        Ok(scan.resumed(&conversation))
+        Ok(scan.resumed())
     }
 
-    /// Reads the whole conversation and stays open for more.
+    /// Reads the whole conversation; the file opens for more with the first entry.
     pub(crate) fn open(&self) -> Result<(Transcript, Conversation), Error> {
         let path = self.file(&self.session);
-        let conversation = load(&path)?.map(|(_, conversation)| conversation).unwrap_or_default();
+        let mut conversation = Conversation::default();
+        scan_if_there(&path, |_, entry| {
+            conversation.add(entry);
+            Ok(())
+        })?;
         Ok((Transcript { path, open: None }, conversation))
     }
 }
@@ -158,33 +159,43 @@ fn create(path: &Path) -> io::Result<Open> {
 /// What reading a transcript found.
 struct Scan {
     entries: u64,
+    turns: BTreeSet<String>,
     damaged: u64,
     digest: Digest,
     length: u64,
-    /// Up to here whole; what follows is one torn line.
+    /// Up to here whole; what follows is torn.
     keep: u64,
 }
 
 impl Scan {
-    fn resumed(&self, conversation: &Conversation) -> Resumed {
+    const NOTHING: Scan =
+        Scan { entries: 0, turns: BTreeSet::new(), damaged: 0, digest: Digest::NOTHING, length: 0, keep: 0 };
+
+    fn count(&mut self, line: &[u8], entry: &Entry) {
+        self.entries += 1;
+        self.digest = self.digest.add(line);
+        if let Fact::User { .. } = entry.fact {
+            self.turns.insert(entry.turn.clone());
+        }
+    }
+
+    fn resumed(&self) -> Resumed {
         Resumed {
             found: true,
             entries: self.entries,
-            turns: conversation.prompts(),
+            turns: self.turns.len(),
             digest: Some(self.digest.to_string()),
             damaged: Some(self.damaged),
         }
     }
 }
 
-fn load(path: &Path) -> Result<Option<(Scan, Conversation)>, Error> {
-    let mut conversation = Conversation::default();
-    let scan = scan(path, |_, entry| {
-        conversation.add(entry);
-        Ok(())
-    });
-    match scan {
-        Ok(scan) => Ok(Some((scan, conversation))),
+fn scan_if_there(
+    path: &Path,
+    visit: impl FnMut(&[u8], Entry) -> io::Result<()>,
+) -> Result<Option<Scan>, Error> {
+    match scan(path, visit) {
+        Ok(scan) => Ok(Some(scan)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed("read", path)(error)),
     }
@@ -192,14 +203,13 @@ fn load(path: &Path) -> Result<Option<(Scan, Conversation)>, Error> {
 
 fn scan(path: &Path, mut visit: impl FnMut(&[u8], Entry) -> io::Result<()>) -> io::Result<Scan> {
     let mut file = BufReader::new(File::open(path)?);
-    let mut scan = Scan { entries: 0, damaged: 0, digest: Digest::new(), length: 0, keep: 0 };
+    let mut scan = Scan::NOTHING;
     let mut line = Vec::new();
     while file.read_until(b'\n', &mut line)? > 0 {
         scan.length += line.len() as u64;
         match judge(&line) {
             Judged::Whole(entry) => {
-                scan.entries += 1;
-                scan.digest = scan.digest.add(&line);
+                scan.count(&line, &entry);
                 scan.keep = scan.length;
                 visit(&line, *entry)?;
             }

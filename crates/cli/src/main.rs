@@ -32,12 +32,13 @@ struct Serve {
 fn main() -> ExitCode {
     // Looked at before anything else: these run once per sandbox, must be quick, and must not have threads.
     let mut args = std::env::args_os().skip(1);
-    let inner: Option<fn(Vec<OsString>) -> i32> = match args.next().as_deref().and_then(|first| first.to_str()) {
-        Some("shim") => Some(|_| ash_sandbox::shim_main()),
-        Some("confine") => Some(ash_sandbox::confine_main),
-        Some("builtin-agent") => Some(ash_agent::main),
-        _ => None,
-    };
+    let inner: Option<fn(Vec<OsString>) -> i32> =
+        match args.next().as_deref().and_then(|first| first.to_str()) {
+            Some("shim") => Some(|_| ash_sandbox::shim_main()),
+            Some("confine") => Some(ash_sandbox::confine_main),
+            Some("builtin-agent") => Some(ash_agent::main),
+            _ => None,
+        };
     if let Some(inner) = inner {
         return ExitCode::from(u8::try_from(inner(args.collect())).unwrap_or(1));
     }
@@ -56,7 +57,9 @@ fn run(serve: Serve) -> ExitCode {
         logging.with_target(false).with_ansi(colours).init();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let served = runtime.map_err(anyhow::Error::from).and_then(|runtime| Ok(runtime.block_on(ash_server::serve(serve.config))?));
+    let served = runtime
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| Ok(runtime.block_on(ash_server::serve(serve.config))?));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

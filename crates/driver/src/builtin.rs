@@ -62,6 +62,9 @@ mod tests {
             argv(Memory::Fork { from, id }),
             format!("/.ash/ash builtin-agent --session-id {id} --resume {from} --model m")
         );
-        assert_eq!(argv(Memory::Fresh { id }), format!("/.ash/ash builtin-agent --session-id {id} --model m"));
+        assert_eq!(
+            argv(Memory::Fresh { id }),
+            format!("/.ash/ash builtin-agent --session-id {id} --model m")
+        );
     }
 }

@@ -27,10 +27,17 @@ pub struct Launch {
 /// Which conversation the agent takes up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
-    Fresh { id: Uuid },
-    Own { id: Uuid },
+    Fresh {
+        id: Uuid,
+    },
+    Own {
+        id: Uuid,
+    },
     /// The first start of a fork: another's conversation under an own id.
-    Fork { from: Uuid, id: Uuid },
+    Fork {
+        from: Uuid,
+        id: Uuid,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,12 +58,24 @@ pub enum Say {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Heard {
     /// It answers; `None`: it began without a conversation.
-    Ready { resumed: Option<Remembered> },
+    Ready {
+        resumed: Option<Remembered>,
+    },
     /// A piece of a message that will follow whole.
-    Delta { line: String },
-    Message { line: String },
+    Delta {
+        line: String,
+    },
+    Message {
+        line: String,
+    },
     /// Nothing more comes for this turn.
-    Rested { turn: TurnId, how: Outcome, text: String, usage: Usage, problem: Option<Problem> },
+    Rested {
+        turn: TurnId,
+        how: Outcome,
+        text: String,
+        usage: Usage,
+        problem: Option<Problem>,
+    },
 }
 
 /// What the agent says it found of an earlier conversation.

@@ -154,7 +154,12 @@ mod tests {
 
     #[test]
     fn the_same_prompt_is_told_in_the_same_bytes() {
-        let say = Say::Prompt { turn: TurnId(uuid::Uuid::from_u128(1)), content: json!("hi"), ask: Default::default(), attempt: 1 };
+        let say = Say::Prompt {
+            turn: TurnId(uuid::Uuid::from_u128(1)),
+            content: json!("hi"),
+            ask: Default::default(),
+            attempt: 1,
+        };
         assert_eq!(tell(&say), tell(&say));
         assert!(tell(&say).ends_with(b"\n"));
     }

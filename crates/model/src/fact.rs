@@ -34,40 +34,91 @@ pub struct Delta {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum Fact {
-    Created { agent: AgentName, version: u32, options: Options },
+    Created {
+        agent: AgentName,
+        version: u32,
+        options: Options,
+    },
     /// Made from another session: its files, and its conversation, which the agent keeps under id `memory` and
     /// which is `told` turns long.
-    Forked { parent: SessionId, checkpoint: Option<u64>, memory: uuid::Uuid, told: u64 },
+    Forked {
+        parent: SessionId,
+        checkpoint: Option<u64>,
+        memory: uuid::Uuid,
+        told: u64,
+    },
     /// A message was accepted. Its turn runs when those before it are over.
-    Queued { turn: TurnId, content: serde_json::Value, ask: Ask },
+    Queued {
+        turn: TurnId,
+        content: serde_json::Value,
+        ask: Ask,
+    },
     /// The prompt is about to be given to the agent as input number `input` of this shim's life.
-    Started { turn: TurnId, input: u64 },
+    Started {
+        turn: TurnId,
+        input: u64,
+    },
     /// A cut turn goes on; what was said after event `discard_after` by the attempt before does not count.
-    Continued { turn: TurnId, attempt: u32, discard_after: Seq, input: u64 },
+    Continued {
+        turn: TurnId,
+        attempt: u32,
+        discard_after: Seq,
+        input: u64,
+    },
     /// The agent's own line, verbatim.
     #[serde(skip)]
-    Said { line: String },
+    Said {
+        line: String,
+    },
     /// Somebody wants the turn to stop; told to the agent as input number `input`.
-    Interrupting { turn: TurnId, input: u64 },
+    Interrupting {
+        turn: TurnId,
+        input: u64,
+    },
     /// The agent rests: nothing more comes for this turn. Its files are not safe yet.
-    Rested { turn: TurnId, how: Outcome, text: String, usage: Usage, problem: Option<Problem> },
+    Rested {
+        turn: TurnId,
+        how: Outcome,
+        text: String,
+        usage: Usage,
+        problem: Option<Problem>,
+    },
     /// Workspace and agent state are on disk as checkpoint `number`.
     Saved(Saved),
-    SaveFailed { turn: Option<TurnId>, error: String },
+    SaveFailed {
+        turn: Option<TurnId>,
+        error: String,
+    },
     /// The turn is over, exactly once.
-    Finished { turn: TurnId, how: Outcome, checkpoint: Option<u64>, problem: Option<Problem> },
+    Finished {
+        turn: TurnId,
+        how: Outcome,
+        checkpoint: Option<u64>,
+        problem: Option<Problem>,
+    },
     /// The turn's process is gone before the turn was over. Not final.
-    Cut { turn: TurnId, death: Death },
+    Cut {
+        turn: TurnId,
+        death: Death,
+    },
     /// The sandbox is up and its agent answers.
-    Awake { incarnation: Incarnation },
+    Awake {
+        incarnation: Incarnation,
+    },
     /// The sandbox is gone, on purpose or not.
-    Asleep { incarnation: Option<Incarnation> },
+    Asleep {
+        incarnation: Option<Incarnation>,
+    },
     /// Somebody wants the session back: a sandbox has to be made for it.
     Resuming,
-    Resumed { receipt: Receipt },
+    Resumed {
+        receipt: Receipt,
+    },
     Paused,
     Stopped,
-    Failed { problem: Problem },
+    Failed {
+        problem: Problem,
+    },
     Ended,
 }
 
@@ -183,8 +234,12 @@ pub struct Saved {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum Death {
-    Agent { how: String },
-    Sandbox { how: String },
+    Agent {
+        how: String,
+    },
+    Sandbox {
+        how: String,
+    },
     OutOfMemory,
     LineTooLong,
     /// The machine, or everything of ours on it.
@@ -196,15 +251,30 @@ pub enum Death {
 impl Death {
     pub fn problem(&self) -> Problem {
         match self {
-            Death::Agent { how } => Problem::new("agent_died", format!("The agent's process ended ({how}). {RETRY}")),
-            Death::Sandbox { how } => Problem::new("sandbox_died", format!("The sandbox ended ({how}). {RETRY}")),
+            Death::Agent { how } => {
+                Problem::new("agent_died", format!("The agent's process ended ({how}). {RETRY}"))
+            }
+            Death::Sandbox { how } => {
+                Problem::new("sandbox_died", format!("The sandbox ended ({how}). {RETRY}"))
+            }
             Death::OutOfMemory => Problem::new(
                 "sandbox_oom",
-                format!("The sandbox ran out of memory and was killed. {RETRY} Raise ASH_SANDBOX_MEMORY_MB if it happens again."),
+                format!(
+                    "The sandbox ran out of memory and was killed. {RETRY} Raise ASH_SANDBOX_MEMORY_MB if it happens again."
+                ),
             ),
-            Death::LineTooLong => Problem::new("line_too_long", format!("The agent wrote a line of over 32 MiB and was ended. {RETRY}")),
-            Death::Machine => Problem::new("machine_died", format!("The machine or the sandbox went away during the turn. {RETRY}")),
-            Death::Shutdown => Problem::new("server_stopped", "The server was stopped during the turn, which goes on when it is started again.".to_owned()),
+            Death::LineTooLong => Problem::new(
+                "line_too_long",
+                format!("The agent wrote a line of over 32 MiB and was ended. {RETRY}"),
+            ),
+            Death::Machine => Problem::new(
+                "machine_died",
+                format!("The machine or the sandbox went away during the turn. {RETRY}"),
+            ),
+            Death::Shutdown => Problem::new(
+                "server_stopped",
+                "The server was stopped during the turn, which goes on when it is started again.".to_owned(),
+            ),
         }
     }
 }

@@ -9,7 +9,9 @@ mod time;
 
 pub use cursor::Cursor;
 pub use fact::{Ask, Consistency, Death, Delta, Event, Fact, Note, Outcome, Saved, Usage};
-pub use ids::{AgentName, BadName, Epoch, Incarnation, Seq, SessionId, SessionNo, Slug, TenantId, TurnId, WorkspaceId};
+pub use ids::{
+    AgentName, BadName, Epoch, Incarnation, Seq, SessionId, SessionNo, Slug, TenantId, TurnId, WorkspaceId,
+};
 pub use kind::{Kind, Problem};
 pub use receipt::{From, Path, Receipt, Source, Tier};
 pub use time::Timestamp;

@@ -106,21 +106,25 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
 }
 
 async fn open_store(data: &Path) -> Result<Arc<Sqlite>, Failure> {
-    let seal = Seal::open(&data.join("seal.key")).map_err(|error| Failure(format!("cannot read the seal key: {error}")))?;
+    let seal = Seal::open(&data.join("seal.key"))
+        .map_err(|error| Failure(format!("cannot read the seal key: {error}")))?;
     let path = data.join("ash.db");
     let store = Sqlite::open(&path, seal).await;
     store.map(Arc::new).map_err(|error| Failure(format!("cannot open {}: {error}", path.display())))
 }
 
 async fn backend(sandbox: Sandbox) -> Result<Arc<dyn Backend>, Failure> {
-    let exe = std::env::current_exe().map_err(|error| Failure(format!("cannot find my own program: {error}")))?;
+    let exe =
+        std::env::current_exe().map_err(|error| Failure(format!("cannot find my own program: {error}")))?;
     match sandbox {
         Sandbox::Bubblewrap => {
             let walls = Bubblewrap::probe(exe).await.map_err(|error| Failure(error.to_string()))?;
             Ok(Arc::new(walls))
         }
         Sandbox::None => {
-            tracing::warn!("ASH_SANDBOX=none: agents run WITHOUT WALLS, with all your rights. Use it only where you would run the agent by hand");
+            tracing::warn!(
+                "ASH_SANDBOX=none: agents run WITHOUT WALLS, with all your rights. Use it only where you would run the agent by hand"
+            );
             Ok(Arc::new(Bare::new(exe)))
         }
     }
@@ -130,7 +134,10 @@ async fn run(listener: TcpListener, app: &App, grace: Duration) -> Result<(), Fa
     let router = routes::router(app.clone());
     let serving = tokio::spawn(async move { axum::serve(listener, router).await });
     wait_for_signal().await?;
-    tracing::info!("stopping: running turns get {} s, then every sandbox is captured and ended", grace.as_secs());
+    tracing::info!(
+        "stopping: running turns get {} s, then every sandbox is captured and ended",
+        grace.as_secs()
+    );
     tokio::select! {
         () = app.sessions.shut_down(grace) => tracing::info!("stopped"),
         _ = wait_for_signal() => tracing::warn!("stopped at once; sandboxes live on and are taken over at the next start"),
@@ -179,9 +186,13 @@ fn announce(data: &Path, address: SocketAddr, own_key: bool, woken: usize) -> Re
 /// One server per data directory: a second one would be a second owner.
 fn lock(data: &Path) -> Result<fs::File, Failure> {
     let path = data.join("ash.lock");
-    let file = fs::File::create(&path).map_err(|error| Failure(format!("cannot open {}: {error}", path.display())))?;
+    let file = fs::File::create(&path)
+        .map_err(|error| Failure(format!("cannot open {}: {error}", path.display())))?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        Failure(format!("another ash server uses {}. Stop it, or choose another directory with --data-dir", data.display()))
+        Failure(format!(
+            "another ash server uses {}. Stop it, or choose another directory with --data-dir",
+            data.display()
+        ))
     })?;
     Ok(file)
 }

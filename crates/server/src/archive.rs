@@ -11,8 +11,19 @@ use std::io::{Read, Seek, Write};
 const MOST_BYTES: u64 = 100 << 20;
 const MOST_ENTRIES: usize = 100_000;
 
-const SKIPPED_DIRS: [&str; 11] =
-    ["node_modules", ".git", "__pycache__", ".cache", ".npm", ".pnpm-store", ".yarn", ".venv", "venv", ".tmp", "tmp"];
+const SKIPPED_DIRS: [&str; 11] = [
+    "node_modules",
+    ".git",
+    "__pycache__",
+    ".cache",
+    ".npm",
+    ".pnpm-store",
+    ".yarn",
+    ".venv",
+    "venv",
+    ".tmp",
+    "tmp",
+];
 const SKIPPED_FILES: [&str; 5] = [".env", ".env.local", ".env.production", ".env.development", ".DS_Store"];
 
 fn is_skipped(name: &[u8], is_dir: bool) -> bool {
@@ -25,7 +36,9 @@ pub(crate) fn pack(place: &Place, file: &mut std::fs::File) -> Answer<u64> {
     let files = place.list(&is_skipped)?;
     let total: u64 = files.iter().map(|file| file.size).sum();
     if total > MOST_BYTES {
-        let error = format!("The workspace holds {total} bytes, more than the {MOST_BYTES} of a bundle; fetch single files instead");
+        let error = format!(
+            "The workspace holds {total} bytes, more than the {MOST_BYTES} of a bundle; fetch single files instead"
+        );
         return Err(Problem::new(Kind::TooLarge, "bundle_too_large", error));
     }
     let mut tar = tar::Builder::new(GzEncoder::new(&mut *file, Compression::fast()));
@@ -43,7 +56,12 @@ pub(crate) fn pack(place: &Place, file: &mut std::fs::File) -> Answer<u64> {
     Ok(length)
 }
 
-fn append<W: Write>(tar: &mut tar::Builder<W>, path: &[u8], (size, mtime_ms): (u64, i64), bytes: Box<dyn Read + Send>) -> std::io::Result<()> {
+fn append<W: Write>(
+    tar: &mut tar::Builder<W>,
+    path: &[u8],
+    (size, mtime_ms): (u64, i64),
+    bytes: Box<dyn Read + Send>,
+) -> std::io::Result<()> {
     use std::os::unix::ffi::OsStrExt;
     let name = std::path::Path::new("./").join(std::ffi::OsStr::from_bytes(path));
     let mut header = tar::Header::new_gnu();
@@ -71,7 +89,11 @@ pub(crate) fn unpack(place: &Place, bundle: &[u8]) -> Answer<Unpacked> {
     for (count, entry) in tar.entries().map_err(bad)?.enumerate() {
         let mut entry = entry.map_err(bad)?;
         if count >= MOST_ENTRIES {
-            return Err(Problem::new(Kind::TooLarge, "bundle_too_large", format!("A bundle may hold {MOST_ENTRIES} entries")));
+            return Err(Problem::new(
+                Kind::TooLarge,
+                "bundle_too_large",
+                format!("A bundle may hold {MOST_ENTRIES} entries"),
+            ));
         }
         match entry.header().entry_type() {
             tar::EntryType::Regular | tar::EntryType::Continuous => {}
@@ -84,7 +106,11 @@ pub(crate) fn unpack(place: &Place, bundle: &[u8]) -> Answer<Unpacked> {
         let path = name(&entry.path_bytes())?;
         total += place.write(&path, &mut (&mut entry).take(MOST_BYTES + 1 - total))?;
         if total > MOST_BYTES {
-            return Err(Problem::new(Kind::TooLarge, "bundle_too_large", format!("A bundle may hold {MOST_BYTES} bytes")));
+            return Err(Problem::new(
+                Kind::TooLarge,
+                "bundle_too_large",
+                format!("A bundle may hold {MOST_BYTES} bytes"),
+            ));
         }
         unpacked.written += 1;
     }
@@ -93,5 +119,6 @@ pub(crate) fn unpack(place: &Place, bundle: &[u8]) -> Answer<Unpacked> {
 
 fn name(bytes: &[u8]) -> Answer<RelPath> {
     let bare = bytes.strip_prefix(b"./").unwrap_or(bytes);
-    RelPath::from_bytes(bare).map_err(|error| Problem::invalid("invalid_bundle", format!("Invalid bundle: {error}")))
+    RelPath::from_bytes(bare)
+        .map_err(|error| Problem::invalid("invalid_bundle", format!("Invalid bundle: {error}")))
 }

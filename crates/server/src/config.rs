@@ -82,6 +82,8 @@ fn runtime(text: &str) -> Result<ash_model::Runtime, String> {
 impl Config {
     pub fn data_dir(&self) -> Result<PathBuf, String> {
         let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".ash"));
-        self.data_dir.clone().or_else(home).ok_or_else(|| "HOME is not set: say where to keep data with --data-dir or ASH_DATA_DIR".to_owned())
+        self.data_dir.clone().or_else(home).ok_or_else(|| {
+            "HOME is not set: say where to keep data with --data-dir or ASH_DATA_DIR".to_owned()
+        })
     }
 }

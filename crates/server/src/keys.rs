@@ -26,8 +26,13 @@ fn fresh() -> std::io::Result<String> {
 }
 
 /// A new key for a tenant. The text is not kept anywhere.
-pub(crate) async fn mint(store: &dyn Store, tenant: TenantId, label: String) -> Result<(Key, String), ash_session::Error> {
-    let text = fresh().map_err(|source| ash_session::Error::Io { what: "no random numbers".to_owned(), source })?;
+pub(crate) async fn mint(
+    store: &dyn Store,
+    tenant: TenantId,
+    label: String,
+) -> Result<(Key, String), ash_session::Error> {
+    let text =
+        fresh().map_err(|source| ash_session::Error::Io { what: "no random numbers".to_owned(), source })?;
     let key = Key { id: uuid::Uuid::new_v4().to_string(), tenant, label, created_at: Timestamp::now() };
     store.add_key(key.clone(), hash(&text)).await?;
     Ok((key, text))
@@ -43,12 +48,14 @@ pub(crate) async fn bootstrap(store: &dyn Store, file: &Path) -> Result<(), ash_
     }
     let label = if store.keys(&tenant).await?.is_empty() { "auto-generated" } else { "cli-recovery" };
     let (_, text) = mint(store, tenant, label.to_owned()).await?;
-    write_private(file, &text).map_err(|source| ash_session::Error::Io { what: format!("cannot write {}", file.display()), source })
+    write_private(file, &text)
+        .map_err(|source| ash_session::Error::Io { what: format!("cannot write {}", file.display()), source })
 }
 
 fn write_private(file: &Path, text: &str) -> std::io::Result<()> {
     let fresh = file.with_extension("new");
-    fs::remove_file(&fresh).or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+    fs::remove_file(&fresh)
+        .or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
     let mut to = fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&fresh)?;
     writeln!(to, "{text}")?;
     to.sync_all()?;

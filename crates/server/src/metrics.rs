@@ -126,8 +126,13 @@ impl Metrics {
         self.sessions.set(i64::try_from(active).unwrap_or(i64::MAX));
         self.capacity.set(i64::try_from(capacity).unwrap_or(i64::MAX));
         self.sandboxes.set((counts.waiting + counts.running) as i64);
-        let states =
-            [("cold", counts.cold), ("warming", counts.warming), ("warm", 0), ("waiting", counts.waiting), ("running", counts.running)];
+        let states = [
+            ("cold", counts.cold),
+            ("warming", counts.warming),
+            ("warm", 0),
+            ("waiting", counts.waiting),
+            ("running", counts.running),
+        ];
         for (state, count) in states {
             self.pool.get_or_create(&ByState { state }).set(count as i64);
         }

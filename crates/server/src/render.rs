@@ -35,7 +35,9 @@ pub(crate) fn frames(session: &SessionId, view: View, item: &Item) -> Vec<Frame>
         WhatItem::Delta(line) if ours => message(line),
         WhatItem::Event(Fact::Said { line }) if ours => message(line),
         // That a session failed ends whatever a reader is waiting for.
-        WhatItem::Event(fact) if ours || matches!(fact, Fact::Failed { .. }) => fact_frames(session, view, fact),
+        WhatItem::Event(fact) if ours || matches!(fact, Fact::Failed { .. }) => {
+            fact_frames(session, view, fact)
+        }
         WhatItem::Delta(_) | WhatItem::Event(_) => Vec::new(),
     }
 }
@@ -50,13 +52,20 @@ pub(crate) fn ends(turn: TurnId, item: &Item) -> bool {
 }
 
 fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
-    let named = |name: &str, data: Value| if view == View::All { vec![Frame::new(name, data)] } else { Vec::new() };
+    let named =
+        |name: &str, data: Value| if view == View::All { vec![Frame::new(name, data)] } else { Vec::new() };
     match fact {
         Fact::Queued { turn, .. } => {
-            vec![Frame::new("session_start", json!({ "sessionId": session, "version": crate::VERSION, "turn": turn }))]
+            vec![Frame::new(
+                "session_start",
+                json!({ "sessionId": session, "version": crate::VERSION, "turn": turn }),
+            )]
         }
         Fact::Continued { turn, attempt, discard_after, .. } => {
-            vec![Frame::new("turn_continued", json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after }))]
+            vec![Frame::new(
+                "turn_continued",
+                json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after }),
+            )]
         }
         Fact::SaveFailed { error, .. } => vec![error_frame(error, "checkpoint_failed")],
         Fact::Cut { death, .. } => {
@@ -72,19 +81,26 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
                 Outcome::Interrupted => "interrupted",
                 Outcome::Cancelled => "cancelled",
             };
-            let done = json!({ "sessionId": session, "turn": turn, "status": status, "checkpoint": checkpoint });
+            let done =
+                json!({ "sessionId": session, "turn": turn, "status": status, "checkpoint": checkpoint });
             error.into_iter().chain([Frame::new("done", done)]).collect()
         }
         Fact::Saved(saved) => named("checkpoint", serde_json::to_value(saved).unwrap_or_default()),
         Fact::Resumed { receipt } => named("resumed", serde_json::to_value(receipt).unwrap_or_default()),
-        Fact::Created { agent, version, .. } => named("created", json!({ "agentName": agent, "agentVersion": version })),
+        Fact::Created { agent, version, .. } => {
+            named("created", json!({ "agentName": agent, "agentVersion": version }))
+        }
         Fact::Forked { parent, .. } => named("forked", json!({ "parentSessionId": parent })),
         Fact::Started { turn, .. } => named("turn_started", json!({ "turn": turn })),
         Fact::Interrupting { turn, .. } => named("interrupting", json!({ "turn": turn })),
         Fact::Paused => named("paused", json!({})),
         Fact::Stopped => named("stopped", json!({})),
         Fact::Ended => named("ended", json!({})),
-        Fact::Said { .. } | Fact::Rested { .. } | Fact::Awake { .. } | Fact::Asleep { .. } | Fact::Resuming => Vec::new(),
+        Fact::Said { .. }
+        | Fact::Rested { .. }
+        | Fact::Awake { .. }
+        | Fact::Asleep { .. }
+        | Fact::Resuming => Vec::new(),
     }
 }
 
@@ -100,7 +116,10 @@ fn message(line: &str) -> Vec<Frame> {
         Some("assistant") => blocks(&parsed),
         Some("user") if parsed.get("tool_use_result").is_some() => tool_results(&parsed),
         Some("result") => {
-            vec![Frame::new("turn_complete", json!({ "numTurns": parsed["num_turns"], "result": parsed["result"] }))]
+            vec![Frame::new(
+                "turn_complete",
+                json!({ "numTurns": parsed["num_turns"], "result": parsed["result"] }),
+            )]
         }
         _ => Vec::new(),
     };
@@ -125,9 +144,10 @@ fn blocks(message: &Value) -> Vec<Frame> {
     let blocks = message["message"]["content"].as_array().map(Vec::as_slice).unwrap_or_default();
     let frames = blocks.iter().filter_map(|block| match block["type"].as_str()? {
         "text" => None,
-        "tool_use" => {
-            Some(Frame::new("tool_use", json!({ "id": block["id"], "name": block["name"], "input": block["input"] })))
-        }
+        "tool_use" => Some(Frame::new(
+            "tool_use",
+            json!({ "id": block["id"], "name": block["name"], "input": block["input"] }),
+        )),
         "thinking" => Some(Frame::new("thinking_delta", json!({ "delta": block["thinking"] }))),
         other if is_event_name(other) => Some(Frame::new(other, block.clone())),
         _ => None,
@@ -164,14 +184,22 @@ mod tests {
     use ash_model::{Cursor, Timestamp};
 
     fn names(line: &str) -> Vec<String> {
-        let item = Item { at: Cursor::event(1), turn: None, time: Timestamp(0), what: WhatItem::Event(Fact::Said { line: line.into() }) };
+        let item = Item {
+            at: Cursor::event(1),
+            turn: None,
+            time: Timestamp(0),
+            what: WhatItem::Event(Fact::Said { line: line.into() }),
+        };
         let id = SessionId::parse("s").expect("an id");
         frames(&id, View::All, &item).into_iter().map(|frame| frame.name).collect()
     }
 
     #[test]
     fn an_agents_message_is_followed_by_itself_verbatim() {
-        assert_eq!(names(r#"{"type":"assistant","message":{"content":[{"type":"text","text":"x"}]}}"#), ["message"]);
+        assert_eq!(
+            names(r#"{"type":"assistant","message":{"content":[{"type":"text","text":"x"}]}}"#),
+            ["message"]
+        );
         let tools = r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"1","name":"run","input":{}}]}}"#;
         assert_eq!(names(tools), ["tool_use", "message"]);
         assert_eq!(names(r#"{"type":"result","num_turns":1,"result":"x"}"#), ["turn_complete", "message"]);

@@ -47,13 +47,19 @@ pub(crate) fn router(app: App) -> Router {
         .route("/api/sessions/{id}/exec", post(sessions::exec))
         .route("/api/sessions/{id}/logs", get(sessions::logs))
         // The conversation
-        .route("/api/sessions/{id}/messages", get(messages::list).post(messages::send).layer(limited(50 * MIB)))
+        .route(
+            "/api/sessions/{id}/messages",
+            get(messages::list).post(messages::send).layer(limited(50 * MIB)),
+        )
         .route("/api/sessions/{id}/events", get(messages::events))
         .route("/api/sessions/{id}/stream", get(messages::stream))
         // Files
         .route("/api/sessions/{id}/files", get(files::list).post(files::write).layer(limited(200 * MIB)))
         .route("/api/sessions/{id}/files/{*path}", get(files::read).delete(files::delete))
-        .route("/api/sessions/{id}/workspace", get(files::bundle).post(files::unbundle).layer(limited(134 * MIB)))
+        .route(
+            "/api/sessions/{id}/workspace",
+            get(files::bundle).post(files::unbundle).layer(limited(134 * MIB)),
+        )
         // Keys
         .route("/api/api-keys", get(keys::list).post(keys::create))
         .route("/api/api-keys/{id}", delete(keys::delete))
@@ -92,14 +98,19 @@ async fn no_route(method: Method, uri: Uri) -> Problem {
 }
 
 async fn no_method(method: Method, uri: Uri) -> Response {
-    let problem = Problem::new(Kind::NotFound, "method_not_allowed", format!("Route {method}:{} not found", uri.path()));
+    let problem = Problem::new(
+        Kind::NotFound,
+        "method_not_allowed",
+        format!("Route {method}:{} not found", uri.path()),
+    );
     let mut response = problem.into_response();
     *response.status_mut() = axum::http::StatusCode::METHOD_NOT_ALLOWED;
     response
 }
 
 fn panicked(panic: Box<dyn std::any::Any + Send>) -> Response {
-    let words = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    let words =
+        panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     tracing::error!(panic = words.unwrap_or("?"), "a handler panicked");
     Problem::internal("Internal Server Error").into_response()
 }

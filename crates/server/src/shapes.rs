@@ -84,8 +84,12 @@ fn said(line: &str) -> Vec<Entry> {
     let blocks = || message["message"]["content"].as_array().cloned().unwrap_or_default();
     match message["type"].as_str() {
         Some("assistant") => blocks().iter().filter_map(assistant_block).collect(),
-        Some("user") => blocks().iter().filter_map(|block| tool_result(block, &message["tool_use_result"])).collect(),
-        Some("result") => vec![("turn_complete", json!({ "numTurns": message["num_turns"], "result": message["result"] }))],
+        Some("user") => {
+            blocks().iter().filter_map(|block| tool_result(block, &message["tool_use_result"])).collect()
+        }
+        Some("result") => {
+            vec![("turn_complete", json!({ "numTurns": message["num_turns"], "result": message["result"] }))]
+        }
         _ => Vec::new(),
     }
 }
@@ -94,9 +98,10 @@ fn assistant_block(block: &Value) -> Option<Entry> {
     match block["type"].as_str()? {
         "text" => Some(("text", json!({ "text": block["text"] }))),
         "thinking" => Some(("reasoning", json!({ "thinking": block["thinking"] }))),
-        "tool_use" => {
-            Some(("tool_start", json!({ "toolName": block["name"], "toolId": block["id"], "input": block["input"] })))
-        }
+        "tool_use" => Some((
+            "tool_start",
+            json!({ "toolName": block["name"], "toolId": block["id"], "input": block["input"] }),
+        )),
         _ => None,
     }
 }
@@ -117,25 +122,33 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         Some(("lifecycle", data))
     };
     match fact {
-        Fact::Created { agent, options, .. } => action("created", json!({ "agentName": agent, "model": options.model })),
+        Fact::Created { agent, options, .. } => {
+            action("created", json!({ "agentName": agent, "model": options.model }))
+        }
         Fact::Forked { parent, .. } => action("forked", json!({ "parentSessionId": parent })),
         Fact::Resumed { receipt } => action("resumed", serde_json::to_value(receipt).unwrap_or_default()),
-        Fact::Continued { turn, attempt, discard_after, .. } => {
-            action("turn_continued", json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after }))
-        }
+        Fact::Continued { turn, attempt, discard_after, .. } => action(
+            "turn_continued",
+            json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after }),
+        ),
         Fact::Saved(saved) => action("checkpoint", serde_json::to_value(saved).unwrap_or_default()),
-        Fact::Finished { turn, how, checkpoint, problem } => {
-            action("turn_ended", json!({ "turn": turn, "status": how, "checkpoint": checkpoint, "error": problem }))
-        }
+        Fact::Finished { turn, how, checkpoint, problem } => action(
+            "turn_ended",
+            json!({ "turn": turn, "status": how, "checkpoint": checkpoint, "error": problem }),
+        ),
         Fact::Paused => action("paused", json!({})),
         Fact::Stopped => action("stopped", json!({})),
         Fact::Ended => action("ended", json!({})),
-        Fact::SaveFailed { error, .. } => Some(("error", json!({ "error": error, "code": "checkpoint_failed" }))),
+        Fact::SaveFailed { error, .. } => {
+            Some(("error", json!({ "error": error, "code": "checkpoint_failed" })))
+        }
         Fact::Cut { death, .. } => {
             let problem = death.problem();
             Some(("error", json!({ "error": problem.error, "code": problem.code })))
         }
-        Fact::Failed { problem } => Some(("error", json!({ "error": problem.error, "code": problem.code, "session": session.id }))),
+        Fact::Failed { problem } => {
+            Some(("error", json!({ "error": problem.error, "code": problem.code, "session": session.id })))
+        }
         Fact::Queued { .. }
         | Fact::Started { .. }
         | Fact::Said { .. }

@@ -47,7 +47,8 @@ impl Streaming {
             let (bytes, over) = streaming.next().await;
             Some((Ok::<Bytes, Infallible>(bytes), (!over).then_some(streaming)))
         });
-        let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache"), (CONNECTION, "keep-alive")];
+        let headers =
+            [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache"), (CONNECTION, "keep-alive")];
         (headers, Body::from_stream(stream)).into_response()
     }
 

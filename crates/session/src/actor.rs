@@ -43,13 +43,28 @@ const RETRY: Duration = Duration::from_secs(10);
 pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
 
 pub(crate) enum Request {
-    Wish { wish: Wish, reply: Reply<Answer> },
-    Exec { command: String, timeout: Duration, reply: Reply<Executed> },
-    Files { purpose: Purpose, reply: Reply<FileSource> },
+    Wish {
+        wish: Wish,
+        reply: Reply<Answer>,
+    },
+    Exec {
+        command: String,
+        timeout: Duration,
+        reply: Reply<Executed>,
+    },
+    Files {
+        purpose: Purpose,
+        reply: Reply<FileSource>,
+    },
     /// Files were written from outside.
     Touched,
-    ForkPoint { reply: Reply<ForkPoint> },
-    Shutdown { grace: Duration, reply: Reply<()> },
+    ForkPoint {
+        reply: Reply<ForkPoint>,
+    },
+    Shutdown {
+        grace: Duration,
+        reply: Reply<()>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -343,7 +358,9 @@ impl Actor {
                 Next::Wake => self.start_wake(),
                 Next::Save { turn } if self.tree.is_some() => self.start_save(Some(turn)),
                 Next::Save { turn } => {
-                    let gone = Error::Save("the machine went down before the files of the turn were safe".to_owned());
+                    let gone = Error::Save(
+                        "the machine went down before the files of the turn were safe".to_owned(),
+                    );
                     self.could_not_save(Some(turn), gone).await?;
                 }
                 Next::Sleep => self.start_sleep(),
@@ -484,7 +501,6 @@ impl Actor {
             other => other,
         }
     }
-
 }
 
 fn turn_of(fact: &Fact) -> Option<TurnId> {

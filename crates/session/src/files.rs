@@ -47,10 +47,14 @@ impl Place {
 
     pub fn open(&self, path: &RelPath) -> Result<Found> {
         match &self.source {
-            FileSource::Live { workspace, .. } => match Folder::open(workspace)?.open_file(path, Links::Inside) {
-                Ok((file, stat)) => Ok(Found::File { size: stat.size, bytes: Box::new(file.take(stat.size)) }),
-                Err(error) => missing_or(error),
-            },
+            FileSource::Live { workspace, .. } => {
+                match Folder::open(workspace)?.open_file(path, Links::Inside) {
+                    Ok((file, stat)) => {
+                        Ok(Found::File { size: stat.size, bytes: Box::new(file.take(stat.size)) })
+                    }
+                    Err(error) => missing_or(error),
+                }
+            }
             FileSource::Checkpoint { tree } => match self.repo.read(tree, "workspace", path)? {
                 Some(Entry::File { size, content }) => Ok(Found::File { size, bytes: Box::new(content) }),
                 Some(Entry::Link(_) | Entry::Dir) => Ok(Found::NotAFile),
@@ -75,7 +79,9 @@ impl Place {
 
     fn writable(&self) -> Result<(Folder, Option<Owner>)> {
         match &self.source {
-            FileSource::Live { workspace, uid } => Ok((Folder::open(workspace)?, uid.map(|uid| Owner { uid, gid: uid }))),
+            FileSource::Live { workspace, uid } => {
+                Ok((Folder::open(workspace)?, uid.map(|uid| Owner { uid, gid: uid })))
+            }
             FileSource::Checkpoint { .. } => Err(Error::NoWorkspace),
         }
     }
@@ -96,6 +102,8 @@ fn missing_or(error: ash_snapshot::Error) -> Result<Found> {
         ash_snapshot::Trouble::NotFound => Ok(Found::Missing),
         // A link that leads outside is not a file of this workspace.
         ash_snapshot::Trouble::NotAFile | ash_snapshot::Trouble::Invalid => Ok(Found::NotAFile),
-        ash_snapshot::Trouble::Full | ash_snapshot::Trouble::Damaged | ash_snapshot::Trouble::Io => Err(error.into()),
+        ash_snapshot::Trouble::Full | ash_snapshot::Trouble::Damaged | ash_snapshot::Trouble::Io => {
+            Err(error.into())
+        }
     }
 }

@@ -23,7 +23,12 @@ pub(crate) enum Origin {
     Fresh,
 }
 
-pub(crate) fn receipt(state: &State, origin: Origin, resumed: Option<&Remembered>, salvage: Option<u64>) -> Receipt {
+pub(crate) fn receipt(
+    state: &State,
+    origin: Origin,
+    resumed: Option<&Remembered>,
+    salvage: Option<u64>,
+) -> Receipt {
     let (source, from) = match origin {
         Origin::Live => (Source::Local, From::Live),
         Origin::Checkpoint => (Source::Local, From::Checkpoint),

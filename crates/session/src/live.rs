@@ -103,7 +103,8 @@ impl Live {
     /// machine did not go down. One epoch ahead is ours too: the stamp is written before the claim.
     pub(crate) fn is_current(&self, hold: &Hold, node: &str, boot: &str) -> bool {
         let epochs = [hold.epoch.0, hold.epoch.0 + 1];
-        hold.node == node && self.stamp().is_some_and(|stamp| stamp.boot == boot && epochs.contains(&stamp.epoch.0))
+        hold.node == node
+            && self.stamp().is_some_and(|stamp| stamp.boot == boot && epochs.contains(&stamp.epoch.0))
     }
 
     pub(crate) fn adopt(&self, epoch: Epoch, uids: &Uids) -> Result<Option<u32>> {
@@ -152,8 +153,10 @@ impl Live {
             make_dir(&fresh.join(root))?;
         }
         let (workspace, home) = (Folder::open(&fresh.join("workspace"))?, Folder::open(&fresh.join("home"))?);
-        let targets =
-            [Target { root: "workspace", folder: &workspace, owner }, Target { root: "home", folder: &home, owner }];
+        let targets = [
+            Target { root: "workspace", folder: &workspace, owner },
+            Target { root: "home", folder: &home, owner },
+        ];
         repo.restore(&recipe.tree, &targets)?;
         if recipe.fresh {
             furnish(&home, owner)?;
@@ -207,13 +210,18 @@ fn furnish(home: &Folder, owner: Option<Owner>) -> Result<()> {
 
 fn give(path: &Path, owner: Option<Owner>) -> Result<()> {
     if let Some(owner) = owner {
-        std::os::unix::fs::lchown(path, Some(owner.uid), Some(owner.gid)).map_err(Error::io("cannot hand over the tree"))?;
+        std::os::unix::fs::lchown(path, Some(owner.uid), Some(owner.gid))
+            .map_err(Error::io("cannot hand over the tree"))?;
     }
     fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(Error::io("cannot close the tree"))
 }
 
 pub(crate) fn make_dir(path: &Path) -> Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(Error::io(format!("cannot make {}", path.display())))
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(Error::io(format!("cannot make {}", path.display())))
 }
 
 fn remove_if_there(path: &Path) -> Result<()> {

@@ -10,8 +10,8 @@ use crate::{
     state::{State, Wake, Wish},
 };
 use ash_model::{
-    AgentName, Ask, Cursor, Fact, Note, Options, Receipt, Saved, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId,
-    WorkspaceId,
+    AgentName, Ask, Cursor, Fact, Note, Options, Receipt, Saved, SessionId, SessionNo, Status, TenantId,
+    Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::{Backend, Inside, Limits, Spec};
 use ash_snapshot::Repo;
@@ -146,7 +146,8 @@ impl MoodCell {
     }
 
     fn get(&self) -> Mood {
-        [Mood::Cold, Mood::Warming, Mood::Waiting, Mood::Running][usize::from(self.0.load(Ordering::Relaxed)) & 3]
+        [Mood::Cold, Mood::Warming, Mood::Waiting, Mood::Running]
+            [usize::from(self.0.load(Ordering::Relaxed)) & 3]
     }
 }
 
@@ -249,12 +250,17 @@ impl Sessions {
     pub async fn create(&self, new: NewSession) -> Result<Session> {
         self.open_for_work()?;
         let rooms = &self.rooms;
-        let agent = rooms.store.agent(&new.tenant, &new.agent).await?.ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
+        let agent = rooms
+            .store
+            .agent(&new.tenant, &new.agent)
+            .await?
+            .ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
         if ash_driver::driver(agent.runtime).is_none() {
             return Err(Error::NoRuntime(agent.runtime.as_str()));
         }
         drop(rooms.admit()?);
-        let created = Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };
+        let created =
+            Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };
         let session = self
             .insert(&new.tenant, &new.id, |workspace| ash_store::NewSession {
                 tenant: new.tenant.clone(),
@@ -278,7 +284,9 @@ impl Sessions {
         let mut state = State::new(0);
         state.apply(1, &created);
         let no = session.no;
-        let keeper = self.seat(no, |rooms, seat| async move { Ok(Actor::newborn(rooms, session, state, seat)) }).await?;
+        let keeper = self
+            .seat(no, |rooms, seat| async move { Ok(Actor::newborn(rooms, session, state, seat)) })
+            .await?;
         self.ask(&keeper, |reply| Request::Wish { wish: Wish::Resume, reply }).await?;
         self.get(no).await
     }
@@ -305,7 +313,8 @@ impl Sessions {
         let keeper = self.keeper(parent.no).await?;
         let point: ForkPoint = self.ask(&keeper, |reply| Request::ForkPoint { reply }).await?;
         let env = rooms.store.env(parent.no).await?;
-        self.insert(&parent.tenant, &fork.id, |workspace| forked(rooms, parent, &fork, point, workspace, env)).await
+        self.insert(&parent.tenant, &fork.id, |workspace| forked(rooms, parent, &fork, point, workspace, env))
+            .await
     }
 
     pub async fn find(&self, tenant: &TenantId, id: &SessionId) -> Result<Session> {
@@ -409,7 +418,8 @@ impl Sessions {
     pub async fn shut_down(&self, grace: Duration) {
         self.stopping.store(true, Ordering::Relaxed);
         let keepers: Vec<Keeper> = self.keepers.lock().await.values().cloned().collect();
-        let goodbyes = keepers.iter().map(|keeper| self.ask(keeper, |reply| Request::Shutdown { grace, reply }));
+        let goodbyes =
+            keepers.iter().map(|keeper| self.ask(keeper, |reply| Request::Shutdown { grace, reply }));
         for goodbye in futures::future::join_all(goodbyes).await {
             if let Err(error) = goodbye {
                 tracing::warn!(%error, "a session could not be closed; it is taken over at the next start");
@@ -482,7 +492,8 @@ fn forked(
 ) -> ash_store::NewSession {
     let at = rooms.clock();
     let base = point.checkpoint.as_ref().map(|checkpoint| (parent.no, checkpoint.seq));
-    let first = point.checkpoint.map(|checkpoint| Checkpoint { workspace, number: 1, turn: None, at, ..checkpoint });
+    let first =
+        point.checkpoint.map(|checkpoint| Checkpoint { workspace, number: 1, turn: None, at, ..checkpoint });
     let fact = Fact::Forked {
         parent: parent.id.clone(),
         checkpoint: first.as_ref().map(|_| 1),

@@ -6,8 +6,8 @@
 
 use ash_driver::Say;
 use ash_model::{
-    Ask, Death, Event, Fact, From, Incarnation, OnInterrupted, Outcome, Path, Problem, Receipt, Saved, Seq, Source, Status,
-    Tier, TurnId,
+    Ask, Death, Event, Fact, From, Incarnation, OnInterrupted, Outcome, Path, Problem, Receipt, Saved, Seq,
+    Source, Status, Tier, TurnId,
 };
 use ash_store::{Card, TurnRow, TurnState};
 use std::collections::VecDeque;
@@ -102,9 +102,15 @@ pub enum Next {
     /// Make a sandbox and start the agent.
     Wake,
     /// Tell the agent: the fact first, then the words.
-    Tell { fact: Fact, input: u64, say: Say },
+    Tell {
+        fact: Fact,
+        input: u64,
+        say: Say,
+    },
     /// Capture the workspace, then end the turn.
-    Save { turn: TurnId },
+    Save {
+        turn: TurnId,
+    },
     /// End the sandbox.
     Sleep,
 }
@@ -172,7 +178,9 @@ impl State {
                 match self.status {
                     Status::Active | Status::Starting => Ok(vec![queued]),
                     Status::Ended => Err(Refused::Not(self.status)),
-                    Status::Paused | Status::Stopped | Status::Error if *wake == Wake::No => Err(Refused::Not(self.status)),
+                    Status::Paused | Status::Stopped | Status::Error if *wake == Wake::No => {
+                        Err(Refused::Not(self.status))
+                    }
                     Status::Paused | Status::Stopped | Status::Error => Ok(vec![queued, self.back()]),
                 }
             }
@@ -182,7 +190,9 @@ impl State {
                 status => Err(Refused::Cannot { wish: "pause", status }),
             },
             Wish::Stop => match self.status {
-                Status::Active | Status::Starting => Ok(self.give_up_current().chain([Fact::Stopped]).collect()),
+                Status::Active | Status::Starting => {
+                    Ok(self.give_up_current().chain([Fact::Stopped]).collect())
+                }
                 status => Err(Refused::Cannot { wish: "stop", status }),
             },
             Wish::Resume => match self.status {
@@ -217,7 +227,12 @@ impl State {
 
     fn interrupt(&self) -> Result<Vec<Fact>, Refused> {
         let Some(turn) = self.turns.front() else { return Ok(Vec::new()) };
-        let interrupted = Fact::Finished { turn: turn.id, how: Outcome::Interrupted, checkpoint: self.checkpoint, problem: None };
+        let interrupted = Fact::Finished {
+            turn: turn.id,
+            how: Outcome::Interrupted,
+            checkpoint: self.checkpoint,
+            problem: None,
+        };
         match (&turn.phase, &self.awake) {
             (Phase::Running { inputs }, Some(awake)) if !asked_to_stop(inputs) => {
                 Ok(vec![Fact::Interrupting { turn: turn.id, input: awake.next_input }])
@@ -241,7 +256,12 @@ impl State {
 
     fn cancel_queued(&self) -> impl Iterator<Item = Fact> {
         let queued = self.turns.iter().filter(|turn| turn.phase == Phase::Queued);
-        queued.map(|turn| Fact::Finished { turn: turn.id, how: Outcome::Cancelled, checkpoint: None, problem: None })
+        queued.map(|turn| Fact::Finished {
+            turn: turn.id,
+            how: Outcome::Cancelled,
+            checkpoint: None,
+            problem: None,
+        })
     }
 
     pub fn next(&self) -> Next {
@@ -259,7 +279,12 @@ impl State {
     fn next_turn(&self, awake: &Awake) -> Next {
         let Some(turn) = self.turns.front() else { return Next::Wait };
         let input = awake.next_input;
-        let say = |attempt| Say::Prompt { turn: turn.id, content: turn.content.clone(), ask: turn.ask.clone(), attempt };
+        let say = |attempt| Say::Prompt {
+            turn: turn.id,
+            content: turn.content.clone(),
+            ask: turn.ask.clone(),
+            attempt,
+        };
         match turn.phase {
             Phase::Queued => Next::Tell { fact: Fact::Started { turn: turn.id, input }, input, say: say(1) },
             Phase::Cut => {
@@ -273,7 +298,9 @@ impl State {
 
     /// What the agent was told in this shim's life beyond what the shim got: to be sent again.
     pub fn untold(&self, last_input: u64) -> Vec<(u64, Say)> {
-        let Some(Turn { phase: Phase::Running { inputs }, .. }) = self.turns.front() else { return Vec::new() };
+        let Some(Turn { phase: Phase::Running { inputs }, .. }) = self.turns.front() else {
+            return Vec::new();
+        };
         inputs.iter().filter(|(number, _)| *number > last_input).cloned().collect()
     }
 
@@ -298,8 +325,16 @@ impl State {
         let deaths = self.turns.front().map_or(0, |turn| turn.deaths);
         let mut facts = vec![Fact::Cut { turn, death: death.clone() }];
         if counts(death) && deaths + 1 >= DEATHS {
-            let problem = Problem::new("crashed_twice", "The turn's process died twice; the turn was given up. Send the message again.");
-            facts.push(Fact::Finished { turn, how: Outcome::Failed, checkpoint: self.checkpoint, problem: Some(problem) });
+            let problem = Problem::new(
+                "crashed_twice",
+                "The turn's process died twice; the turn was given up. Send the message again.",
+            );
+            facts.push(Fact::Finished {
+                turn,
+                how: Outcome::Failed,
+                checkpoint: self.checkpoint,
+                problem: Some(problem),
+            });
         }
         facts
     }
@@ -319,7 +354,8 @@ impl State {
         }
         let cut = self.cut(&Death::Machine);
         let gave_up = cut.iter().any(|fact| matches!(fact, Fact::Finished { .. }));
-        let broken = self.turns.front().is_some_and(|t| t.phase == Phase::Cut) || (!cut.is_empty() && !gave_up);
+        let broken =
+            self.turns.front().is_some_and(|t| t.phase == Phase::Cut) || (!cut.is_empty() && !gave_up);
         let asleep = self.awake.as_ref().map(|awake| Fact::Asleep { incarnation: Some(awake.incarnation) });
         let mut facts: Vec<Fact> = cut.into_iter().chain(asleep).collect();
         facts.extend(self.after_a_death(broken, on_interrupted));
@@ -330,10 +366,12 @@ impl State {
         let waiting = self.turns.iter().any(|turn| turn.phase == Phase::Queued);
         match self.status {
             Status::Ended | Status::Stopped => None,
-            Status::Starting | Status::Active | Status::Paused | Status::Error if broken => Some(match on_interrupted {
-                OnInterrupted::Continue => Fact::Resuming,
-                OnInterrupted::Ask => Fact::Failed { problem: Death::Machine.problem() },
-            }),
+            Status::Starting | Status::Active | Status::Paused | Status::Error if broken => {
+                Some(match on_interrupted {
+                    OnInterrupted::Continue => Fact::Resuming,
+                    OnInterrupted::Ask => Fact::Failed { problem: Death::Machine.problem() },
+                })
+            }
             Status::Starting | Status::Active if waiting => Some(Fact::Resuming),
             Status::Starting | Status::Active => Some(Fact::Paused),
             Status::Paused | Status::Error => None,
@@ -396,8 +434,15 @@ impl State {
     }
 
     fn queue(&mut self, seq: Seq, id: TurnId, content: &serde_json::Value, ask: &Ask) {
-        let turn =
-            Turn { id, seq, content: content.clone(), ask: ask.clone(), attempt: 0, deaths: 0, phase: Phase::Queued };
+        let turn = Turn {
+            id,
+            seq,
+            content: content.clone(),
+            ask: ask.clone(),
+            attempt: 0,
+            deaths: 0,
+            phase: Phase::Queued,
+        };
         self.title.get_or_insert_with(|| shortened(&plain_text(content), TITLE));
         self.turns_ever += 1;
         self.changed.push(row(&turn, TurnState::Queued));
@@ -414,7 +459,9 @@ impl State {
     }
 
     fn note_interrupt(&mut self, id: TurnId, input: u64) {
-        if let Some(Turn { phase: Phase::Running { inputs }, .. }) = self.turns.front_mut().filter(|turn| turn.id == id) {
+        if let Some(Turn { phase: Phase::Running { inputs }, .. }) =
+            self.turns.front_mut().filter(|turn| turn.id == id)
+        {
             inputs.push((input, Say::Interrupt { turn: id }));
         }
         self.took_input(input);
@@ -487,7 +534,11 @@ fn asked_to_stop(inputs: &[(u64, Say)]) -> bool {
 /// A turn that we cut ourselves has not crashed.
 fn counts(death: &Death) -> bool {
     match death {
-        Death::Agent { .. } | Death::Sandbox { .. } | Death::OutOfMemory | Death::LineTooLong | Death::Machine => true,
+        Death::Agent { .. }
+        | Death::Sandbox { .. }
+        | Death::OutOfMemory
+        | Death::LineTooLong
+        | Death::Machine => true,
         Death::Shutdown => false,
     }
 }

@@ -6,13 +6,16 @@ mod seal;
 mod sqlite;
 
 pub use rows::{
-    Agent, Append, Card, Checkpoint, Claimed, EventQuery, Filter, Hold, Item, Key, Lease, NewAgent, NewSession, Page,
-    Session, TurnRow, TurnState, Version, WhatItem,
+    Agent, Append, Card, Checkpoint, Claimed, EventQuery, Filter, Hold, Item, Key, Lease, NewAgent,
+    NewSession, Page, Session, TurnRow, TurnState, Version, WhatItem,
 };
 pub use seal::{Env, Seal};
 pub use sqlite::Sqlite;
 
-use ash_model::{AgentName, Cursor, Event, Incarnation, Kind, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId};
+use ash_model::{
+    AgentName, Cursor, Event, Incarnation, Kind, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId,
+    WorkspaceId,
+};
 use async_trait::async_trait;
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -45,9 +48,11 @@ impl Error {
         match self {
             Error::Full | Error::Closed => Kind::Unavailable,
             Error::Stale | Error::Taken(_) => Kind::Conflict,
-            Error::Database(_) | Error::Migration(_) | Error::Damaged { .. } | Error::Sealed | Error::TooOld { .. } => {
-                Kind::Internal
-            }
+            Error::Database(_)
+            | Error::Migration(_)
+            | Error::Damaged { .. }
+            | Error::Sealed
+            | Error::TooOld { .. } => Kind::Internal,
         }
     }
 }
@@ -66,7 +71,13 @@ pub trait Store: Send + Sync {
     async fn agent(&self, tenant: &TenantId, name: &AgentName) -> Result<Option<Agent>>;
     async fn agents(&self, tenant: &TenantId) -> Result<Vec<Agent>>;
     async fn version(&self, tenant: &TenantId, name: &AgentName, version: u32) -> Result<Option<Version>>;
-    async fn change_agent(&self, tenant: &TenantId, name: &AgentName, config: Option<String>, env: Option<Env>) -> Result<bool>;
+    async fn change_agent(
+        &self,
+        tenant: &TenantId,
+        name: &AgentName,
+        config: Option<String>,
+        env: Option<Env>,
+    ) -> Result<bool>;
     async fn delete_agent(&self, tenant: &TenantId, name: &AgentName, at: Timestamp) -> Result<bool>;
 
     // Sessions. `find` is where a caller's id becomes a number; nothing else takes a caller's id.
@@ -101,7 +112,15 @@ pub trait Store: Send + Sync {
     async fn checkpoint(&self, workspace: WorkspaceId, number: u64) -> Result<Option<Checkpoint>>;
 
     // Once
-    async fn once(&self, tenant: &TenantId, route: &str, key: &str, hash: &str, resource: &str, at: Timestamp) -> Result<Claimed>;
+    async fn once(
+        &self,
+        tenant: &TenantId,
+        route: &str,
+        key: &str,
+        hash: &str,
+        resource: &str,
+        at: Timestamp,
+    ) -> Result<Claimed>;
 
     /// Forgets deltas and idempotency keys from before `before`.
     async fn prune(&self, before: Timestamp) -> Result<u64>;

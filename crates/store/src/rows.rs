@@ -2,8 +2,8 @@
 
 use crate::Env;
 use ash_model::{
-    AgentName, Consistency, Cursor, Delta, Epoch, Event, Incarnation, Note, Options, Problem, Runtime, Seq, SessionId,
-    SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Consistency, Cursor, Delta, Epoch, Event, Incarnation, Note, Options, Problem, Runtime, Seq,
+    SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use uuid::Uuid;
 

@@ -46,7 +46,8 @@ impl Seal {
         let key = XChaCha20Poly1305::generate_key(&mut OsRng);
         // A crash here must not leave a short key behind under the final name.
         let fresh = path.with_extension("new");
-        let mut file = std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
+        let mut file =
+            std::fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
         file.write_all(&key)?;
         file.sync_all()?;
         std::fs::rename(&fresh, path)?;
@@ -59,7 +60,8 @@ impl Seal {
         }
         let plain = serde_json::to_vec(&env.expose()).expect("a map of strings");
         let nonce = XChaCha20Poly1305::generate_nonce(&mut OsRng);
-        let sealed = self.0.encrypt(&nonce, plain.as_slice()).expect("encryption of a small buffer in memory");
+        let sealed =
+            self.0.encrypt(&nonce, plain.as_slice()).expect("encryption of a small buffer in memory");
         Some(STANDARD.encode([&nonce[..], &sealed].concat()))
     }
 

@@ -5,10 +5,13 @@ mod write;
 mod writer;
 
 use crate::{
-    Agent, Append, Checkpoint, Claimed, Env, Error, EventQuery, Filter, Hold, Item, Key, Lease, NewAgent, NewSession, Page,
-    Result, Seal, Session, Store, TurnRow, Version,
+    Agent, Append, Checkpoint, Claimed, Env, Error, EventQuery, Filter, Hold, Item, Key, Lease, NewAgent,
+    NewSession, Page, Result, Seal, Session, Store, TurnRow, Version,
 };
-use ash_model::{AgentName, Cursor, Event, Incarnation, Options, Seq, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId};
+use ash_model::{
+    AgentName, Cursor, Event, Incarnation, Options, Seq, SessionId, SessionNo, Status, TenantId, Timestamp,
+    TurnId, WorkspaceId,
+};
 use async_trait::async_trait;
 use sqlx::{
     ConnectOptions, Connection, Row, SqlitePool,
@@ -46,8 +49,14 @@ impl Sqlite {
         let mut connection = sqlx::SqliteConnection::connect_with(&options).await?;
         check_version(&mut connection).await?;
         sqlx::migrate!("migrations/sqlite").run(&mut connection).await?;
-        let readers = SqlitePoolOptions::new().max_connections(4).connect_with(options.read_only(true)).await?;
-        Ok(Sqlite { writer: Writer::start(connection), readers, seal: Arc::new(seal), lines: Mutex::default() })
+        let readers =
+            SqlitePoolOptions::new().max_connections(4).connect_with(options.read_only(true)).await?;
+        Ok(Sqlite {
+            writer: Writer::start(connection),
+            readers,
+            seal: Arc::new(seal),
+            lines: Mutex::default(),
+        })
     }
 
     /// Waits until everything sent to the writer is on disk, and closes the file.
@@ -98,7 +107,9 @@ impl Store for Sqlite {
         let (tenant, name) = (agent.tenant.clone(), agent.name.clone());
         let env = agent.env.as_ref().map(|env| self.seal.seal(env));
         self.writer.write(move |db| Box::pin(async move { write::deploy(db, &agent, env).await })).await?;
-        self.agent(&tenant, &name).await?.ok_or(Error::Damaged { what: "agent", why: "just deployed, not there".into() })
+        self.agent(&tenant, &name)
+            .await?
+            .ok_or(Error::Damaged { what: "agent", why: "just deployed, not there".into() })
     }
 
     async fn agent(&self, tenant: &TenantId, name: &AgentName) -> Result<Option<Agent>> {
@@ -113,22 +124,35 @@ impl Store for Sqlite {
         read::version(&self.readers, &self.seal, tenant, name, version).await
     }
 
-    async fn change_agent(&self, tenant: &TenantId, name: &AgentName, config: Option<String>, env: Option<Env>) -> Result<bool> {
+    async fn change_agent(
+        &self,
+        tenant: &TenantId,
+        name: &AgentName,
+        config: Option<String>,
+        env: Option<Env>,
+    ) -> Result<bool> {
         let (tenant, name) = (tenant.clone(), name.clone());
         let env = env.map(|env| self.seal.seal(&env));
         self.writer
-            .write(move |db| Box::pin(async move { write::change_agent(db, (&tenant, &name), config, env).await }))
+            .write(move |db| {
+                Box::pin(async move { write::change_agent(db, (&tenant, &name), config, env).await })
+            })
             .await
     }
 
     async fn delete_agent(&self, tenant: &TenantId, name: &AgentName, at: Timestamp) -> Result<bool> {
         let (tenant, name) = (tenant.clone(), name.clone());
-        self.writer.write(move |db| Box::pin(async move { write::delete_agent(db, &tenant, &name, at).await })).await
+        self.writer
+            .write(move |db| Box::pin(async move { write::delete_agent(db, &tenant, &name, at).await }))
+            .await
     }
 
     async fn create(&self, session: NewSession) -> Result<Session> {
         let env = self.seal.seal(&session.env);
-        let no = self.writer.write(move |db| Box::pin(async move { write::create(db, &session, env).await })).await?;
+        let no = self
+            .writer
+            .write(move |db| Box::pin(async move { write::create(db, &session, env).await }))
+            .await?;
         self.session(no).await?.ok_or(Error::Damaged { what: "session", why: "just made, not there".into() })
     }
 
@@ -171,7 +195,9 @@ impl Store for Sqlite {
 
     async fn claim(&self, workspace: WorkspaceId, node: &str, from: &Hold) -> Result<Lease> {
         let (node, from) = (node.to_owned(), from.clone());
-        self.writer.write(move |db| Box::pin(async move { write::claim(db, workspace, &node, &from).await })).await
+        self.writer
+            .write(move |db| Box::pin(async move { write::claim(db, workspace, &node, &from).await }))
+            .await
     }
 
     async fn append(&self, lease: &Lease, append: Append) -> Result<()> {
@@ -203,7 +229,15 @@ impl Store for Sqlite {
         read::checkpoint(&self.readers, workspace, number).await
     }
 
-    async fn once(&self, tenant: &TenantId, route: &str, key: &str, hash: &str, resource: &str, at: Timestamp) -> Result<Claimed> {
+    async fn once(
+        &self,
+        tenant: &TenantId,
+        route: &str,
+        key: &str,
+        hash: &str,
+        resource: &str,
+        at: Timestamp,
+    ) -> Result<Claimed> {
         let words = [tenant.as_str(), route, key, hash, resource].map(str::to_owned);
         self.writer.write(move |db| Box::pin(async move { write::once(db, &words, at).await })).await
     }

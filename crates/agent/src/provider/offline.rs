@@ -90,7 +90,7 @@ fn results(step: &Step) -> impl Iterator<Item = &str> {
 
 /// The same for the same step of the same turn, and for no other.
 fn name(turn: &Turn) -> Digest {
-    Digest::new().add(turn.uuid.as_bytes()).add(&turn.steps.len().to_le_bytes())
+    Digest::NOTHING.add(turn.uuid.as_bytes()).add(&turn.steps.len().to_le_bytes())
 }
 
 fn perform(parts: &[Part], sink: Sink<'_>, cancel: &Cancel) -> Result<String, Error> {

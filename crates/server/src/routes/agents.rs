@@ -62,7 +62,10 @@ pub(super) async fn deploy(
 ) -> Answer<(StatusCode, Json<Value>)> {
     let Deploy { name, path, files, system_prompt, runtime, env } = body.value;
     if path.is_some() && !app.is_operator(&caller.0) {
-        return Err(Problem::invalid("path_not_allowed", "Only the server's own tenant may deploy from a path; upload the files instead"));
+        return Err(Problem::invalid(
+            "path_not_allowed",
+            "Only the server's own tenant may deploy from a path; upload the files instead",
+        ));
     }
     let origin = path.clone().unwrap_or_else(|| PathBuf::from(format!("agents/{name}")));
     let repo = app.sessions.rooms().repo(&caller.0)?;
@@ -100,18 +103,31 @@ fn from_path(repo: &Repo, path: &std::path::Path) -> Answer<(String, Manifest)> 
     if !path.is_absolute() {
         return Err(Problem::invalid("invalid_path", "The agent's path must be absolute"));
     }
-    let folder = Folder::open(path)
-        .map_err(|error| Problem::invalid("agent_directory", format!("Agent directory {} cannot be read: {error}", path.display())))?;
-    let has = |name: &str| RelPath::parse(name).is_ok_and(|name| folder.open_file(&name, Links::Inside).is_ok());
+    let folder = Folder::open(path).map_err(|error| {
+        Problem::invalid(
+            "agent_directory",
+            format!("Agent directory {} cannot be read: {error}", path.display()),
+        )
+    })?;
+    let has =
+        |name: &str| RelPath::parse(name).is_ok_and(|name| folder.open_file(&name, Links::Inside).is_ok());
     if !has(CLAUDE_MD) && !has("AGENTS.md") && !has("ash.toml") {
-        return Err(Problem::invalid("agent_directory", "Agent directory must contain CLAUDE.md (or AGENTS.md or ash.toml)"));
+        return Err(Problem::invalid(
+            "agent_directory",
+            "Agent directory must contain CLAUDE.md (or AGENTS.md or ash.toml)",
+        ));
     }
     take(repo, &folder)
 }
 
 type Files = (Vec<Upload>, Option<String>);
 
-fn from_upload(repo: &Repo, scratch: &std::path::Path, name: &AgentName, files: Files) -> Answer<(String, Manifest)> {
+fn from_upload(
+    repo: &Repo,
+    scratch: &std::path::Path,
+    name: &AgentName,
+    files: Files,
+) -> Answer<(String, Manifest)> {
     std::fs::create_dir(scratch).map_err(Problem::internal)?;
     let taken = fill(scratch, name, files).and_then(|folder| take(repo, &folder));
     if let Err(error) = Folder::erase(scratch) {
@@ -124,11 +140,18 @@ fn fill(scratch: &std::path::Path, name: &AgentName, (files, system_prompt): Fil
     let folder = Folder::open(scratch)?;
     let mut has_prompt = false;
     for file in files {
-        let path = RelPath::parse(&file.path)
-            .map_err(|error| Problem::invalid("invalid_path", format!("Path \"{}\" escapes agent directory or is invalid: {error}", file.path)))?;
-        let content = STANDARD
-            .decode(&file.content)
-            .map_err(|_| Problem::invalid("invalid_base64", format!("The content of \"{}\" is not valid base64", file.path)))?;
+        let path = RelPath::parse(&file.path).map_err(|error| {
+            Problem::invalid(
+                "invalid_path",
+                format!("Path \"{}\" escapes agent directory or is invalid: {error}", file.path),
+            )
+        })?;
+        let content = STANDARD.decode(&file.content).map_err(|_| {
+            Problem::invalid(
+                "invalid_base64",
+                format!("The content of \"{}\" is not valid base64", file.path),
+            )
+        })?;
         folder.write_file(&path, &mut content.as_slice(), None, 0o644)?;
         has_prompt |= file.path == CLAUDE_MD;
     }
@@ -150,7 +173,9 @@ fn manifest(folder: &Folder) -> Answer<Manifest> {
     let path = RelPath::parse("ash.toml").map_err(Problem::internal)?;
     let Ok((file, _)) = folder.open_file(&path, Links::Inside) else { return Ok(Manifest::default()) };
     let mut text = String::new();
-    file.take(MANIFEST).read_to_string(&mut text).map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))?;
+    file.take(MANIFEST)
+        .read_to_string(&mut text)
+        .map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))?;
     toml::from_str(&text).map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))
 }
 
@@ -170,7 +195,12 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(name): Part
     Ok(Json(json!({ "agent": shapes::agent(&agent) })))
 }
 
-pub(super) async fn change(State(app): State<App>, caller: Caller, Part(name): Part, body: Body<Change>) -> Answer<Json<Value>> {
+pub(super) async fn change(
+    State(app): State<App>,
+    caller: Caller,
+    Part(name): Part,
+    body: Body<Change>,
+) -> Answer<Json<Value>> {
     let agent = find(&app, &caller.0, &name).await?;
     let config = body.value.config.map(|change| merged(&agent, change));
     let env = body.value.env.map(Env::from_plain);

@@ -37,11 +37,18 @@ pub(super) struct Listing {
     include_hidden: Option<bool>,
 }
 
-pub(super) async fn list(State(app): State<App>, caller: Caller, Part(id): Part, Asked(asked): Asked<Listing>) -> Answer<Json<Value>> {
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    Asked(asked): Asked<Listing>,
+) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     let place = app.sessions.files(&session).await?;
     let hide = asked.include_hidden == Some(false);
-    let (files, source) = blocking(move || Ok((place.list(&|name, is_dir| is_skipped(name, is_dir, hide))?, place.name()))).await?;
+    let (files, source) =
+        blocking(move || Ok((place.list(&|name, is_dir| is_skipped(name, is_dir, hide))?, place.name())))
+            .await?;
     Ok(Json(json!({ "files": files.iter().map(shown).collect::<Vec<_>>(), "source": source })))
 }
 
@@ -52,7 +59,10 @@ fn shown(file: &FileInfo) -> Value {
 
 fn is_skipped(name: &[u8], is_dir: bool, hide: bool) -> bool {
     let named = |names: &[&str]| names.iter().any(|skipped| skipped.as_bytes() == name);
-    let passing = !is_dir && [".sock", ".lock", ".pid"].iter().any(|end| name.len() > end.len() && name.ends_with(end.as_bytes()));
+    let passing = !is_dir
+        && [".sock", ".lock", ".pid"]
+            .iter()
+            .any(|end| name.len() > end.len() && name.ends_with(end.as_bytes()));
     named(&ALWAYS_SKIPPED) || (hide && named(&HIDDEN)) || passing
 }
 
@@ -168,7 +178,12 @@ async fn writable(app: &App, session: &Session) -> Answer<Place> {
     Ok(app.sessions.files_to_write(session).await?)
 }
 
-pub(super) async fn write(State(app): State<App>, caller: Caller, Part(id): Part, body: Body<Writing>) -> Answer<Json<Value>> {
+pub(super) async fn write(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    body: Body<Writing>,
+) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     let Writing { files, target_path } = body.value;
     if !(1..=500).contains(&files.len()) {
@@ -215,7 +230,11 @@ fn write_one(place: &Place, path: &str, content: &str, total: &mut usize) -> Res
     place.write(&name, &mut bytes.as_slice()).map_err(|error| error.to_string())
 }
 
-pub(super) async fn delete(State(app): State<App>, caller: Caller, Path((id, path)): Named) -> Answer<Json<Value>> {
+pub(super) async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    Path((id, path)): Named,
+) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     let name = rel(&path)?;
     let place = writable(&app, &session).await?;
@@ -252,7 +271,12 @@ pub(super) struct Bundle {
     bundle: String,
 }
 
-pub(super) async fn unbundle(State(app): State<App>, caller: Caller, Part(id): Part, body: Body<Bundle>) -> Answer<Json<Value>> {
+pub(super) async fn unbundle(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    body: Body<Bundle>,
+) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     let bytes = STANDARD
         .decode(&body.value.bundle)

@@ -35,6 +35,7 @@ pub(super) async fn health(State(app): State<App>) -> Answer<Json<Value>> {
 
 pub(super) async fn metrics(State(app): State<App>) -> Answer<Response> {
     let active = app.sessions.rooms().store.count_active(&TenantId::main()).await?;
-    let text = app.metrics.text(app.sessions.counts().await, active, app.sessions.rooms().settings.max_sandboxes);
+    let text =
+        app.metrics.text(app.sessions.counts().await, active, app.sessions.rooms().settings.max_sandboxes);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }

@@ -37,15 +37,26 @@ pub(super) async fn list(State(app): State<App>, caller: Caller) -> Answer<Json<
     Ok(Json(json!({ "keys": own.into_iter().chain(stored).collect::<Vec<_>>() })))
 }
 
-pub(super) async fn create(State(app): State<App>, caller: Caller, body: Body<New>) -> Answer<(StatusCode, Json<Value>)> {
+pub(super) async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    body: Body<New>,
+) -> Answer<(StatusCode, Json<Value>)> {
     let label = body.value.label.unwrap_or_else(|| "dashboard-key".to_owned());
     let (key, text) = keys::mint(app.sessions.rooms().store.as_ref(), caller.0, label).await?;
     Ok((StatusCode::CREATED, Json(json!({ "id": key.id, "key": text }))))
 }
 
-pub(super) async fn create_for_tenant(State(app): State<App>, body: Body<NewForTenant>) -> Answer<Json<Value>> {
-    let tenant = body.value.tenant_id.ok_or_else(|| Problem::invalid("missing_tenant", "Missing required field: tenantId"))?;
-    let tenant = TenantId::parse(&tenant).map_err(|error| Problem::invalid("invalid_tenant", error.to_string()))?;
+pub(super) async fn create_for_tenant(
+    State(app): State<App>,
+    body: Body<NewForTenant>,
+) -> Answer<Json<Value>> {
+    let tenant = body
+        .value
+        .tenant_id
+        .ok_or_else(|| Problem::invalid("missing_tenant", "Missing required field: tenantId"))?;
+    let tenant =
+        TenantId::parse(&tenant).map_err(|error| Problem::invalid("invalid_tenant", error.to_string()))?;
     let label = body.value.label.unwrap_or_else(|| "tenant-key".to_owned());
     let (key, text) = keys::mint(app.sessions.rooms().store.as_ref(), tenant, label).await?;
     Ok(Json(json!({ "id": key.id, "key": text, "tenantId": key.tenant })))

@@ -93,12 +93,22 @@ fn check_content(content: &Value) -> Answer<()> {
     let invalid = |error: &str| Err(Problem::invalid("invalid_content", error));
     match content {
         Value::String(text) if text.is_empty() => invalid("content must not be empty"),
-        Value::String(text) if text.chars().count() > MOST_TEXT => invalid("content must not be longer than 500000 characters"),
+        Value::String(text) if text.chars().count() > MOST_TEXT => {
+            invalid("content must not be longer than 500000 characters")
+        }
         Value::String(_) => Ok(()),
-        Value::Array(blocks) if blocks.is_empty() || blocks.len() > MOST_BLOCKS => invalid("content must have 1 to 20 blocks"),
+        Value::Array(blocks) if blocks.is_empty() || blocks.len() > MOST_BLOCKS => {
+            invalid("content must have 1 to 20 blocks")
+        }
         Value::Array(blocks) => {
-            let known = |block: &Value| block["type"].as_str().is_some_and(|kind| ["text", "image", "document"].contains(&kind));
-            if blocks.iter().all(known) { Ok(()) } else { invalid("each block needs a type: text, image or document") }
+            let known = |block: &Value| {
+                block["type"].as_str().is_some_and(|kind| ["text", "image", "document"].contains(&kind))
+            };
+            if blocks.iter().all(known) {
+                Ok(())
+            } else {
+                invalid("each block needs a type: text, image or document")
+            }
         }
         _ => invalid("content must be a string or a list of blocks"),
     }
@@ -147,12 +157,15 @@ pub(super) async fn stream(
     Asked(asked): Asked<Following>,
 ) -> Answer<Response> {
     let session = session(&app, &caller, &id).await?;
-    let given = headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned).or(asked.after);
+    let given =
+        headers.get("last-event-id").and_then(|id| id.to_str().ok()).map(str::to_owned).or(asked.after);
     let cursor = match given.as_deref().filter(|text| !text.is_empty()) {
         Some(text) => Cursor::parse(text).filter(|cursor| cursor.seq <= session.last_seq),
         None => Some(Cursor::START),
     };
-    let cursor = cursor.ok_or_else(|| Problem::invalid("invalid_cursor", "This is not the id of an event of this session"))?;
+    let cursor = cursor.ok_or_else(|| {
+        Problem::invalid("invalid_cursor", "This is not the id of an event of this session")
+    })?;
     let (after, skip) = sse::after(cursor);
     let deltas = if asked.include_partial_messages == Some(false) { Deltas::Hide } else { Deltas::Show };
     let follower = app.sessions.follow(session.no, after);
@@ -171,14 +184,24 @@ pub(super) struct Reading {
 impl Reading {
     fn limit(&self, usual: usize) -> Answer<usize> {
         let limit = self.limit.unwrap_or(usual);
-        if (1..=1000).contains(&limit) { Ok(limit) } else { Err(Problem::invalid("invalid_query", "limit must be 1 to 1000")) }
+        if (1..=1000).contains(&limit) {
+            Ok(limit)
+        } else {
+            Err(Problem::invalid("invalid_query", "limit must be 1 to 1000"))
+        }
     }
 }
 
-pub(super) async fn list(State(app): State<App>, caller: Caller, Part(id): Part, Asked(asked): Asked<Reading>) -> Answer<Json<Value>> {
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    Asked(asked): Asked<Reading>,
+) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     let limit = asked.limit(100)?;
-    let superseded = if asked.all == Some(true) { Superseded::default() } else { Superseded::of(&app, &session).await? };
+    let superseded =
+        if asked.all == Some(true) { Superseded::default() } else { Superseded::of(&app, &session).await? };
     let show = |event: &Event| match superseded.has(event) {
         true => Vec::new(),
         false => shapes::message(&session, event).into_iter().collect(),
@@ -187,10 +210,16 @@ pub(super) async fn list(State(app): State<App>, caller: Caller, Part(id): Part,
     Ok(Json(json!({ "messages": messages })))
 }
 
-pub(super) async fn events(State(app): State<App>, caller: Caller, Part(id): Part, Asked(asked): Asked<Reading>) -> Answer<Json<Value>> {
+pub(super) async fn events(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    Asked(asked): Asked<Reading>,
+) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     let limit = asked.limit(200)?;
-    let wanted = |entry: &Value| asked.kind.as_deref().is_none_or(|kind| kind.is_empty() || entry["type"] == kind);
+    let wanted =
+        |entry: &Value| asked.kind.as_deref().is_none_or(|kind| kind.is_empty() || entry["type"] == kind);
     let show = |event: &Event| shapes::timeline(&session, event).into_iter().filter(wanted).collect();
     let events = read(&app, &session, (asked.after.unwrap_or(0), limit), &[], show).await?;
     Ok(Json(json!({ "events": events })))
@@ -251,7 +280,15 @@ mod tests {
         for good in [json!("hi"), json!([{"type": "text", "text": "x"}])] {
             assert!(check_content(&good).is_ok(), "{good}");
         }
-        for bad in [json!(""), json!(5), json!(null), json!([]), json!([{"type": "video"}]), json!(["x"]), json!("x".repeat(500_001))] {
+        for bad in [
+            json!(""),
+            json!(5),
+            json!(null),
+            json!([]),
+            json!([{"type": "video"}]),
+            json!(["x"]),
+            json!("x".repeat(500_001)),
+        ] {
             assert!(check_content(&bad).is_err());
         }
     }

@@ -53,9 +53,10 @@ pub(super) struct Settable {
 impl Settable {
     fn over(self, before: Options) -> Answer<Options> {
         let most = |what: &str, text: &Option<String>, most: usize| match text {
-            Some(text) if text.chars().count() > most => {
-                Err(Problem::invalid("invalid_body", format!("{what} must not be longer than {most} characters")))
-            }
+            Some(text) if text.chars().count() > most => Err(Problem::invalid(
+                "invalid_body",
+                format!("{what} must not be longer than {most} characters"),
+            )),
             _ => Ok(()),
         };
         most("model", &self.model, 100)?;
@@ -63,7 +64,10 @@ impl Settable {
         if let Some(mode) = &self.permission_mode
             && !["bypassPermissions", "permissionsByAgent", "default"].contains(&mode.as_str())
         {
-            return Err(Problem::invalid("invalid_body", "permissionMode must be bypassPermissions, permissionsByAgent or default"));
+            return Err(Problem::invalid(
+                "invalid_body",
+                "permissionMode must be bypassPermissions, permissionsByAgent or default",
+            ));
         }
         Ok(Options {
             model: self.model.or(before.model),
@@ -91,13 +95,16 @@ fn answer(app: &App, session: &Session) -> Json<Value> {
 fn environment(vars: BTreeMap<String, String>) -> Answer<Env> {
     let is_name = |name: &str| {
         let mut bytes = name.bytes();
-        bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_') && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+            && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
     };
     if vars.len() > MOST_ENV {
         return Err(Problem::invalid("invalid_env", format!("At most {MOST_ENV} environment variables")));
     }
     match vars.iter().find(|(name, value)| !is_name(name) || value.contains('\0') || value.len() > 100_000) {
-        Some((name, _)) => Err(Problem::invalid("invalid_env", format!("{name:?} is not a valid environment variable"))),
+        Some((name, _)) => {
+            Err(Problem::invalid("invalid_env", format!("{name:?} is not a valid environment variable")))
+        }
         None => Ok(Env::from_plain(vars)),
     }
 }
@@ -109,13 +116,15 @@ pub(super) async fn create(
     body: Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let New { agent, session_id, extra_env, env, options } = body.value;
-    let agent = AgentName::parse(&agent).map_err(|_| Problem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
+    let agent = AgentName::parse(&agent)
+        .map_err(|_| Problem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
     let options = options.over(Options::default())?;
     let mut vars = env.unwrap_or_default();
     vars.extend(extra_env.unwrap_or_default());
     let env = environment(vars)?;
     let proposed = session_id.unwrap_or_else(SessionId::fresh);
-    let claim = once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
+    let claim =
+        once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
     let new = NewSession { tenant: caller.0.clone(), id: id.clone(), agent, options, env };
     let made = match app.sessions.find(&caller.0, &id).await {
@@ -135,7 +144,11 @@ pub(super) struct Listing {
     cursor: Option<String>,
 }
 
-pub(super) async fn list(State(app): State<App>, caller: Caller, Asked(asked): Asked<Listing>) -> Answer<Json<Value>> {
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Asked(asked): Asked<Listing>,
+) -> Answer<Json<Value>> {
     let bad = |what: &str| Problem::invalid("invalid_query", format!("{what} is not valid"));
     let status = asked.status.as_deref().filter(|s| !s.is_empty());
     let status = status.map(|s| Status::parse(s).ok_or_else(|| bad("status"))).transpose()?;
@@ -233,7 +246,12 @@ pub(super) struct Exec {
     timeout: Option<u64>,
 }
 
-pub(super) async fn exec(State(app): State<App>, caller: Caller, Part(id): Part, body: Body<Exec>) -> Answer<Json<Value>> {
+pub(super) async fn exec(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    body: Body<Exec>,
+) -> Answer<Json<Value>> {
     let found = session(&app, &caller, &id).await?;
     let Exec { command, timeout } = body.value;
     let timeout = timeout.unwrap_or(30_000);
@@ -241,7 +259,10 @@ pub(super) async fn exec(State(app): State<App>, caller: Caller, Part(id): Part,
         return Err(Problem::invalid("invalid_body", "timeout must be 1 to 300000 milliseconds"));
     }
     if command.contains('\0') || command.len() > 100_000 {
-        return Err(Problem::invalid("invalid_body", "command must not hold NUL bytes or be longer than 100000 bytes"));
+        return Err(Problem::invalid(
+            "invalid_body",
+            "command must not hold NUL bytes or be longer than 100000 bytes",
+        ));
     }
     let done = app.sessions.exec(found.no, command, Duration::from_millis(timeout)).await?;
     Ok(Json(json!({
@@ -255,7 +276,12 @@ pub(super) struct LogsAfter {
     after: Option<i64>,
 }
 
-pub(super) async fn logs(State(app): State<App>, caller: Caller, Part(id): Part, Asked(asked): Asked<LogsAfter>) -> Answer<Json<Value>> {
+pub(super) async fn logs(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    Asked(asked): Asked<LogsAfter>,
+) -> Answer<Json<Value>> {
     let found = session(&app, &caller, &id).await?;
     let after = asked.after.unwrap_or(-1);
     if after < -1 {

@@ -41,7 +41,9 @@ fn unreadable(rejection: BytesRejection) -> Problem {
 
 fn parse<T: DeserializeOwned>(text: &[u8]) -> Answer<T> {
     serde_json::from_slice(text).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => Problem::invalid("invalid_body", format!("The body is not as expected: {error}")),
+        serde_json::error::Category::Data => {
+            Problem::invalid("invalid_body", format!("The body is not as expected: {error}"))
+        }
         _ => Problem::invalid("invalid_json", format!("The body is not valid JSON: {error}")),
     })
 }
@@ -52,8 +54,8 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Asked<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
-        let Query(value) =
-            Query::<T>::try_from_uri(&parts.uri).map_err(|error| Problem::invalid("invalid_query", error.body_text()))?;
+        let Query(value) = Query::<T>::try_from_uri(&parts.uri)
+            .map_err(|error| Problem::invalid("invalid_query", error.body_text()))?;
         Ok(Asked(value))
     }
 }
@@ -66,7 +68,9 @@ impl FromRequestParts<App> for Part {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let found = Path::<String>::from_request_parts(parts, app).await;
-        found.map(|Path(text)| Part(text)).map_err(|_| Problem::invalid("invalid_path", "The path is not valid"))
+        found
+            .map(|Path(text)| Part(text))
+            .map_err(|_| Problem::invalid("invalid_path", "The path is not valid"))
     }
 }
 
@@ -80,11 +84,14 @@ impl FromRequestParts<App> for Caller {
 
 /// The session a path names, if it is the caller's.
 pub(crate) async fn session(app: &App, caller: &Caller, id: &str) -> Answer<Session> {
-    let id = SessionId::parse(id).map_err(|error| Problem::invalid("invalid_session_id", error.to_string()))?;
+    let id =
+        SessionId::parse(id).map_err(|error| Problem::invalid("invalid_session_id", error.to_string()))?;
     Ok(app.sessions.find(&caller.0, &id).await?)
 }
 
 /// Work that may block runs where it delays nobody.
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Answer<T> + Send + 'static) -> Answer<T> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Answer<T> + Send + 'static,
+) -> Answer<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| Problem::internal("the work was cut off"))?
 }

@@ -35,7 +35,11 @@ enum Stage {
 
 impl Closing {
     pub(super) fn wish(wish: Wish, reply: Reply<Answer>) -> Closing {
-        Closing { how: How::Wish(wish, Some(reply)), deadline: Instant::now() + GOODBYE, stage: Stage::Resting }
+        Closing {
+            how: How::Wish(wish, Some(reply)),
+            deadline: Instant::now() + GOODBYE,
+            stage: Stage::Resting,
+        }
     }
 
     pub(super) fn shutdown(deadline: Instant, reply: Reply<()>) -> Closing {
@@ -94,7 +98,8 @@ impl Actor {
     }
 
     fn is_turn_running(&self) -> bool {
-        self.hands.is_some() && self.state.current().is_some_and(|turn| matches!(turn.phase, Phase::Running { .. }))
+        self.hands.is_some()
+            && self.state.current().is_some_and(|turn| matches!(turn.phase, Phase::Running { .. }))
     }
 
     fn is_turn_saving(&self) -> bool {
@@ -178,7 +183,8 @@ impl Actor {
     /// Ends the sandbox and waits until nothing of it runs.
     pub(super) fn start_sleep(&mut self) {
         let Some(hands) = self.hands.take() else { return };
-        self.execs.fail(&ash_model::Problem::new("sandbox_ended", "The sandbox was ended while the command ran"));
+        self.execs
+            .fail(&ash_model::Problem::new("sandbox_ended", "The sandbox was ended while the command ran"));
         self.touch();
         self.leaving = Some(hands);
     }

@@ -47,7 +47,9 @@ impl Default for Execs {
 
 impl Actor {
     pub(super) async fn exec(&mut self, command: String, timeout: Duration, reply: Reply<Executed>) {
-        let Some(hands) = self.hands.as_ref().filter(|_| self.state.status == Status::Active && self.closing.is_none()) else {
+        let Some(hands) =
+            self.hands.as_ref().filter(|_| self.state.status == Status::Active && self.closing.is_none())
+        else {
             reply.send(Err(Refused::Not(self.state.status).into())).ok();
             return;
         };
@@ -83,8 +85,14 @@ impl Execs {
     }
 
     fn add(&mut self, process: u16, reply: Reply<Executed>, deadline: Instant) {
-        let running =
-            Running { reply, stdout: Vec::new(), stderr: Vec::new(), truncated: false, deadline, timed_out: false };
+        let running = Running {
+            reply,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+            truncated: false,
+            deadline,
+            timed_out: false,
+        };
         self.running.insert(process, running);
     }
 
@@ -112,8 +120,12 @@ impl Execs {
     pub(super) fn hear(&mut self, process: u16, what: What) {
         let Some(running) = self.running.get_mut(&process) else { return };
         match what {
-            What::Chunk(bytes) | What::Line(bytes) | What::Tail(bytes) => keep(&mut running.stdout, &bytes, &mut running.truncated),
-            What::ErrChunk(bytes) | What::Err(bytes) => keep(&mut running.stderr, &bytes, &mut running.truncated),
+            What::Chunk(bytes) | What::Line(bytes) | What::Tail(bytes) => {
+                keep(&mut running.stdout, &bytes, &mut running.truncated)
+            }
+            What::ErrChunk(bytes) | What::Err(bytes) => {
+                keep(&mut running.stderr, &bytes, &mut running.truncated)
+            }
             What::Exit(exit) => self.finish(process, exit),
             What::StartFailed { why } => {
                 keep(&mut running.stderr, why.as_bytes(), &mut running.truncated);

@@ -56,13 +56,21 @@ impl Actor {
     }
 
     /// Commits what the records mean; answers whether somebody died in them.
-    pub(super) async fn digest_of(&mut self, incarnation: Incarnation, batch: Vec<Record>) -> Result<Option<Death>> {
+    pub(super) async fn digest_of(
+        &mut self,
+        incarnation: Incarnation,
+        batch: Vec<Record>,
+    ) -> Result<Option<Death>> {
         let Some(position) = batch.last().map(|record| record.offset) else { return Ok(None) };
         let mut meaning = Meaning::default();
         for record in batch {
             self.understand(record, &mut meaning);
         }
-        let deltas = meaning.deltas.last().filter(|d| d.seq == self.state.last_seq + meaning.facts.len() as u64).map(|d| d.n);
+        let deltas = meaning
+            .deltas
+            .last()
+            .filter(|d| d.seq == self.state.last_seq + meaning.facts.len() as u64)
+            .map(|d| d.n);
         self.commit_patiently(meaning.facts, meaning.deltas, (incarnation, position)).await?;
         self.deltas = deltas.unwrap_or(self.deltas);
         if let Some(hands) = &mut self.hands {
@@ -77,7 +85,12 @@ impl Actor {
     }
 
     /// The journal keeps what is not committed, so a full disk is waited out rather than lost over.
-    async fn commit_patiently(&mut self, facts: Vec<Fact>, deltas: Vec<Delta>, position: (Incarnation, u64)) -> Result<()> {
+    async fn commit_patiently(
+        &mut self,
+        facts: Vec<Fact>,
+        deltas: Vec<Delta>,
+        position: (Incarnation, u64),
+    ) -> Result<()> {
         loop {
             match self.commit(facts.clone(), deltas.clone(), Some(position), None).await {
                 Err(Error::Store(ash_store::Error::Full)) => {

@@ -23,12 +23,7 @@ pub(crate) struct Seat {
 
 impl Actor {
     /// For a session that was made a moment ago: nobody had it before.
-    pub(crate) fn newborn(
-        rooms: Arc<Rooms>,
-        session: Session,
-        state: State,
-        seat: Seat,
-    ) -> Actor {
+    pub(crate) fn newborn(rooms: Arc<Rooms>, session: Session, state: State, seat: Seat) -> Actor {
         let lease = Lease { workspace: session.workspace, epoch: ash_model::Epoch(1) };
         Actor::with(rooms, session, state, lease, seat)
     }
@@ -122,7 +117,9 @@ impl Actor {
 
     /// A shim that outlived the last server is taken over; any other is ended.
     async fn find_sandbox(&mut self) -> Result<Found> {
-        let Some(knocked) = ash_sandbox::knock(&self.live.run(), self.lease.epoch).await? else { return Ok(Found::Dead) };
+        let Some(knocked) = ash_sandbox::knock(&self.live.run(), self.lease.epoch).await? else {
+            return Ok(Found::Dead);
+        };
         let hello = knocked.hello.clone();
         let known = self.state.awake.as_ref().is_some_and(|awake| awake.incarnation == hello.incarnation);
         let position = self.rooms.store.position(hello.incarnation).await?;
@@ -203,9 +200,16 @@ impl Actor {
 
     /// Makes a tree without a sandbox.
     fn start_furnish(&mut self) {
-        let (rooms, session, state, lease, live) =
-            (self.rooms.clone(), self.session.clone(), self.state.clone(), self.lease.clone(), self.live.clone());
-        self.effect = Some(tokio::spawn(async move { Done::Furnished(furnish(&rooms, &session, &state, &lease, &live).await) }));
+        let (rooms, session, state, lease, live) = (
+            self.rooms.clone(),
+            self.session.clone(),
+            self.state.clone(),
+            self.lease.clone(),
+            self.live.clone(),
+        );
+        self.effect = Some(tokio::spawn(async move {
+            Done::Furnished(furnish(&rooms, &session, &state, &lease, &live).await)
+        }));
     }
 
     pub(super) fn furnished(&mut self, made: Result<Made>) {
@@ -214,13 +218,21 @@ impl Actor {
             Ok(made) => self.tree = Some(made.uid),
             Err(error) => {
                 let problem = error.problem();
-                self.writing.drain(..).for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
+                self.writing
+                    .drain(..)
+                    .for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
             }
         }
     }
 }
 
-async fn furnish(rooms: &Arc<Rooms>, session: &Session, state: &State, lease: &Lease, live: &Live) -> Result<Made> {
+async fn furnish(
+    rooms: &Arc<Rooms>,
+    session: &Session,
+    state: &State,
+    lease: &Lease,
+    live: &Live,
+) -> Result<Made> {
     let version = rooms.store.version(&session.tenant, &session.agent, session.version).await?;
     let (recipe, _) = wake::recipe(rooms, session, state, lease, version.as_ref()).await?;
     wake::make_tree(rooms, session, live, recipe).await

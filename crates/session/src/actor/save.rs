@@ -16,7 +16,10 @@ impl Actor {
     pub(super) fn is_capture_due(&self) -> bool {
         let now = Instant::now();
         let settled = self.dirty.is_some_and(|since| since + super::SETTLE <= now);
-        settled && self.tree.is_some() && self.state.is_at_rest() && self.not_before.is_none_or(|at| at <= now)
+        settled
+            && self.tree.is_some()
+            && self.state.is_at_rest()
+            && self.not_before.is_none_or(|at| at <= now)
     }
 
     pub(super) fn start_save(&mut self, turn: Option<TurnId>) {
@@ -42,7 +45,12 @@ impl Actor {
         }));
     }
 
-    pub(super) async fn saved(&mut self, turn: Option<TurnId>, result: Result<Captured>, began: Instant) -> Result<()> {
+    pub(super) async fn saved(
+        &mut self,
+        turn: Option<TurnId>,
+        result: Result<Captured>,
+        began: Instant,
+    ) -> Result<()> {
         match result {
             Ok(captured) => self.record(turn, captured, began).await,
             Err(error) => self.could_not_save(turn, error).await,

@@ -74,7 +74,8 @@ impl Actor {
             facts.push(Fact::Saved(saved));
         }
         let number = facts.first().map(|_| self.state.last_checkpoint + 1);
-        let receipt = self.state.resuming.then(|| ladder::receipt(&self.state, origin, remembered.as_ref(), number));
+        let receipt =
+            self.state.resuming.then(|| ladder::receipt(&self.state, origin, remembered.as_ref(), number));
         facts.push(Fact::Awake { incarnation: hands.incarnation });
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt }));
         let position = (hands.incarnation, hands.position);
@@ -117,7 +118,12 @@ impl Actor {
             consistency,
             files: taken.files,
             bytes: taken.bytes,
-            skipped: taken.skipped.iter().take(100).map(|skipped| String::from_utf8_lossy(&skipped.path).into_owned()).collect(),
+            skipped: taken
+                .skipped
+                .iter()
+                .take(100)
+                .map(|skipped| String::from_utf8_lossy(&skipped.path).into_owned())
+                .collect(),
             salvage,
         }
     }
@@ -166,7 +172,8 @@ impl Waking {
         if let Some(uid) = self.tree {
             return Ok((Origin::Live, uid, None));
         }
-        let (recipe, origin) = recipe(&self.rooms, &self.session, &self.state, &self.lease, Some(version)).await?;
+        let (recipe, origin) =
+            recipe(&self.rooms, &self.session, &self.state, &self.lease, Some(version)).await?;
         let made = make_tree(&self.rooms, &self.session, &self.live, recipe).await?;
         Ok((origin, made.uid, made.salvage))
     }
@@ -205,11 +212,14 @@ impl Waking {
         env.extend(command.env);
         env.extend(version.env.expose());
         env.extend(self.rooms.store.env(self.session.no).await?.expose());
-        let start = Start { process: AGENT, argv: command.argv, env, cwd: inside.workspace, raw: false, stdin: true };
+        let start =
+            Start { process: AGENT, argv: command.argv, env, cwd: inside.workspace, raw: false, stdin: true };
         remote.start(start).await?;
         remote.input(AGENT, 1, driver.tell(&Say::Hello)).await?;
         let ready = self.listen(records, driver);
-        tokio::time::timeout(GREETING, ready).await.map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))?
+        tokio::time::timeout(GREETING, ready)
+            .await
+            .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))?
     }
 
     async fn listen(&self, records: &mut Records, driver: &dyn Driver) -> Result<(Option<Remembered>, u64)> {
@@ -223,10 +233,23 @@ impl Waking {
                     }
                 }
                 What::Err(line) => self.logs.add(Level::Stderr, &line, self.rooms.clock()),
-                What::StartFailed { why } => return Err(failed("agent_failed", &format!("The agent could not be started: {why}"))),
-                What::Exit(exit) => return Err(failed("agent_failed", &format!("The agent ended before it answered ({exit}); see the session's logs"))),
-                What::Gone { how, .. } => return Err(failed("sandbox_failed", &format!("The sandbox ended before its agent answered ({how})"))),
-                What::Started { .. } | What::Tail(_) | What::TooLong | What::Chunk(_) | What::ErrChunk(_) => {}
+                What::StartFailed { why } => {
+                    return Err(failed("agent_failed", &format!("The agent could not be started: {why}")));
+                }
+                What::Exit(exit) => {
+                    return Err(failed(
+                        "agent_failed",
+                        &format!("The agent ended before it answered ({exit}); see the session's logs"),
+                    ));
+                }
+                What::Gone { how, .. } => {
+                    return Err(failed(
+                        "sandbox_failed",
+                        &format!("The sandbox ended before its agent answered ({how})"),
+                    ));
+                }
+                What::Started { .. } | What::Tail(_) | What::TooLong | What::Chunk(_) | What::ErrChunk(_) => {
+                }
             }
         }
         Err(failed("sandbox_failed", "The sandbox ended before its agent answered"))
@@ -255,12 +278,19 @@ pub(super) async fn recipe(
     Ok((Recipe { epoch: lease.epoch, boot: rooms.settings.boot.clone(), tree, fresh }, origin))
 }
 
-pub(super) async fn make_tree(rooms: &Arc<Rooms>, session: &Session, live: &Live, recipe: Recipe) -> Result<crate::live::Made> {
+pub(super) async fn make_tree(
+    rooms: &Arc<Rooms>,
+    session: &Session,
+    live: &Live,
+    recipe: Recipe,
+) -> Result<crate::live::Made> {
     let (rooms, live, tenant) = (rooms.clone(), live.clone(), session.tenant.clone());
     blocking(move || live.make(&recipe, &*rooms.repo(&tenant)?, &rooms.uids)).await
 }
 
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| Error::Gone)?
 }
 

@@ -2,12 +2,12 @@
 
 use super::Line;
 use crate::{
-    Agent, Card, Checkpoint, Error, EventQuery, Filter, Hold, Item, Key, Page, Result, Seal, Session, TurnRow, TurnState,
-    Version, WhatItem,
+    Agent, Card, Checkpoint, Error, EventQuery, Filter, Hold, Item, Key, Page, Result, Seal, Session,
+    TurnRow, TurnState, Version, WhatItem,
 };
 use ash_model::{
-    AgentName, Consistency, Cursor, Epoch, Event, Fact, Incarnation, Runtime, Seq, SessionId, SessionNo, Status, TenantId,
-    Timestamp, TurnId, WorkspaceId,
+    AgentName, Consistency, Cursor, Epoch, Event, Fact, Incarnation, Runtime, Seq, SessionId, SessionNo,
+    Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use sqlx::{Row, SqlitePool, query, sqlite::SqliteRow};
 use uuid::Uuid;
@@ -25,12 +25,22 @@ pub(super) async fn keys(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<Key>>
     rows.iter()
         .map(|row| {
             let created_at = Timestamp(row.try_get("created_at")?);
-            Ok(Key { id: row.try_get("id")?, tenant: tenant.clone(), label: row.try_get("label")?, created_at })
+            Ok(Key {
+                id: row.try_get("id")?,
+                tenant: tenant.clone(),
+                label: row.try_get("label")?,
+                created_at,
+            })
         })
         .collect()
 }
 
-pub(super) async fn agents(db: &SqlitePool, seal: &Seal, tenant: &TenantId, name: Option<&AgentName>) -> Result<Vec<Agent>> {
+pub(super) async fn agents(
+    db: &SqlitePool,
+    seal: &Seal,
+    tenant: &TenantId,
+    name: Option<&AgentName>,
+) -> Result<Vec<Agent>> {
     let rows = query(
         "SELECT a.*, v.tree, v.runtime, v.origin FROM agents a
          JOIN agent_versions v ON v.agent = a.n AND v.version = a.version
@@ -135,7 +145,10 @@ pub(super) async fn restless(db: &SqlitePool) -> Result<Vec<SessionNo>> {
 }
 
 pub(super) async fn sessions_of(db: &SqlitePool, workspace: WorkspaceId) -> Result<Vec<(SessionNo, Status)>> {
-    let rows = query("SELECT n, status FROM sessions WHERE workspace = ?").bind(workspace.to_string()).fetch_all(db).await?;
+    let rows = query("SELECT n, status FROM sessions WHERE workspace = ?")
+        .bind(workspace.to_string())
+        .fetch_all(db)
+        .await?;
     rows.iter().map(|row| Ok((SessionNo(row.try_get("n")?), parsed(row, "status", Status::parse)?))).collect()
 }
 
@@ -145,7 +158,10 @@ pub(super) async fn sealed_env(db: &SqlitePool, no: SessionNo) -> Result<Option<
 }
 
 pub(super) async fn count_active(db: &SqlitePool, tenant: &TenantId) -> Result<u64> {
-    let row = query("SELECT count(*) FROM sessions WHERE tenant = ? AND status = 'active'").bind(tenant.as_str()).fetch_one(db).await?;
+    let row = query("SELECT count(*) FROM sessions WHERE tenant = ? AND status = 'active'")
+        .bind(tenant.as_str())
+        .fetch_one(db)
+        .await?;
     unsigned(&row, 0)
 }
 
@@ -185,7 +201,10 @@ fn card(row: &SqliteRow) -> Result<Card> {
 }
 
 pub(super) async fn hold(db: &SqlitePool, workspace: WorkspaceId) -> Result<Option<Hold>> {
-    let row = query("SELECT node, epoch FROM workspaces WHERE id = ?").bind(workspace.to_string()).fetch_optional(db).await?;
+    let row = query("SELECT node, epoch FROM workspaces WHERE id = ?")
+        .bind(workspace.to_string())
+        .fetch_optional(db)
+        .await?;
     row.map(|row| Ok(Hold { node: row.try_get("node")?, epoch: Epoch(unsigned(&row, "epoch")?) })).transpose()
 }
 
@@ -215,7 +234,10 @@ fn parts(line: &Line) -> Vec<(SessionNo, Seq, Seq)> {
 }
 
 pub(super) async fn facts(db: &SqlitePool, no: SessionNo) -> Result<Vec<Event>> {
-    let rows = query("SELECT * FROM events WHERE session = ? AND kind <> 'said' ORDER BY seq").bind(no.0).fetch_all(db).await?;
+    let rows = query("SELECT * FROM events WHERE session = ? AND kind <> 'said' ORDER BY seq")
+        .bind(no.0)
+        .fetch_all(db)
+        .await?;
     rows.iter().map(event).collect()
 }
 
@@ -261,7 +283,8 @@ fn item(row: &SqliteRow) -> Result<Item> {
 }
 
 pub(super) async fn events(db: &SqlitePool, line: &Line, asked: &EventQuery) -> Result<Vec<Event>> {
-    let kinds = (!asked.kinds.is_empty()).then(|| serde_json::to_string(&asked.kinds).expect("a list of words"));
+    let kinds =
+        (!asked.kinds.is_empty()).then(|| serde_json::to_string(&asked.kinds).expect("a list of words"));
     let mut events = Vec::new();
     for (no, own_after, upto) in parts(line) {
         let left = asked.limit - events.len() as u32;
@@ -297,16 +320,24 @@ fn event(row: &SqliteRow) -> Result<Event> {
 }
 
 fn fact(kind: &str, json: String) -> Result<Fact> {
-    Fact::decode(kind, json).map_err(|error| Error::Damaged { what: "event", why: format!("{kind}: {error}") })
+    Fact::decode(kind, json)
+        .map_err(|error| Error::Damaged { what: "event", why: format!("{kind}: {error}") })
 }
 
 pub(super) async fn position(db: &SqlitePool, incarnation: Incarnation) -> Result<Option<u64>> {
-    let row = query("SELECT position FROM journals WHERE incarnation = ?").bind(incarnation.to_string()).fetch_optional(db).await?;
+    let row = query("SELECT position FROM journals WHERE incarnation = ?")
+        .bind(incarnation.to_string())
+        .fetch_optional(db)
+        .await?;
     row.map(|row| unsigned(&row, 0)).transpose()
 }
 
 pub(super) async fn turn(db: &SqlitePool, no: SessionNo, turn: TurnId) -> Result<Option<TurnRow>> {
-    let row = query("SELECT * FROM turns WHERE id = ? AND session = ?").bind(turn.to_string()).bind(no.0).fetch_optional(db).await?;
+    let row = query("SELECT * FROM turns WHERE id = ? AND session = ?")
+        .bind(turn.to_string())
+        .bind(no.0)
+        .fetch_optional(db)
+        .await?;
     row.map(|row| {
         let state = parsed(&row, "state", TurnState::parse)?;
         Ok(TurnRow { id: turn, seq: unsigned(&row, "seq")?, state, attempt: row.try_get("attempt")? })
@@ -314,7 +345,11 @@ pub(super) async fn turn(db: &SqlitePool, no: SessionNo, turn: TurnId) -> Result
     .transpose()
 }
 
-pub(super) async fn checkpoint(db: &SqlitePool, workspace: WorkspaceId, number: u64) -> Result<Option<Checkpoint>> {
+pub(super) async fn checkpoint(
+    db: &SqlitePool,
+    workspace: WorkspaceId,
+    number: u64,
+) -> Result<Option<Checkpoint>> {
     let row = query("SELECT * FROM checkpoints WHERE workspace = ? AND number = ?")
         .bind(workspace.to_string())
         .bind(number as i64)
@@ -356,7 +391,12 @@ fn parsed<T>(row: &SqliteRow, column: &'static str, parse: impl Fn(&str) -> Opti
     parse(text).ok_or_else(|| Error::Damaged { what: column, why: format!("{text:?}") })
 }
 
-fn optional<T>(row: &SqliteRow, column: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>> {
+fn optional<T>(
+    row: &SqliteRow,
+    column: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>> {
     let text: Option<&str> = row.try_get(column)?;
-    text.map(|text| parse(text).ok_or_else(|| Error::Damaged { what: column, why: format!("{text:?}") })).transpose()
+    text.map(|text| parse(text).ok_or_else(|| Error::Damaged { what: column, why: format!("{text:?}") }))
+        .transpose()
 }

@@ -1,7 +1,11 @@
 //! What the writer does inside its transaction. Each function is one whole step.
 
-use crate::{Append, Card, Checkpoint, Claimed, Error, Hold, Key, Lease, NewAgent, NewSession, Result, TurnRow};
-use ash_model::{AgentName, Consistency, Delta, Epoch, Fact, Note, Seq, SessionNo, TenantId, Timestamp, WorkspaceId};
+use crate::{
+    Append, Card, Checkpoint, Claimed, Error, Hold, Key, Lease, NewAgent, NewSession, Result, TurnRow,
+};
+use ash_model::{
+    AgentName, Consistency, Delta, Epoch, Fact, Note, Seq, SessionNo, TenantId, Timestamp, WorkspaceId,
+};
 use sqlx::{Row, SqliteConnection, query};
 use uuid::Uuid;
 
@@ -20,7 +24,11 @@ pub(super) async fn add_key(db: &mut Db, key: &Key, hash: &str) -> Result<()> {
 }
 
 pub(super) async fn remove_key(db: &mut Db, tenant: &TenantId, id: &str) -> Result<bool> {
-    let done = query("DELETE FROM api_keys WHERE tenant = ? AND id = ?").bind(tenant.as_str()).bind(id).execute(db).await?;
+    let done = query("DELETE FROM api_keys WHERE tenant = ? AND id = ?")
+        .bind(tenant.as_str())
+        .bind(id)
+        .execute(db)
+        .await?;
     Ok(done.rows_affected() > 0)
 }
 
@@ -75,7 +83,12 @@ pub(super) async fn change_agent(
     Ok(done.rows_affected() > 0)
 }
 
-pub(super) async fn delete_agent(db: &mut Db, tenant: &TenantId, name: &AgentName, at: Timestamp) -> Result<bool> {
+pub(super) async fn delete_agent(
+    db: &mut Db,
+    tenant: &TenantId,
+    name: &AgentName,
+    at: Timestamp,
+) -> Result<bool> {
     let done = query("UPDATE agents SET deleted_at = ? WHERE tenant = ? AND name = ? AND deleted_at IS NULL")
         .bind(at.0)
         .bind(tenant.as_str())
@@ -121,7 +134,9 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     .await;
     let no = match inserted {
         Ok(row) => SessionNo(row.try_get(0)?),
-        Err(sqlx::Error::Database(e)) if e.is_unique_violation() => return Err(Error::Taken(format!("Session id \"{}\"", new.id))),
+        Err(sqlx::Error::Database(e)) if e.is_unique_violation() => {
+            return Err(Error::Taken(format!("Session id \"{}\"", new.id)));
+        }
         Err(error) => return Err(error.into()),
     };
     if let Some(checkpoint) = &new.first_checkpoint {
@@ -143,14 +158,15 @@ pub(super) async fn set_options(db: &mut Db, no: SessionNo, json: &str) -> Resul
 
 pub(super) async fn claim(db: &mut Db, workspace: WorkspaceId, node: &str, from: &Hold) -> Result<Lease> {
     let epoch = Epoch(from.epoch.0 + 1);
-    let done = query("UPDATE workspaces SET node = ?1, epoch = ?2 WHERE id = ?3 AND node = ?4 AND epoch = ?5")
-        .bind(node)
-        .bind(number(epoch.0)?)
-        .bind(workspace.to_string())
-        .bind(&from.node)
-        .bind(number(from.epoch.0)?)
-        .execute(db)
-        .await?;
+    let done =
+        query("UPDATE workspaces SET node = ?1, epoch = ?2 WHERE id = ?3 AND node = ?4 AND epoch = ?5")
+            .bind(node)
+            .bind(number(epoch.0)?)
+            .bind(workspace.to_string())
+            .bind(&from.node)
+            .bind(number(from.epoch.0)?)
+            .execute(db)
+            .await?;
     if done.rows_affected() == 0 {
         return Err(Error::Stale);
     }
@@ -182,7 +198,10 @@ pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Resul
     for note in &append.notes {
         // A shim's life is over and all of it is read: its place is not needed any more.
         if let Fact::Asleep { incarnation: Some(incarnation) } = &note.fact {
-            query("DELETE FROM journals WHERE incarnation = ?").bind(incarnation.to_string()).execute(&mut *db).await?;
+            query("DELETE FROM journals WHERE incarnation = ?")
+                .bind(incarnation.to_string())
+                .execute(&mut *db)
+                .await?;
         }
     }
     Ok(())

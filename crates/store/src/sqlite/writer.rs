@@ -21,7 +21,8 @@ enum Message {
 }
 
 trait Job: Send {
-    fn run<'c>(&'c mut self, db: &'c mut SqliteConnection) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
+    fn run<'c>(&'c mut self, db: &'c mut SqliteConnection)
+    -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
     /// Called once the fate of the shared commit is known.
     fn answer(self: Box<Self>, commit: std::result::Result<(), Fate>);
 }
@@ -43,7 +44,10 @@ where
     T: Send + 'static,
     F: for<'c> FnOnce(&'c mut SqliteConnection) -> Work<'c, T> + Send,
 {
-    fn run<'c>(&'c mut self, db: &'c mut SqliteConnection) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>> {
+    fn run<'c>(
+        &'c mut self,
+        db: &'c mut SqliteConnection,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'c>> {
         Box::pin(async move {
             let work = self.work.take().expect("a job runs once");
             let result = work(db).await;
@@ -132,7 +136,10 @@ async fn commit(db: &mut SqliteConnection, mut batch: Vec<Box<dyn Job>>) {
     }
 }
 
-async fn try_commit(db: &mut SqliteConnection, batch: &mut [Box<dyn Job>]) -> std::result::Result<(), sqlx::Error> {
+async fn try_commit(
+    db: &mut SqliteConnection,
+    batch: &mut [Box<dyn Job>],
+) -> std::result::Result<(), sqlx::Error> {
     sqlx::query("BEGIN IMMEDIATE").execute(&mut *db).await?;
     for job in batch.iter_mut() {
         sqlx::query("SAVEPOINT job").execute(&mut *db).await?;

@@ -1,0 +1,6 @@
+//! End to end: the real binary, the real sandbox, the built-in agent, and clients that we did not write.
+
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+
+mod life;
+mod support;

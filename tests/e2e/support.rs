@@ -1,0 +1,402 @@
+//! A server under test, and a client for it. Every server has a data directory of its own beneath a 0700 one, and
+//! nothing of it is left when it is dropped.
+
+#![allow(dead_code, reason = "each test module uses its own part")]
+
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    os::unix::{fs::DirBuilderExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+pub const KEY: &str = "test-key";
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The binary under test.
+pub fn ash() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_ash"))
+}
+
+pub struct Server {
+    child: Option<Child>,
+    pub url: String,
+    pub dir: PathBuf,
+    pub data: PathBuf,
+    env: BTreeMap<String, String>,
+    exe: PathBuf,
+    uid: Option<u32>,
+}
+
+impl Server {
+    pub async fn start() -> Server {
+        Server::with(&[]).await
+    }
+
+    pub async fn with(env: &[(&str, &str)]) -> Server {
+        let mut server = Server::prepare(env);
+        server.launch().await;
+        server
+    }
+
+    /// A server run by somebody who is not root, with the binary and the data beneath a 0700 directory of theirs.
+    pub async fn of_user(uid: u32, env: &[(&str, &str)]) -> Server {
+        let mut server = Server::prepare(env);
+        server.exe = server.dir.join("ash");
+        std::fs::copy(ash(), &server.exe).expect("a copy of the binary");
+        for path in [&server.dir, &server.exe] {
+            std::os::unix::fs::chown(path, Some(uid), Some(uid)).expect("chown");
+        }
+        server.uid = Some(uid);
+        server.launch().await;
+        server
+    }
+
+    pub fn prepare(env: &[(&str, &str)]) -> Server {
+        let dir = std::env::temp_dir().join(format!("ash-test-{}", uuid::Uuid::new_v4()));
+        std::fs::DirBuilder::new().mode(0o700).create(&dir).expect("a directory");
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let data = dir.join("data");
+        Server { child: None, url: String::new(), data, dir, env, exe: ash(), uid: None }
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.exe);
+        command
+            .env_clear()
+            .env("PATH", std::env::var("PATH").expect("PATH"))
+            .env("HOME", &self.dir)
+            .env("ASH_DATA_DIR", &self.data)
+            .env("ASH_PORT", "0")
+            .env("ASH_API_KEY", KEY)
+            .envs(&self.env)
+            .stdin(Stdio::null())
+            .current_dir("/");
+        if let Some(uid) = self.uid {
+            command.uid(uid).gid(uid);
+        }
+        command.arg("serve");
+        command
+    }
+
+    pub async fn launch(&mut self) {
+        let log =
+            std::fs::OpenOptions::new().create(true).append(true).open(self.dir.join("log")).expect("a log");
+        let child =
+            self.command().stderr(log.try_clone().expect("a handle")).stdout(log).spawn().expect("ash serve");
+        let pid = child.id();
+        self.child = Some(child);
+        let info = self.data.join("server.json");
+        let url = eventually("the server is up", async || {
+            assert!(self.is_running(), "the server did not start:\n{}", self.log());
+            let info: Value = serde_json::from_slice(&std::fs::read(&info).ok()?).ok()?;
+            (info["pid"] == pid).then(|| info["url"].as_str().map(str::to_owned))?
+        })
+        .await;
+        self.url = url;
+    }
+
+    fn is_running(&self) -> bool {
+        self.child.as_ref().is_some_and(|child| Path::new(&format!("/proc/{}", child.id())).exists())
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("a running server").id()
+    }
+
+    pub fn kill9(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("kill");
+            child.wait().expect("wait");
+        }
+    }
+
+    /// SIGTERM, and wait for a clean end.
+    pub async fn stop(&mut self) {
+        let mut child = self.child.take().expect("a running server");
+        signal(child.id(), libc::SIGTERM);
+        let status = eventually("the server stops", async || child.try_wait().expect("wait")).await;
+        assert!(status.success(), "{status}\n{}", self.log());
+    }
+
+    pub async fn crash_and_start(&mut self) {
+        self.kill9();
+        self.launch().await;
+    }
+
+    pub fn client(&self) -> Client {
+        self.client_with(KEY)
+    }
+
+    pub fn client_with(&self, key: &str) -> Client {
+        let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().expect("a client");
+        Client { http, url: self.url.clone(), key: key.to_owned() }
+    }
+
+    /// Where a session lives on disk.
+    pub async fn live(&self, id: &str) -> PathBuf {
+        let session = self.client().session(id).await;
+        self.data.join("live").join(session["workspaceId"].as_str().expect("a workspace"))
+    }
+
+    /// The processes of a session's sandbox, as the host sees them.
+    pub async fn processes(&self, id: &str) -> Processes {
+        let init = self.live(id).await.join("run/init");
+        let info: Value = serde_json::from_slice(&std::fs::read(&init).expect("an init file")).expect("json");
+        let init = info["pid"].as_u64().or_else(|| info["init"]["pid"].as_u64()).expect("a pid") as u32;
+        let bwrap = parent(init).expect("bwrap");
+        let shim = parent(bwrap).expect("the shim");
+        let agent = children(init)
+            .into_iter()
+            .find(|pid| cmdline(*pid).contains("builtin-agent"))
+            .expect("the agent");
+        Processes { shim, bwrap, init, agent }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Processes {
+    pub shim: u32,
+    pub bwrap: u32,
+    pub init: u32,
+    pub agent: u32,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- server log ---\n{}", self.log());
+        }
+        self.kill9();
+        // Shims end by themselves when their directory is gone.
+        for _ in 0..50 {
+            if std::fs::remove_dir_all(&self.dir).is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+pub fn signal(pid: u32, signal: i32) {
+    // SAFETY: kill has no memory effects; the pid is of a process that this test started.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
+pub fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().next())
+        .is_some_and(|state| state != "Z" && state != "X")
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+pub fn pids() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+pub fn children(of: u32) -> Vec<u32> {
+    pids().into_iter().filter(|pid| parent(*pid) == Some(of)).collect()
+}
+
+pub fn cmdline(pid: u32) -> String {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ")
+}
+
+/// Waits for a condition instead of sleeping.
+pub async fn eventually<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
+    let until = Instant::now() + DEADLINE;
+    loop {
+        if let Some(value) = check().await {
+            return value;
+        }
+        assert!(Instant::now() < until, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[derive(Clone)]
+pub struct Client {
+    pub http: reqwest::Client,
+    pub url: String,
+    pub key: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Frame {
+    pub id: String,
+    pub event: String,
+    pub data: Value,
+}
+
+impl Client {
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url)).bearer_auth(&self.key)
+    }
+
+    pub async fn get(&self, path: &str) -> Value {
+        ok(self.request(Method::GET, path).send().await.expect(path)).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Value {
+        ok(self.request(Method::POST, path).json(&body).send().await.expect(path)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Value {
+        ok(self.request(Method::DELETE, path).send().await.expect(path)).await
+    }
+
+    /// Status and body, whatever they are.
+    pub async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
+        let request = self.request(method, path);
+        let request = if let Some(body) = body { request.json(&body) } else { request };
+        let response = request.send().await.expect(path);
+        let status = response.status();
+        (status, response.json().await.unwrap_or(Value::Null))
+    }
+
+    pub async fn deploy(&self, name: &str) -> Value {
+        self.post("/api/agents", json!({ "name": name, "systemPrompt": "You are a test." })).await
+    }
+
+    /// A new session of an agent that is deployed for it.
+    pub async fn create(&self) -> String {
+        if self.get("/api/agents").await["agents"].as_array().is_some_and(Vec::is_empty) {
+            self.deploy("tester").await;
+        }
+        let made = self.post("/api/sessions", json!({ "agent": "tester" })).await;
+        made["session"]["id"].as_str().expect("an id").to_owned()
+    }
+
+    pub async fn session(&self, id: &str) -> Value {
+        self.get(&format!("/api/sessions/{id}")).await["session"].clone()
+    }
+
+    pub async fn status(&self, id: &str) -> String {
+        self.session(id).await["status"].as_str().expect("a status").to_owned()
+    }
+
+    pub async fn until_status(&self, id: &str, status: &str) {
+        eventually(&format!("session is {status}"), async || (self.status(id).await == status).then_some(()))
+            .await;
+    }
+
+    /// Sends a message and waits for the whole answer.
+    pub async fn say(&self, id: &str, text: &str) -> Value {
+        let request = self.request(Method::POST, &format!("/api/sessions/{id}/messages"));
+        ok(request
+            .header("accept", "application/json")
+            .json(&json!({ "content": text }))
+            .send()
+            .await
+            .expect("say"))
+        .await
+    }
+
+    pub async fn text(&self, id: &str, text: &str) -> String {
+        self.say(id, text).await["text"].as_str().expect("a text").to_owned()
+    }
+
+    /// Sends a message and returns its stream.
+    pub async fn send(&self, id: &str, text: &str) -> Sse {
+        let body = json!({ "content": text, "includePartialMessages": true });
+        let request = self.request(Method::POST, &format!("/api/sessions/{id}/messages")).json(&body);
+        Sse::of(request.send().await.expect("send"))
+    }
+
+    pub async fn follow(&self, id: &str, after: &str) -> Sse {
+        let request =
+            self.request(Method::GET, &format!("/api/sessions/{id}/stream")).header("last-event-id", after);
+        Sse::of(request.send().await.expect("follow"))
+    }
+
+    pub async fn action(&self, id: &str, action: &str) -> Value {
+        self.post(&format!("/api/sessions/{id}/{action}"), json!({})).await
+    }
+
+    pub async fn exec(&self, id: &str, command: &str) -> Value {
+        self.post(&format!("/api/sessions/{id}/exec"), json!({ "command": command })).await
+    }
+}
+
+pub async fn ok(response: Response) -> Value {
+    let status = response.status();
+    let text = response.text().await.expect("a body");
+    assert!(status.is_success(), "{status}: {text}");
+    serde_json::from_str(&text).expect("a JSON body")
+}
+
+/// An event stream, read frame by frame.
+pub struct Sse {
+    response: Response,
+    buffer: Vec<u8>,
+}
+
+impl Sse {
+    pub fn of(response: Response) -> Sse {
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Sse { response, buffer: Vec::new() }
+    }
+
+    /// The next frame; `None` when the stream is over or cut off.
+    pub async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
+                let text = String::from_utf8(self.buffer.drain(..end + 2).collect()).expect("UTF-8");
+                if let Some(frame) = parse(&text) {
+                    return Some(frame);
+                }
+                continue;
+            }
+            let chunk =
+                tokio::time::timeout(DEADLINE, self.response.chunk()).await.expect("a stream that goes on");
+            self.buffer.extend(chunk.ok().flatten()?);
+        }
+    }
+
+    pub async fn until(&mut self, event: &str) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.next().await {
+            let found = frame.event == event;
+            frames.push(frame);
+            if found {
+                return frames;
+            }
+        }
+        panic!("the stream ended without {event}: {frames:#?}");
+    }
+
+    pub async fn rest(&mut self) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.next().await {
+            frames.push(frame);
+        }
+        frames
+    }
+}
+
+fn parse(text: &str) -> Option<Frame> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+    let event = field("event: ")?;
+    let id = field("id: ").expect("every frame has an id");
+    let data = serde_json::from_str(&field("data: ").expect("data")).expect("one line of JSON");
+    Some(Frame { id, event, data })
+}
+
+pub fn names(frames: &[Frame]) -> Vec<&str> {
+    frames.iter().map(|frame| frame.event.as_str()).collect()
+}
