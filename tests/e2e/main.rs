@@ -2,5 +2,9 @@
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
+mod crowd;
+mod deaths;
+mod kill_server;
 mod life;
+mod restart;
 mod support;

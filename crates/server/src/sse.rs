@@ -2,7 +2,7 @@
 //! goes on right after it.
 
 use crate::render::{self, View};
-use ash_model::{Cursor, SessionId};
+use ash_model::{Cursor, Fact, SessionId};
 use ash_session::Follower;
 use ash_store::{Item, WhatItem};
 use axum::{
@@ -19,6 +19,8 @@ pub(crate) struct Streaming {
     pub(crate) session: SessionId,
     pub(crate) view: View,
     pub(crate) deltas: Deltas,
+    /// The turn has rested: whatever else happens to the session, its end still comes.
+    pub(crate) rested: bool,
     /// Frames of the first item that the reader has seen already.
     pub(crate) skip: Option<(Cursor, u32)>,
 }
@@ -73,13 +75,20 @@ impl Streaming {
 
     /// True: nothing comes after this item.
     fn write(&mut self, item: &Item, text: &mut String) -> bool {
+        let View::Turn(turn) = self.view else { return self.write_shown(item, text) };
+        self.rested |= matches!(item.what, WhatItem::Event(Fact::Rested { turn: over, .. }) if over == turn);
+        let elsewhere = self.rested && matches!(item.what, WhatItem::Event(Fact::Failed { .. }));
+        !elsewhere && self.write_shown(item, text)
+    }
+
+    fn write_shown(&mut self, item: &Item, text: &mut String) -> bool {
         let hidden = self.deltas == Deltas::Hide && matches!(item.what, WhatItem::Delta(_));
         if !hidden {
             self.write_frames(item, text);
         }
         match self.view {
             View::Turn(turn) => render::ends(turn, item),
-            View::All => matches!(item.what, WhatItem::Event(ash_model::Fact::Ended)),
+            View::All => matches!(item.what, WhatItem::Event(Fact::Ended)),
         }
     }
 

@@ -62,7 +62,8 @@ pub(super) async fn send(
         return wait(&app, &session, turn, queued).await;
     }
     let follower = app.sessions.follow(session.no, Cursor::delta(queued.saturating_sub(1), i64::MAX as u64));
-    Ok(Streaming { follower, session: session.id, view: View::Turn(turn), deltas, skip: None }.response())
+    Ok(Streaming { follower, session: session.id, view: View::Turn(turn), deltas, rested: false, skip: None }
+        .response())
 }
 
 fn wants_json(headers: &HeaderMap) -> bool {
@@ -117,13 +118,13 @@ fn check_content(content: &Value) -> Answer<()> {
 /// Waits for the end of the turn and answers it whole.
 async fn wait(app: &App, session: &Session, turn: TurnId, queued: u64) -> Answer<Response> {
     let mut follower = app.sessions.follow(session.no, Cursor::event(queued));
-    let (mut text, mut usage) = (String::new(), Value::Null);
+    let (mut text, mut usage, mut rested) = (String::new(), Value::Null, false);
     loop {
         for item in follower.next().await? {
             let WhatItem::Event(fact) = item.what else { continue };
             match fact {
                 Fact::Rested { turn: over, text: said, usage: used, .. } if over == turn => {
-                    text = said;
+                    (text, rested) = (said, true);
                     usage = serde_json::to_value(used).unwrap_or_default();
                 }
                 Fact::Finished { turn: over, how, checkpoint, problem } if over == turn => {
@@ -131,7 +132,7 @@ async fn wait(app: &App, session: &Session, turn: TurnId, queued: u64) -> Answer
                     return Ok(Json(body).into_response());
                 }
                 Fact::Cut { turn: cut, death } if cut == turn => return Err(failed(death.problem())),
-                Fact::Failed { problem } => return Err(failed(problem)),
+                Fact::Failed { problem } if !rested => return Err(failed(problem)),
                 _ => {}
             }
         }
@@ -169,7 +170,7 @@ pub(super) async fn stream(
     let (after, skip) = sse::after(cursor);
     let deltas = if asked.include_partial_messages == Some(false) { Deltas::Hide } else { Deltas::Show };
     let follower = app.sessions.follow(session.no, after);
-    Ok(Streaming { follower, session: session.id, view: View::All, deltas, skip }.response())
+    Ok(Streaming { follower, session: session.id, view: View::All, deltas, rested: false, skip }.response())
 }
 
 #[derive(Deserialize)]
