@@ -1,0 +1,192 @@
+//! The client's side of the API: which server, which key, and errors that say what to do next.
+
+use crate::settings::Settings;
+use ash_model::Kind;
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde_json::Value;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Api {
+    http: reqwest::Client,
+    pub(crate) url: String,
+    key: Option<String>,
+    settings: Settings,
+}
+
+/// Why a command did not work; the exit code follows from the kind.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Failure {
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Failure {
+        Failure { kind, message: message.into() }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Failure {
+        Failure::new(Kind::Invalid, message)
+    }
+
+    /// Something on this machine went wrong: a file, a terminal, a process.
+    pub(crate) fn local(what: &str) -> impl FnOnce(std::io::Error) -> Failure {
+        move |error| Failure::new(Kind::Internal, format!("{what}: {error}"))
+    }
+
+    /// As a shell sees it. 2 is also what a wrong command line gives.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self.kind {
+            Kind::Internal => 1,
+            Kind::Invalid => 2,
+            Kind::Unauthorized => 3,
+            Kind::NotFound => 4,
+            Kind::Conflict => 5,
+            Kind::Gone => 6,
+            Kind::TooLarge => 7,
+            Kind::Unprocessable => 8,
+            Kind::Unavailable => 9,
+        }
+    }
+}
+
+impl Api {
+    pub(crate) fn new(settings: &Settings) -> Api {
+        let http = reqwest::Client::builder().no_proxy().build().unwrap_or_default();
+        Api { http, url: settings.server_url(), key: settings.api_key(), settings: settings.clone() }
+    }
+
+    /// The same server, wherever it is by now.
+    pub(crate) fn again(&self) -> Api {
+        Api::new(&self.settings)
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.url));
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+
+    pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(refusal(response).await)
+    }
+
+    pub(crate) fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        let message = if error.is_connect() {
+            format!("no server answers at {}. Start one with `ash start`, or say where it is with --server or `ash link URL`", self.url)
+        } else {
+            format!("the connection to {} broke: {}", self.url, root(error))
+        };
+        Failure::new(Kind::Unavailable, message)
+    }
+
+    async fn json(&self, request: RequestBuilder) -> Result<Value> {
+        let response = self.send(request).await?;
+        response.json().await.map_err(|error| self.unreachable(&error))
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Result<Value> {
+        self.json(self.request(Method::GET, path)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        self.json(self.request(Method::POST, path).json(body)).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Result<Value> {
+        self.json(self.request(Method::DELETE, path)).await
+    }
+
+    /// The whole id of a session: as given, or the only one that begins so, as in git.
+    pub(crate) async fn session_id(&self, given: &str) -> Result<String> {
+        match self.get(&format!("/api/sessions/{}", encoded(given))).await {
+            Ok(_) => return Ok(given.to_owned()),
+            Err(failure) if matches!(failure.kind, Kind::NotFound | Kind::Invalid) => {}
+            Err(failure) => return Err(failure),
+        }
+        let ids = self.session_ids().await?;
+        let matching: Vec<&String> = ids.iter().filter(|id| id.starts_with(given)).collect();
+        match matching.as_slice() {
+            [only] => Ok((*only).clone()),
+            [] => Err(Failure::new(Kind::NotFound, format!("no session begins with \"{given}\"; `ash session list` shows them"))),
+            several => {
+                let some: Vec<&str> = several.iter().take(5).map(|id| id.as_str()).collect();
+                Err(Failure::invalid(format!("\"{given}\" could be any of {} sessions ({}, …); give more of it", several.len(), some.join(", "))))
+            }
+        }
+    }
+
+    async fn session_ids(&self) -> Result<Vec<String>> {
+        let sessions = self.get("/api/sessions").await?;
+        let sessions = sessions["sessions"].as_array().cloned().unwrap_or_default();
+        Ok(sessions.iter().filter_map(|session| session["id"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// The shortest beginning of an id that names only this session, at least four characters long.
+    pub(crate) async fn short_id(&self, id: &str) -> String {
+        let others = self.session_ids().await.unwrap_or_default();
+        let is_unique = |prefix: &str| others.iter().filter(|other| other.starts_with(prefix)).count() <= 1;
+        let ends = id.char_indices().map(|(at, c)| at + c.len_utf8()).skip(3);
+        ends.map(|end| &id[..end]).find(|prefix| is_unique(prefix)).unwrap_or(id).to_owned()
+    }
+
+    /// The session that was used last.
+    pub(crate) async fn last_session(&self) -> Result<String> {
+        let sessions = self.get("/api/sessions").await?;
+        let sessions = sessions["sessions"].as_array().cloned().unwrap_or_default();
+        let open = sessions.iter().filter(|session| session["status"] != "ended");
+        let last = open.max_by_key(|session| session["lastActiveAt"].as_str().unwrap_or_default().to_owned());
+        let id = last.and_then(|session| session["id"].as_str());
+        id.map(str::to_owned).ok_or_else(|| Failure::new(Kind::NotFound, "there is no session to come back to; `ash chat` starts one"))
+    }
+}
+
+/// The innermost reason: the outer ones only repeat the address.
+fn root(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+async fn refusal(response: Response) -> Failure {
+    let status = response.status();
+    let body: Value = response.json().await.unwrap_or_default();
+    let said = body["error"].as_str().map_or_else(|| status.to_string(), str::to_owned);
+    let kind = kind(status);
+    let message = match kind {
+        Kind::Unauthorized => format!("{said}. Give the server's key with --api-key or ASH_API_KEY, or save it with `ash link URL --api-key KEY`"),
+        _ => said,
+    };
+    Failure { kind, message }
+}
+
+fn kind(status: StatusCode) -> Kind {
+    match status.as_u16() {
+        401 => Kind::Unauthorized,
+        404 => Kind::NotFound,
+        409 => Kind::Conflict,
+        410 => Kind::Gone,
+        413 => Kind::TooLarge,
+        422 => Kind::Unprocessable,
+        503 => Kind::Unavailable,
+        400..=499 => Kind::Invalid,
+        _ => Kind::Internal,
+    }
+}
+
+/// A name as a part of a URL's path.
+pub(crate) fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

@@ -1,0 +1,250 @@
+//! The command line, as a table.
+
+use crate::settings::Settings;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Parser)]
+#[command(name = "ash", version, about = "Keeps AI-agent sessions alive", arg_required_else_help = true, max_term_width = 100)]
+pub(crate) struct Ash {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Talk to an agent; Ctrl-C interrupts its turn, a second one leaves
+    Chat(Chat),
+    /// Sessions: create, send, list, pause, resume, fork, …
+    Session {
+        #[command(flatten)]
+        settings: Settings,
+        #[command(subcommand)]
+        command: Session,
+    },
+    /// Deploy a folder as an agent
+    Deploy(Deploy),
+    /// Agents: list, info, delete
+    Agent {
+        #[command(flatten)]
+        settings: Settings,
+        #[command(subcommand)]
+        command: Agent,
+    },
+    /// Run the server here
+    Serve(Box<Serve>),
+    /// Start the server in the background
+    Start(Daemon),
+    /// Stop it: turns get 10 s, every session is saved and paused
+    Stop,
+    /// Restart it; sandboxes and their turns go on meanwhile
+    Restart(Daemon),
+    /// How the server is
+    Status(Client),
+    /// What the server in the background logged
+    Logs {
+        /// Go on as it grows
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// The server's health
+    Health(Client),
+    /// Check this machine: what works, and what to do about what does not
+    Doctor(Client),
+    /// Talk to another server from now on
+    Link {
+        /// Its address, for example https://ash.example.com
+        url: String,
+        /// Its key
+        #[arg(long)]
+        api_key: Option<String>,
+    },
+    /// Talk to the local server again
+    Unlink,
+    /// Print completions for a shell
+    Completions { shell: clap_complete::Shell },
+}
+
+#[derive(Args)]
+pub(crate) struct Client {
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+}
+
+#[derive(Args)]
+pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) config: ash_server::Config,
+    /// What to log, as in RUST_LOG
+    #[arg(long, env = "ASH_LOG", default_value = "info")]
+    pub(crate) log: String,
+    /// Log as JSON lines
+    #[arg(long, env = "ASH_LOG_JSON")]
+    pub(crate) log_json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Daemon {
+    /// Port to listen on
+    #[arg(long, env = "ASH_PORT")]
+    pub(crate) port: Option<u16>,
+    /// A setting of the server, as an environment variable
+    #[arg(short, long = "env", value_name = "KEY=VALUE")]
+    pub(crate) env: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Chat {
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+    /// The agent
+    #[arg(default_value = "default")]
+    pub(crate) agent: String,
+    /// Say this, print the answer, and leave
+    pub(crate) message: Option<String>,
+    /// Come back to a session (the last one, if no id is given)
+    #[arg(short, long, value_name = "ID", num_args = 0..=1, default_missing_value = "")]
+    pub(crate) resume: Option<String>,
+    /// Use this session
+    #[arg(short, long, value_name = "ID", conflicts_with = "resume")]
+    pub(crate) session_id: Option<String>,
+    /// Copy a folder into the workspace first
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Copy what .gitignore names too, and .git
+    #[arg(long, requires = "dir")]
+    pub(crate) all: bool,
+    /// End the session afterwards
+    #[arg(long)]
+    pub(crate) end: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Session {
+    /// Start a session
+    Create {
+        #[arg(default_value = "default")]
+        agent: String,
+        /// Its id [default: a random one]
+        #[arg(long)]
+        id: Option<String>,
+        #[arg(long)]
+        model: Option<String>,
+        /// A variable for its environment
+        #[arg(short, long = "env", value_name = "KEY=VALUE")]
+        env: Vec<String>,
+        /// Copy a folder into its workspace
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+        /// Copy what .gitignore names too, and .git
+        #[arg(long, requires = "dir")]
+        all: bool,
+    },
+    /// Send a message and print the answer as it comes
+    Send {
+        id: String,
+        message: String,
+        /// Print every event as it is
+        #[arg(long)]
+        raw: bool,
+    },
+    /// All sessions, newest first
+    List {
+        #[arg(long)]
+        agent: Option<String>,
+        #[arg(long)]
+        status: Option<String>,
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+    },
+    /// One session
+    Get { id: String },
+    /// Save it and let it rest; its sandbox stays warm
+    Pause { id: String },
+    /// Bring it back, then follow it
+    Resume {
+        id: String,
+        /// Do not follow
+        #[arg(short, long)]
+        detach: bool,
+    },
+    /// Save it and end its sandbox
+    Stop { id: String },
+    /// End it for good; its last checkpoint stays
+    End { id: String },
+    /// Make a copy that goes its own way
+    Fork {
+        id: String,
+        /// The copy's id
+        #[arg(long = "as", value_name = "ID")]
+        new: Option<String>,
+    },
+    /// Stop the turn that runs
+    Interrupt { id: String },
+    /// Run a command in its sandbox; exits as the command does
+    Exec {
+        id: String,
+        command: String,
+        /// Milliseconds
+        #[arg(long, default_value_t = 30_000)]
+        timeout: u64,
+    },
+    /// Follow its events
+    Tail {
+        id: String,
+        /// Only events of this name
+        #[arg(short = 't', long = "type")]
+        kind: Option<String>,
+    },
+    /// Its files, or one of them
+    Files { id: String, path: Option<String> },
+    /// What changed in its workspace since a folder was copied in
+    Diff {
+        id: String,
+        /// Names only
+        #[arg(long)]
+        name_only: bool,
+    },
+    /// Bring the changes back into a folder
+    Pull {
+        id: String,
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+        /// Overwrite files that were changed here too
+        #[arg(long)]
+        force: bool,
+    },
+    /// Copy a folder into its workspace
+    Push {
+        id: String,
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+        /// Copy what .gitignore names too, and .git
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Deploy {
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+    /// The agent's folder, with CLAUDE.md, AGENTS.md or ash.toml
+    pub(crate) path: PathBuf,
+    /// Its name [default: the folder's]
+    #[arg(short, long)]
+    pub(crate) name: Option<String>,
+    /// A variable for the environment of its sessions; .env and .env.local are read too
+    #[arg(short, long = "env", value_name = "KEY=VALUE")]
+    pub(crate) env: Vec<String>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Agent {
+    /// All agents
+    List,
+    /// One agent
+    Info { name: String },
+    /// Delete one; its sessions stay readable
+    Delete { name: String },
+}

@@ -1,0 +1,49 @@
+//! What each command does.
+
+mod agents;
+mod chat;
+mod daemon;
+mod doctor;
+mod folder;
+mod link;
+pub(crate) mod serve;
+mod sessions;
+mod show;
+
+use crate::{
+    api::{Api, Failure, Result},
+    args::Command,
+};
+
+/// Runs a client command; answers the exit code.
+pub(crate) async fn run(command: Command) -> Result<u8> {
+    match command {
+        Command::Chat(chat) => chat::run(chat).await,
+        Command::Session { settings, command } => sessions::run(&Api::new(&settings), command, settings.json).await,
+        Command::Deploy(deploy) => done(agents::deploy(deploy).await),
+        Command::Agent { settings, command } => done(agents::run(&Api::new(&settings), command, settings.json).await),
+        Command::Start(daemon) => done(daemon::start(daemon).await),
+        Command::Stop => done(daemon::stop().await),
+        Command::Restart(daemon) => done(daemon::restart(daemon).await),
+        Command::Status(client) => done(daemon::status(&client.settings).await),
+        Command::Logs { follow } => done(daemon::logs(follow).await),
+        Command::Health(client) => done(daemon::health(&client.settings).await),
+        Command::Doctor(client) => doctor::run(&client.settings).await,
+        Command::Link { url, api_key } => done(link::link(url, api_key).await),
+        Command::Unlink => done(link::unlink()),
+        Command::Serve(_) | Command::Completions { .. } => Err(Failure::invalid("not a client command")),
+    }
+}
+
+fn done(result: Result<()>) -> Result<u8> {
+    result.map(|()| 0)
+}
+
+/// `KEY=VALUE` as people write it.
+fn variables(given: &[String]) -> Result<Vec<(String, String)>> {
+    let split = |pair: &String| {
+        let found = pair.split_once('=').filter(|(name, _)| !name.is_empty());
+        found.map(|(name, value)| (name.to_owned(), value.to_owned())).ok_or_else(|| Failure::invalid(format!("\"{pair}\" must be KEY=VALUE")))
+    };
+    given.iter().map(split).collect()
+}

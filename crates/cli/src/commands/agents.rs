@@ -1,0 +1,138 @@
+//! Agents: deploy a folder, list, info, delete.
+
+use super::variables;
+use crate::{
+    api::{Api, Failure, Result, encoded},
+    args::{Agent, Deploy},
+    out::{self, Paint, Table, paint},
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, fs, path::Path};
+
+const SKIPPED: [&str; 12] = [
+    "node_modules", ".git", "__pycache__", ".cache", ".npm", ".pnpm-store", ".yarn", ".venv", "venv", ".tmp", "tmp", ".DS_Store",
+];
+
+pub(crate) async fn deploy(deploy: Deploy) -> Result<()> {
+    let folder = fs::canonicalize(&deploy.path).map_err(Failure::local(&format!("cannot read {}", deploy.path.display())))?;
+    let has = |name: &str| folder.join(name).is_file();
+    if !has("CLAUDE.md") && !has("AGENTS.md") && !has("ash.toml") {
+        return Err(Failure::invalid(format!("{} is not an agent's folder: it has no CLAUDE.md, AGENTS.md or ash.toml", folder.display())));
+    }
+    let name = deploy.name.unwrap_or_else(|| name_of(&folder));
+    let mut env = dotenv(&folder);
+    env.extend(variables(&deploy.env)?);
+    let mut files = Vec::new();
+    collect(&folder, "", &mut files)?;
+    let body = json!({ "name": name, "files": files, "env": env });
+    let answer = Api::new(&deploy.settings).post("/api/agents", &body).await?;
+    if deploy.settings.json {
+        out::json(&answer);
+        return Ok(());
+    }
+    let agent = &answer["agent"];
+    eprintln!(
+        "{} deployed {} version {} ({}, {} files)",
+        out::paint_err(Paint::Green, "✓"),
+        agent["name"].as_str().unwrap_or_default(),
+        agent["version"],
+        agent["runtime"].as_str().unwrap_or_default(),
+        files.len()
+    );
+    eprintln!("  talk to it: ash chat {name}");
+    Ok(())
+}
+
+fn name_of(folder: &Path) -> String {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '-' }).collect();
+    if clean.is_empty() { "agent".to_owned() } else { clean }
+}
+
+/// `.env` and `.env.local`, which are settings and not files of the agent.
+fn dotenv(folder: &Path) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::new();
+    for name in [".env", ".env.local"] {
+        let text = fs::read_to_string(folder.join(name)).unwrap_or_default();
+        for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+            if let Some((name, value)) = line.trim_start_matches("export ").split_once('=') {
+                let value = value.trim().trim_matches(|c| c == '"' || c == '\'');
+                env.insert(name.trim().to_owned(), value.to_owned());
+            }
+        }
+    }
+    env
+}
+
+fn collect(folder: &Path, prefix: &str, files: &mut Vec<Value>) -> Result<()> {
+    let words = format!("cannot read {}", folder.display());
+    let failed = || Failure::local(&words);
+    let mut entries: Vec<_> = fs::read_dir(folder).map_err(failed())?.flatten().collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kind = entry.file_type().map_err(failed())?;
+        let passing = [".sock", ".lock", ".pid", ".env", ".env.local"].iter().any(|end| name.ends_with(end));
+        if SKIPPED.contains(&name.as_str()) || passing {
+            continue;
+        }
+        let path = format!("{prefix}{name}");
+        if kind.is_dir() {
+            collect(&entry.path(), &format!("{path}/"), files)?;
+        } else if kind.is_file() {
+            let content = fs::read(entry.path()).map_err(Failure::local(&format!("cannot read {path}")))?;
+            files.push(json!({ "path": path, "content": STANDARD.encode(content) }));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn run(api: &Api, command: Agent, as_json: bool) -> Result<()> {
+    match command {
+        Agent::List => list(api, as_json).await,
+        Agent::Info { name } => {
+            let answer = api.get(&format!("/api/agents/{}", encoded(&name))).await?;
+            if as_json { out::json(&answer) } else { info(&answer["agent"]) }
+            Ok(())
+        }
+        Agent::Delete { name } => {
+            let answer = api.delete(&format!("/api/agents/{}", encoded(&name))).await?;
+            if as_json { out::json(&answer) } else { eprintln!("deleted {name}; its sessions stay readable") }
+            Ok(())
+        }
+    }
+}
+
+async fn list(api: &Api, as_json: bool) -> Result<()> {
+    let answer = api.get("/api/agents").await?;
+    if as_json {
+        out::json(&answer);
+        return Ok(());
+    }
+    let now = jiff::Timestamp::now();
+    let mut table = Table::new(&["NAME", "VERSION", "RUNTIME", "UPDATED"]);
+    for agent in answer["agents"].as_array().into_iter().flatten() {
+        let text = |name: &str| agent[name].as_str().unwrap_or_default().to_owned();
+        table.row(vec![
+            (text("name"), Some(Paint::Bold)),
+            (agent["version"].to_string(), None),
+            (text("runtime"), None),
+            (out::ago(&text("updatedAt"), now), Some(Paint::Dim)),
+        ]);
+    }
+    table.print();
+    Ok(())
+}
+
+fn info(agent: &Value) {
+    let text = |name: &str| out::harmless(agent[name].as_str().unwrap_or_default());
+    println!("{}", paint(Paint::Bold, &text("name")));
+    println!("  version   {}", agent["version"]);
+    println!("  runtime   {}", text("runtime"));
+    println!("  from      {}", text("path"));
+    println!("  deployed  {}", text("updatedAt"));
+    if let Some(env) = agent["env"].as_object() {
+        println!("  env       {}", env.keys().cloned().collect::<Vec<_>>().join(", "));
+    }
+}

@@ -1,0 +1,144 @@
+//! Talking to an agent.
+
+use super::{folder, sessions, show};
+use crate::{
+    api::{Api, Failure, Result},
+    args::Chat,
+    out::{Paint, paint_err},
+    settings::home,
+    stream::Stream,
+};
+use rustyline::{
+    Completer, Config, Editor, Helper, Highlighter, Hinter,
+    error::ReadlineError,
+    history::FileHistory,
+    validate::{ValidationContext, ValidationResult, Validator},
+};
+use serde_json::json;
+use std::io::{IsTerminal, Read};
+
+pub(crate) async fn run(chat: Chat) -> Result<u8> {
+    let api = Api::new(&chat.settings);
+    let id = session(&api, &chat).await?;
+    if let Some(dir) = &chat.dir {
+        folder::push(&api, &id, dir, chat.all).await?;
+    }
+    let message = match &chat.message {
+        Some(message) => Some(message.clone()),
+        None => piped()?,
+    };
+    let code = match message {
+        Some(message) => one_shot(&api, &id, &message, chat.settings.json).await?,
+        None => talk(&api, &id, &chat.agent).await?,
+    };
+    if chat.end {
+        api.delete(&sessions::path(&id, "")).await?;
+    } else if !chat.settings.json {
+        eprintln!("{} ash chat --resume {}", paint_err(Paint::Dim, "Come back:"), api.short_id(&id).await);
+    }
+    Ok(code)
+}
+
+async fn session(api: &Api, chat: &Chat) -> Result<String> {
+    match (&chat.resume, &chat.session_id) {
+        (Some(id), _) | (None, Some(id)) => {
+            let id = if id.is_empty() { api.last_session().await? } else { api.session_id(id).await? };
+            let answer = api.post(&sessions::path(&id, "/resume"), &json!({})).await?;
+            show::receipt(&answer["resume"]);
+            Ok(id)
+        }
+        (None, None) => {
+            let made = sessions::create(api, &chat.agent, json!({})).await?;
+            Ok(made["session"]["id"].as_str().unwrap_or_default().to_owned())
+        }
+    }
+}
+
+/// A message that comes through a pipe instead of a keyboard.
+fn piped() -> Result<Option<String>> {
+    if std::io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).map_err(Failure::local("cannot read the message"))?;
+    if text.trim().is_empty() {
+        return Err(Failure::invalid("there is no terminal to talk on; give a message: ash chat AGENT \"message\""));
+    }
+    Ok(Some(text.trim_end().to_owned()))
+}
+
+async fn one_shot(api: &Api, id: &str, message: &str, as_json: bool) -> Result<u8> {
+    if as_json {
+        let request = api.request(reqwest::Method::POST, &sessions::path(id, "/messages")).header("accept", "application/json");
+        let mut answer: serde_json::Value =
+            api.send(request.json(&json!({ "content": message }))).await?.json().await.unwrap_or_default();
+        answer["sessionId"] = json!(id);
+        crate::out::json(&answer);
+        return Ok(u8::from(answer["status"] != "done"));
+    }
+    eprintln!("Session: {id}");
+    show::turn(Stream::send(api, id, message).await?, api, id).await
+}
+
+async fn talk(api: &Api, id: &str, agent: &str) -> Result<u8> {
+    eprintln!("{}", paint_err(Paint::Bold, &format!("Talking to {agent}.")));
+    eprintln!("{}", paint_err(Paint::Dim, "A line that ends with \\ goes on; Ctrl-C interrupts, Ctrl-D leaves. Nothing you leave is lost."));
+    let mut editor = editor()?;
+    loop {
+        let read = tokio::task::spawn_blocking(move || (editor.readline("› "), editor)).await;
+        let (line, back) = read.map_err(|_| Failure::invalid("the keyboard is gone"))?;
+        editor = back;
+        match line {
+            Ok(line) if line.trim().is_empty() => {}
+            Ok(line) if matches!(line.trim(), "/quit" | "/exit") => return Ok(0),
+            Ok(line) => {
+                editor.add_history_entry(&line).ok();
+                save(&mut editor);
+                let message = line.replace("\\\n", "\n");
+                show::turn(Stream::send(api, id, &message).await?, api, id).await?;
+                eprintln!();
+            }
+            Err(ReadlineError::Interrupted) => {
+                eprintln!("{}", paint_err(Paint::Dim, "(Ctrl-D or /quit leaves)"));
+            }
+            Err(ReadlineError::Eof) => return Ok(0),
+            Err(error) => return Err(Failure::invalid(format!("the keyboard cannot be read: {error}"))),
+        }
+    }
+}
+
+#[derive(Completer, Helper, Highlighter, Hinter)]
+struct Lines;
+
+impl Validator for Lines {
+    fn validate(&self, context: &mut ValidationContext) -> rustyline::Result<ValidationResult> {
+        let goes_on = context.input().ends_with('\\');
+        Ok(if goes_on { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+    }
+}
+
+type Keyboard = Editor<Lines, FileHistory>;
+
+fn editor() -> Result<Keyboard> {
+    let config = Config::builder().auto_add_history(false).max_history_size(1000).map(|builder| builder.build());
+    let config = config.map_err(|error| Failure::invalid(error.to_string()))?;
+    let mut editor = Editor::with_config(config).map_err(|error| Failure::invalid(format!("no terminal: {error}")))?;
+    editor.set_helper(Some(Lines));
+    if let Some(path) = history() {
+        // The first time there is none.
+        editor.load_history(&path).ok();
+    }
+    Ok(editor)
+}
+
+fn save(editor: &mut Keyboard) {
+    if let Some(path) = history() {
+        editor.save_history(&path).ok();
+    }
+}
+
+fn history() -> Option<std::path::PathBuf> {
+    let dir = home()?.join(".ash");
+    std::fs::create_dir_all(&dir).ok()?;
+    Some(dir.join("chat-history"))
+}

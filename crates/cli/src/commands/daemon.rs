@@ -1,0 +1,177 @@
+//! The server in the background: start, stop, restart, status, logs.
+
+use super::variables;
+use crate::{
+    api::{Api, Failure, Result},
+    args::Daemon,
+    out::{self, Paint, paint},
+    settings::{Running, Settings, data_dir, running},
+};
+use ash_model::Kind;
+use std::{
+    fs,
+    io::{Read, Seek, Write},
+    os::unix::{fs::DirBuilderExt, process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+const STARTING: Duration = Duration::from_secs(30);
+/// Running turns get ten seconds, and captures take what they take.
+const STOPPING: Duration = Duration::from_secs(120);
+const GLANCE: Duration = Duration::from_millis(50);
+
+fn place() -> Result<PathBuf> {
+    data_dir().ok_or_else(|| Failure::invalid("HOME is not set: say where the data is with ASH_DATA_DIR"))
+}
+
+fn log_file(data: &Path) -> PathBuf {
+    data.join("server.log")
+}
+
+pub(crate) async fn start(daemon: Daemon) -> Result<()> {
+    if let Some(running) = running() {
+        eprintln!("ash {} is running already at {} (pid {})", running.version, running.url, running.pid);
+        return Ok(());
+    }
+    let data = place()?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&data).map_err(Failure::local("cannot make the data directory"))?;
+    let spinner = out::spinner("starting the server");
+    let pid = spawn(&daemon, &data)?;
+    let started = wait_until_up(pid, &data).await;
+    spinner.finish_and_clear();
+    let running = started?;
+    eprintln!("{} ash {} at {} (pid {})", out::paint_err(Paint::Green, "✓"), running.version, running.url, running.pid);
+    Ok(())
+}
+
+fn spawn(daemon: &Daemon, data: &Path) -> Result<u32> {
+    let exe = std::env::current_exe().map_err(Failure::local("cannot find my own program"))?;
+    let log = fs::OpenOptions::new().create(true).append(true).open(log_file(data)).map_err(Failure::local("cannot open the log"))?;
+    let mut command = Command::new(exe);
+    command.arg("serve").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).current_dir("/");
+    // Of its own group: Ctrl-C in this terminal is not meant for it.
+    command.process_group(0);
+    command.envs(variables(&daemon.env)?);
+    if let Some(port) = daemon.port {
+        command.env("ASH_PORT", port.to_string());
+    }
+    let child = command.spawn().map_err(Failure::local("cannot start the server"))?;
+    Ok(child.id())
+}
+
+async fn wait_until_up(pid: u32, data: &Path) -> Result<Running> {
+    let until = Instant::now() + STARTING;
+    loop {
+        if let Some(running) = running().filter(|running| running.pid == pid) {
+            return Ok(running);
+        }
+        let ended = !Path::new(&format!("/proc/{pid}")).exists() || is_zombie(pid);
+        if ended || Instant::now() >= until {
+            let last = last_lines(&log_file(data), 5);
+            let message = format!("the server did not start. The end of {}:\n{last}", log_file(data).display());
+            return Err(Failure::new(Kind::Unavailable, message));
+        }
+        tokio::time::sleep(GLANCE).await;
+    }
+}
+
+fn is_zombie(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+}
+
+fn last_lines(file: &Path, count: usize) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+pub(crate) async fn stop() -> Result<()> {
+    let Some(running) = running() else {
+        eprintln!("no server is running here");
+        return Ok(());
+    };
+    let spinner = out::spinner("stopping: running turns get 10 s, then every session is saved");
+    end(running.pid, libc::SIGTERM).await?;
+    spinner.finish_and_clear();
+    eprintln!("{} stopped; every session is saved", out::paint_err(Paint::Green, "✓"));
+    Ok(())
+}
+
+pub(crate) async fn restart(daemon: Daemon) -> Result<()> {
+    if let Some(running) = running() {
+        // Unlike a stop this leaves the sandboxes, which the next server takes over.
+        end(running.pid, libc::SIGHUP).await?;
+    }
+    start(daemon).await
+}
+
+async fn end(pid: u32, signal: i32) -> Result<()> {
+    let Ok(target) = i32::try_from(pid) else { return Ok(()) };
+    // SAFETY: kill has no memory effects; the pid is of the server that wrote its note in our data directory.
+    if unsafe { libc::kill(target, signal) } != 0 {
+        return Err(Failure::local("cannot signal the server")(std::io::Error::last_os_error()));
+    }
+    let until = Instant::now() + STOPPING;
+    while Path::new(&format!("/proc/{pid}")).exists() && !is_zombie(pid) {
+        if Instant::now() >= until {
+            return Err(Failure::new(Kind::Unavailable, format!("the server (pid {pid}) does not stop; see `ash logs`")));
+        }
+        tokio::time::sleep(GLANCE).await;
+    }
+    Ok(())
+}
+
+pub(crate) async fn status(settings: &Settings) -> Result<()> {
+    let health = Api::new(settings).get("/health").await?;
+    if settings.json {
+        out::json(&health);
+        return Ok(());
+    }
+    let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
+    println!("{} at {}", out::status(health["status"].as_str().unwrap_or("?")), settings.server_url());
+    if let Some(running) = running() {
+        println!("  pid       {}", running.pid);
+    }
+    println!("  version   {}", health["version"].as_str().unwrap_or("?"));
+    println!("  up        {}", duration(number(&health["uptime"])));
+    println!("  sessions  {} active", number(&health["activeSessions"]));
+    let pool = &health["pool"];
+    println!("  sandboxes {} running, {} waiting, at most {}", number(&pool["running"]), number(&pool["waiting"]), number(&pool["maxCapacity"]));
+    Ok(())
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        _ => format!("{}h {}m", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+pub(crate) async fn health(settings: &Settings) -> Result<()> {
+    out::json(&Api::new(settings).get("/health").await?);
+    Ok(())
+}
+
+pub(crate) async fn logs(follow: bool) -> Result<()> {
+    let path = log_file(&place()?);
+    let mut file = fs::File::open(&path).map_err(|_| {
+        Failure::new(Kind::NotFound, format!("there is no log at {}; `ash start` writes one", path.display()))
+    })?;
+    let mut stdout = std::io::stdout();
+    loop {
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(Failure::local("cannot read the log"))?;
+        if stdout.write_all(&text).and_then(|()| stdout.flush()).is_err() || !follow {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        if file.metadata().map(|meta| meta.len()).unwrap_or(0) < file.stream_position().unwrap_or(0) {
+            println!("{}", paint(Paint::Dim, "(the log was cut)"));
+            file.rewind().map_err(Failure::local("cannot read the log"))?;
+        }
+    }
+}

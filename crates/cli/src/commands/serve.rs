@@ -1,0 +1,27 @@
+//! `ash serve`: the server in the foreground.
+
+use crate::args::Serve;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+pub(crate) fn run(serve: Serve) -> ExitCode {
+    let filter = EnvFilter::try_new(&serve.log).unwrap_or_else(|_| EnvFilter::new("info"));
+    let logging = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if serve.log_json {
+        logging.json().init();
+    } else {
+        let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+        logging.with_target(false).with_ansi(colours).init();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let served = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
+        runtime.block_on(ash_server::serve(serve.config)).map_err(|error| error.to_string())
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ash: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Sessions: everything one can do to them from a shell.
+
+use super::{folder, show, variables};
+use crate::{
+    api::{Api, Failure, Result, encoded},
+    args::Session,
+    out::{self, Paint, Table, paint},
+    stream::{Next, Stream},
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, io::Write};
+
+pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8> {
+    match command {
+        Session::Create { agent, id, model, env, dir, all } => {
+            let made = create(api, &agent, json!({ "sessionId": id, "model": model, "extraEnv": map(&env)? })).await?;
+            let id = made["session"]["id"].as_str().unwrap_or_default().to_owned();
+            if let Some(dir) = dir {
+                folder::push(api, &id, &dir, all).await?;
+            }
+            if as_json { out::json(&made) } else { println!("{id}") }
+            Ok(0)
+        }
+        Session::Send { id, message, raw } => send(api, &id, &message, (raw, as_json)).await,
+        Session::List { agent, status, limit } => list(api, (agent, status, limit), as_json).await,
+        Session::Get { id } => {
+            let id = api.session_id(&id).await?;
+            let answer = api.get(&path(&id, "")).await?;
+            if as_json { out::json(&answer) } else { show::session(&answer["session"]) }
+            Ok(0)
+        }
+        Session::Pause { id } => act(api, &id, "pause", as_json).await,
+        Session::Stop { id } => act(api, &id, "stop", as_json).await,
+        Session::Resume { id, detach } => resume(api, &id, detach, as_json).await,
+        Session::End { id } => {
+            let id = api.session_id(&id).await?;
+            let answer = api.delete(&path(&id, "")).await?;
+            if as_json { out::json(&answer) } else { eprintln!("{} ended; its last checkpoint stays", short(&id)) }
+            Ok(0)
+        }
+        Session::Fork { id, new } => {
+            let id = api.session_id(&id).await?;
+            let answer = api.post(&path(&id, "/fork"), &json!({ "sessionId": new })).await?;
+            if as_json { out::json(&answer) } else { println!("{}", answer["session"]["id"].as_str().unwrap_or_default()) }
+            Ok(0)
+        }
+        Session::Interrupt { id } => {
+            let id = api.session_id(&id).await?;
+            let answer = api.post(&path(&id, "/interrupt"), &json!({})).await?;
+            let ran = !answer["turn"].is_null();
+            if as_json { out::json(&answer) } else { eprintln!("{}", if ran { "interrupted" } else { "no turn runs" }) }
+            Ok(0)
+        }
+        Session::Exec { id, command, timeout } => exec(api, &id, &command, timeout, as_json).await,
+        Session::Tail { id, kind } => tail(api, &id, kind.as_deref(), as_json).await,
+        Session::Files { id, path } => files(api, &id, path.as_deref(), as_json).await,
+        Session::Diff { id, name_only } => {
+            let id = api.session_id(&id).await?;
+            folder::diff(api, &id, name_only, as_json).await
+        }
+        Session::Pull { id, dir, force } => {
+            let id = api.session_id(&id).await?;
+            folder::pull(api, &id, &dir, (force, as_json)).await
+        }
+        Session::Push { id, dir, all } => {
+            let id = api.session_id(&id).await?;
+            folder::push(api, &id, &dir, all).await?;
+            Ok(0)
+        }
+    }
+}
+
+pub(crate) fn path(id: &str, rest: &str) -> String {
+    format!("/api/sessions/{}{rest}", encoded(id))
+}
+
+fn short(id: &str) -> String {
+    id.chars().take(8).collect()
+}
+
+fn map(env: &[String]) -> Result<BTreeMap<String, String>> {
+    Ok(variables(env)?.into_iter().collect())
+}
+
+/// Starts a session; `options` that are null are left out.
+pub(crate) async fn create(api: &Api, agent: &str, options: Value) -> Result<Value> {
+    let mut body = json!({ "agent": agent });
+    for (name, value) in options.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+        body[name] = value.clone();
+    }
+    api.post("/api/sessions", &body).await.map_err(|failure| match failure.kind {
+        ash_model::Kind::NotFound => Failure { message: format!("{}; `ash agent list` shows what there is, `ash deploy DIR` adds one", failure.message), ..failure },
+        _ => failure,
+    })
+}
+
+async fn act(api: &Api, id: &str, action: &str, as_json: bool) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    let spinner = out::spinner(&format!("{action}: saving the workspace"));
+    let answer = api.post(&path(&id, &format!("/{action}")), &json!({})).await;
+    spinner.finish_and_clear();
+    let answer = answer?;
+    if as_json {
+        out::json(&answer);
+    } else {
+        eprintln!("{} {}", short(&id), out::status(answer["session"]["status"].as_str().unwrap_or_default()));
+        eprintln!("  come back: ash chat --resume {}", api.short_id(&id).await);
+    }
+    Ok(0)
+}
+
+async fn resume(api: &Api, id: &str, detach: bool, as_json: bool) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    let spinner = out::spinner("bringing it back");
+    let answer = api.post(&path(&id, "/resume"), &json!({})).await;
+    spinner.finish_and_clear();
+    let answer = answer?;
+    if as_json {
+        out::json(&answer);
+        return Ok(0);
+    }
+    show::receipt(&answer["resume"]);
+    if detach {
+        return Ok(0);
+    }
+    eprintln!("{}", out::paint_err(Paint::Dim, "following; Ctrl-C leaves it running"));
+    let last = api.get(&path(&id, "/events?limit=1000&type=lifecycle")).await?;
+    let last = last["events"].as_array().and_then(|events| events.last()).map(|event| event["sequence"].to_string());
+    follow(api, &id, &last.unwrap_or_default(), None).await
+}
+
+async fn send(api: &Api, id: &str, message: &str, (raw, as_json): (bool, bool)) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    if as_json {
+        let request = api.request(Method::POST, &path(&id, "/messages")).header("accept", "application/json");
+        let answer: Value = api.send(request.json(&json!({ "content": message }))).await?.json().await.unwrap_or_default();
+        out::json(&answer);
+        return Ok(if answer["status"] == "done" { 0 } else { 1 });
+    }
+    let stream = Stream::send(api, &id, message).await?;
+    if raw { print_raw(stream).await } else { show::turn(stream, api, &id).await }
+}
+
+async fn print_raw(mut stream: Stream) -> Result<u8> {
+    loop {
+        match stream.next().await? {
+            Next::Frame(frame) => println!("[{}] {}", frame.event, frame.data),
+            Next::Waiting => eprintln!("(waiting for the server)"),
+            Next::Over => return Ok(0),
+        }
+    }
+}
+
+async fn tail(api: &Api, id: &str, kind: Option<&str>, as_json: bool) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    if !as_json {
+        return follow(api, &id, "", kind).await;
+    }
+    let mut stream = Stream::follow(api, &id, "").await?;
+    loop {
+        match stream.next().await? {
+            Next::Frame(frame) if kind.is_none_or(|kind| kind == frame.event) => {
+                println!("{}", json!({ "id": frame.id, "event": frame.event, "data": frame.data }));
+            }
+            Next::Frame(frame) if frame.event == "ended" => return Ok(0),
+            Next::Frame(_) | Next::Waiting => {}
+            Next::Over => return Ok(0),
+        }
+    }
+}
+
+/// Prints a line for each event until the session ends or the reader leaves.
+async fn follow(api: &Api, id: &str, last: &str, kind: Option<&str>) -> Result<u8> {
+    let mut stream = Stream::follow(api, id, last).await?;
+    loop {
+        let next = tokio::select! {
+            next = stream.next() => next?,
+            _ = tokio::signal::ctrl_c() => return Ok(0),
+        };
+        match next {
+            Next::Frame(frame) => {
+                if kind.is_none_or(|kind| kind == frame.event) && (kind.is_some() || frame.event != "message") {
+                    println!("{} {}", paint(Paint::Cyan, &format!("{:>8} {:<14}", frame.id, frame.event)), out::harmless(&out::shortened(&frame.data.to_string(), 160)));
+                }
+                if frame.event == "ended" {
+                    return Ok(0);
+                }
+            }
+            Next::Waiting => eprintln!("{}", out::paint_err(Paint::Dim, "(waiting for the server)")),
+            Next::Over => return Ok(0),
+        }
+    }
+}
+
+async fn exec(api: &Api, id: &str, command: &str, timeout: u64, as_json: bool) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    let answer = api.post(&path(&id, "/exec"), &json!({ "command": command, "timeout": timeout })).await?;
+    let code = u8::try_from(answer["exitCode"].as_i64().unwrap_or(1)).unwrap_or(1);
+    if as_json {
+        out::json(&answer);
+        return Ok(code);
+    }
+    let write = |mut to: Box<dyn Write>, text: &Value| to.write_all(text.as_str().unwrap_or_default().as_bytes());
+    write(Box::new(std::io::stdout()), &answer["stdout"]).ok();
+    write(Box::new(std::io::stderr()), &answer["stderr"]).ok();
+    if answer["timedOut"] == true {
+        eprintln!("{}", out::paint_err(Paint::Yellow, &format!("(ended after {timeout} ms; allow more with --timeout)")));
+    }
+    Ok(code)
+}
+
+async fn files(api: &Api, id: &str, file: Option<&str>, as_json: bool) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    if let Some(file) = file {
+        let name: Vec<String> = file.split('/').map(encoded).collect();
+        let response = api.send(api.request(Method::GET, &path(&id, &format!("/files/{}", name.join("/"))))).await?;
+        let bytes = response.bytes().await.map_err(|error| api.unreachable(&error))?;
+        std::io::stdout().write_all(&bytes).map_err(Failure::local("cannot write"))?;
+        return Ok(0);
+    }
+    let answer = api.get(&path(&id, "/files")).await?;
+    if as_json {
+        out::json(&answer);
+        return Ok(0);
+    }
+    let now = jiff::Timestamp::now();
+    let mut table = Table::new(&["PATH", "SIZE", "CHANGED"]);
+    for file in answer["files"].as_array().into_iter().flatten() {
+        let text = |name: &str| file[name].as_str().unwrap_or_default().to_owned();
+        let size = out::size(file["size"].as_u64().unwrap_or(0));
+        table.row(vec![(text("path"), None), (size, None), (out::ago(&text("modifiedAt"), now), Some(Paint::Dim))]);
+    }
+    table.print();
+    Ok(0)
+}
+
+async fn list(api: &Api, (agent, status, limit): (Option<String>, Option<String>, u32), as_json: bool) -> Result<u8> {
+    let mut query = format!("/api/sessions?limit={limit}");
+    for (name, value) in [("agent", agent), ("status", status)] {
+        if let Some(value) = value {
+            query.push_str(&format!("&{name}={}", encoded(&value)));
+        }
+    }
+    let answer = api.get(&query).await?;
+    if as_json {
+        out::json(&answer);
+        return Ok(0);
+    }
+    let sessions = answer["sessions"].as_array().cloned().unwrap_or_default();
+    if sessions.is_empty() {
+        eprintln!("no sessions; `ash chat` starts one");
+        return Ok(0);
+    }
+    show::sessions(&sessions);
+    let total = answer["total"].as_u64().unwrap_or(0) as usize;
+    if total > sessions.len() {
+        eprintln!("{}", out::paint_err(Paint::Dim, &format!("{} of {total}; see more with --limit", sessions.len())));
+    }
+    Ok(0)
+}

@@ -1,0 +1,207 @@
+//! Showing turns, sessions and receipts to people.
+
+use crate::{
+    api::{Api, Result},
+    out::{self, Paint, Table, paint, paint_err},
+    stream::{Frame, Next, Stream},
+};
+use serde_json::{Value, json};
+use std::io::Write;
+
+/// How much of a tool's call and result is shown.
+const FOLDED: usize = 100;
+
+pub(crate) fn sessions(sessions: &[Value]) {
+    let now = jiff::Timestamp::now();
+    let ids: Vec<&str> = sessions.iter().filter_map(|session| session["id"].as_str()).collect();
+    let mut table = Table::new(&["ID", "AGENT", "STATUS", "TURNS", "ACTIVE", "TITLE"]);
+    for session in sessions {
+        let text = |name: &str| session[name].as_str().unwrap_or_default().to_owned();
+        let id = text("id");
+        table.row(vec![
+            (shortest(&id, &ids), Some(Paint::Bold)),
+            (text("agentName"), None),
+            (text("status"), Some(colour(&text("status")))),
+            (session["turns"].to_string(), None),
+            (out::ago(&text("lastActiveAt"), now), Some(Paint::Dim)),
+            (out::shortened(&text("title"), 48), None),
+        ]);
+    }
+    table.print();
+}
+
+fn shortest(id: &str, all: &[&str]) -> String {
+    let ends = id.char_indices().map(|(at, c)| at + c.len_utf8()).skip(7);
+    let unique = |prefix: &str| all.iter().filter(|other| other.starts_with(prefix)).count() <= 1;
+    let is_uuid = id.len() == 36 && id.bytes().filter(|b| *b == b'-').count() == 4;
+    // A name that somebody chose is shown whole.
+    if !is_uuid {
+        return id.to_owned();
+    }
+    ends.map(|end| &id[..end]).find(|prefix| unique(prefix)).unwrap_or(id).to_owned()
+}
+
+fn colour(status: &str) -> Paint {
+    match status {
+        "active" => Paint::Green,
+        "starting" => Paint::Cyan,
+        "paused" | "stopped" => Paint::Yellow,
+        "error" => Paint::Red,
+        _ => Paint::Dim,
+    }
+}
+
+pub(crate) fn session(session: &Value) {
+    let now = jiff::Timestamp::now();
+    let text = |name: &str| out::harmless(session[name].as_str().unwrap_or_default());
+    println!("{}  {}", paint(Paint::Bold, &text("id")), out::status(&text("status")));
+    let line = |name: &str, value: String| println!("  {name:<11} {value}");
+    if !text("title").is_empty() {
+        line("title", text("title"));
+    }
+    line("agent", format!("{} version {} ({})", text("agentName"), session["agentVersion"], text("runtime")));
+    line("turns", format!("{} ({} open)", session["turns"], session["openTurns"]));
+    line("checkpoint", session["checkpoint"].as_u64().map_or_else(|| "none yet".to_owned(), |n| n.to_string()));
+    line("created", out::ago(&text("createdAt"), now));
+    line("active", out::ago(&text("lastActiveAt"), now));
+    if let Some(parent) = session["parentSessionId"].as_str() {
+        line("fork of", out::harmless(parent));
+    }
+    if let Some(error) = session["error"]["error"].as_str() {
+        line("error", paint(Paint::Red, &out::harmless(error)));
+    }
+    if !text("lastText").is_empty() {
+        line("last said", text("lastText"));
+    }
+}
+
+/// What a resume brought back, on stderr.
+pub(crate) fn receipt(receipt: &Value) {
+    let Some(path) = receipt["path"].as_str() else {
+        eprintln!("{} it was active all along", paint_err(Paint::Green, "✓"));
+        return;
+    };
+    let from = match (path, receipt["from"].as_str(), receipt["source"].as_str()) {
+        ("warm", _, _) => "its sandbox was still warm".to_owned(),
+        (_, Some("live"), _) => "from the files as it left them".to_owned(),
+        (_, _, Some("fresh")) => "from the agent's own files".to_owned(),
+        _ => format!("from checkpoint {}", receipt["checkpoint"]),
+    };
+    let lost: Vec<&str> = receipt["lost"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if lost.is_empty() {
+        eprintln!("{} back, {from}; nothing was lost", paint_err(Paint::Green, "✓"));
+    } else {
+        eprintln!("{} back, {from}, but this is missing: {}", paint_err(Paint::Yellow, "!"), lost.join("; "));
+    }
+    if let Some(salvage) = receipt["salvage"].as_u64() {
+        eprintln!("  what was found on disk could not be trusted and is kept as checkpoint {salvage}");
+    }
+}
+
+/// Prints a turn as it comes. Ctrl-C interrupts it, a second one leaves. Answers the exit code.
+pub(crate) async fn turn(mut stream: Stream, api: &Api, session: &str) -> Result<u8> {
+    let mut printer = Printer::new();
+    let mut interrupted = false;
+    loop {
+        let next = tokio::select! {
+            next = stream.next() => next?,
+            _ = tokio::signal::ctrl_c() => {
+                if interrupted {
+                    printer.note("left; the turn goes on");
+                    return Ok(130);
+                }
+                interrupted = true;
+                printer.note("interrupting; Ctrl-C again leaves");
+                api.post(&super::sessions::path(session, "/interrupt"), &json!({})).await?;
+                continue;
+            }
+        };
+        match next {
+            Next::Frame(frame) => printer.frame(&frame),
+            Next::Waiting => printer.note("the connection is lost; waiting for the server"),
+            Next::Over => return Ok(printer.finish()),
+        }
+    }
+}
+
+struct Printer {
+    spinner: indicatif::ProgressBar,
+    /// The cursor stands in the middle of a line.
+    open: bool,
+    failed: bool,
+}
+
+impl Printer {
+    fn new() -> Printer {
+        Printer { spinner: out::spinner("thinking"), open: false, failed: false }
+    }
+
+    fn frame(&mut self, frame: &Frame) {
+        match frame.event.as_str() {
+            "text_delta" => self.text(frame.data["delta"].as_str().unwrap_or_default()),
+            "tool_use" => {
+                let input = &frame.data["input"];
+                let shown = input.as_object().and_then(|input| input.values().find_map(Value::as_str)).map_or_else(|| input.to_string(), str::to_owned);
+                let name = frame.data["name"].as_str().unwrap_or("tool");
+                self.line(&format!("{} {}", paint(Paint::Cyan, &format!("▸ {name}")), paint(Paint::Dim, &out::harmless(&out::shortened(&shown, FOLDED)))));
+            }
+            "tool_result" => self.result(&frame.data),
+            "turn_continued" => self.note("the turn was cut and goes on"),
+            "error" => {
+                self.failed = true;
+                self.close();
+                eprintln!("{} {}", paint_err(Paint::Red, "error:"), frame.data["error"].as_str().unwrap_or_default());
+            }
+            "done" => {
+                self.close();
+                match frame.data["status"].as_str() {
+                    Some("interrupted") => eprintln!("{}", paint_err(Paint::Yellow, "(interrupted)")),
+                    Some("done") => {}
+                    _ => self.failed = true,
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn result(&mut self, data: &Value) {
+        let text = data["content"].as_str().map_or_else(|| data["content"].to_string(), str::to_owned);
+        let lines = text.lines().count();
+        let first = out::harmless(&out::shortened(text.lines().next().unwrap_or_default(), FOLDED));
+        let more = if lines > 1 { format!(" (+{} lines)", lines - 1) } else { String::new() };
+        let mark = if data["is_error"] == true { paint(Paint::Red, "  ✗") } else { paint(Paint::Dim, "  └") };
+        self.line(&format!("{mark} {}", paint(Paint::Dim, &format!("{first}{more}"))));
+        self.spinner = out::spinner("thinking");
+    }
+
+    fn text(&mut self, text: &str) {
+        self.spinner.finish_and_clear();
+        let text = out::harmless(text);
+        print!("{text}");
+        std::io::stdout().flush().ok();
+        self.open = !text.ends_with('\n');
+    }
+
+    fn line(&mut self, line: &str) {
+        self.close();
+        println!("{line}");
+    }
+
+    fn note(&mut self, note: &str) {
+        self.close();
+        eprintln!("{}", paint_err(Paint::Dim, &format!("({note})")));
+    }
+
+    fn close(&mut self) {
+        self.spinner.finish_and_clear();
+        if self.open {
+            println!();
+            self.open = false;
+        }
+    }
+
+    fn finish(&mut self) -> u8 {
+        self.close();
+        u8::from(self.failed)
+    }
+}

@@ -1,0 +1,100 @@
+//! Which server the client talks to, from flags, environment, saved configuration and the local server, in this order.
+
+use crate::api::{Failure, Result};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::PathBuf,
+};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Settings {
+    /// The server to talk to [default: the linked or the local one]
+    #[arg(long, global = true, env = "ASH_SERVER_URL", value_name = "URL", help_heading = "Client")]
+    pub(crate) server: Option<String>,
+    /// The key for it
+    #[arg(id = "client_key", long = "api-key", global = true, env = "ASH_API_KEY", hide_env_values = true, value_name = "KEY", help_heading = "Client")]
+    pub(crate) key: Option<String>,
+    /// Answer in JSON, for programs
+    #[arg(long, global = true, help_heading = "Client")]
+    pub(crate) json: bool,
+}
+
+/// `~/.ash/config.json`: what `ash link` saves.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Saved {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) server_url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) api_key: Option<String>,
+}
+
+pub(crate) fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from)
+}
+
+/// Where a local server keeps its data.
+pub(crate) fn data_dir() -> Option<PathBuf> {
+    std::env::var_os("ASH_DATA_DIR").map(PathBuf::from).or_else(|| home().map(|home| home.join(".ash")))
+}
+
+fn config_path() -> Option<PathBuf> {
+    home().map(|home| home.join(".ash/config.json"))
+}
+
+impl Saved {
+    pub(crate) fn load() -> Saved {
+        let text = config_path().and_then(|path| fs::read(path).ok());
+        text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    }
+
+    pub(crate) fn store(&self) -> Result<PathBuf> {
+        let path = config_path().ok_or_else(|| Failure::invalid("HOME is not set, so there is no place for the configuration"))?;
+        let dir = path.parent().unwrap_or(&path);
+        let failed = || Failure::local("cannot save the configuration");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed())?;
+        let fresh = path.with_extension("new");
+        let text = serde_json::to_vec_pretty(self).unwrap_or_default();
+        let mut file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh).map_err(failed())?;
+        file.write_all(&text).and_then(|()| fs::rename(&fresh, &path)).map_err(failed())?;
+        Ok(path)
+    }
+}
+
+/// What a running local server says about itself.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Running {
+    pub(crate) pid: u32,
+    pub(crate) url: String,
+    pub(crate) version: String,
+}
+
+pub(crate) fn running() -> Option<Running> {
+    let info = fs::read(data_dir()?.join("server.json")).ok()?;
+    let running: Running = serde_json::from_slice(&info).ok()?;
+    // A server that was killed leaves its note behind.
+    let alive = fs::read_to_string(format!("/proc/{}/cmdline", running.pid)).is_ok_and(|line| line.contains("serve"));
+    alive.then_some(running)
+}
+
+impl Settings {
+    pub(crate) fn server_url(&self) -> String {
+        let url = self.server.clone().or_else(|| Saved::load().server_url).or_else(|| running().map(|running| running.url));
+        url.map_or_else(|| "http://127.0.0.1:4100".to_owned(), |url| url.trim_end_matches('/').to_owned())
+    }
+
+    /// The key file of the local server is only for the local server.
+    pub(crate) fn api_key(&self) -> Option<String> {
+        let saved = Saved::load();
+        let local = || {
+            let url = self.server_url();
+            let is_local = running().is_some_and(|running| running.url == url) || url.contains("//127.0.0.1:") || url.contains("//localhost:");
+            let file = data_dir().filter(|_| is_local)?.join("initial-api-key");
+            fs::read_to_string(file).ok().map(|key| key.trim().to_owned())
+        };
+        let linked = if self.server.is_none() { saved.api_key } else { None };
+        self.key.clone().or(linked).or_else(local)
+    }
+}

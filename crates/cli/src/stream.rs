@@ -1,0 +1,143 @@
+//! Reading event streams, over dropped connections and restarts of the server: whoever follows a turn sees every
+//! frame of it once.
+
+use crate::api::{Api, Failure, Result, encoded};
+use reqwest::{Method, Response};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a server may be away before we give up on it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone)]
+pub(crate) struct Frame {
+    pub(crate) id: String,
+    pub(crate) event: String,
+    pub(crate) data: Value,
+}
+
+pub(crate) struct Stream {
+    api: Api,
+    session: String,
+    response: Option<Response>,
+    buffer: Vec<u8>,
+    last: String,
+    /// Of a stream that is read again from the log: only this turn's frames are wanted.
+    turn: Option<String>,
+    /// The last frame said why the stream ends.
+    failed: bool,
+    over: bool,
+}
+
+/// What a reader gets.
+pub(crate) enum Next {
+    Frame(Frame),
+    /// The connection broke; we are trying to get it back.
+    Waiting,
+    Over,
+}
+
+impl Stream {
+    /// Sends a message and follows its turn.
+    pub(crate) async fn send(api: &Api, session: &str, content: &str) -> Result<Stream> {
+        let body = json!({ "content": content, "includePartialMessages": true });
+        let request = api.request(Method::POST, &format!("/api/sessions/{}/messages", encoded(session))).json(&body);
+        let response = api.send(request.header("accept", "text/event-stream")).await?;
+        Ok(Stream::new(api, session, Some(response), String::new()))
+    }
+
+    /// Follows everything after `last`.
+    pub(crate) async fn follow(api: &Api, session: &str, last: &str) -> Result<Stream> {
+        let response = connect(api, session, last).await?;
+        Ok(Stream::new(api, session, Some(response), last.to_owned()))
+    }
+
+    fn new(api: &Api, session: &str, response: Option<Response>, last: String) -> Stream {
+        Stream { api: api.clone(), session: session.to_owned(), response, buffer: Vec::new(), last, turn: None, failed: false, over: false }
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Next> {
+        loop {
+            if self.over {
+                return Ok(Next::Over);
+            }
+            while let Some(frame) = self.take_frame() {
+                if self.is_wanted(&frame) {
+                    return Ok(Next::Frame(frame));
+                }
+            }
+            let Some(response) = &mut self.response else {
+                self.reconnect().await?;
+                continue;
+            };
+            match response.chunk().await {
+                Ok(Some(bytes)) => self.buffer.extend_from_slice(&bytes),
+                Ok(None) | Err(_) => return Ok(self.broken()),
+            }
+        }
+    }
+
+    fn take_frame(&mut self) -> Option<Frame> {
+        let end = self.buffer.windows(2).position(|pair| pair == b"\n\n")?;
+        let text = String::from_utf8_lossy(&self.buffer[..end]).into_owned();
+        self.buffer.drain(..end + 2);
+        Some(parse(&text))
+    }
+
+    fn is_wanted(&mut self, frame: &Frame) -> bool {
+        if frame.event.is_empty() {
+            return false;
+        }
+        self.last.clone_from(&frame.id);
+        self.failed = frame.event == "error";
+        if self.turn.is_none() && frame.event == "session_start" {
+            self.turn = frame.data["turn"].as_str().map(str::to_owned);
+        }
+        let of_turn = frame.data["turn"].as_str().is_none_or(|turn| self.turn.as_deref().is_none_or(|own| own == turn));
+        self.over = self.turn.is_some() && frame.event == "done" && of_turn;
+        of_turn
+    }
+
+    /// A turn's stream that ends without its `done` was cut off, unless it said why.
+    fn broken(&mut self) -> Next {
+        self.response = None;
+        self.buffer.clear();
+        self.over = self.failed && self.turn.is_some();
+        if self.over { Next::Over } else { Next::Waiting }
+    }
+
+    async fn reconnect(&mut self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match connect(&self.api, &self.session, &self.last).await {
+                Ok(response) => {
+                    self.response = Some(response);
+                    return Ok(());
+                }
+                Err(failure) if failure.kind != ash_model::Kind::Unavailable || Instant::now() >= until => return Err(failure),
+                Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+            }
+            // A restarted local server may have another port.
+            self.api = self.api.again();
+        }
+    }
+}
+
+async fn connect(api: &Api, session: &str, last: &str) -> Result<Response> {
+    let request = api.request(Method::GET, &format!("/api/sessions/{}/stream", encoded(session)));
+    let request = if last.is_empty() { request } else { request.header("last-event-id", last) };
+    api.send(request).await
+}
+
+fn parse(text: &str) -> Frame {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
+    let data = serde_json::from_str(&field("data: ")).unwrap_or_default();
+    Frame { id: field("id: "), event: field("event: "), data }
+}
+
+impl From<&Frame> for Failure {
+    fn from(frame: &Frame) -> Failure {
+        Failure::new(ash_model::Kind::Internal, frame.data["error"].as_str().unwrap_or("the turn failed").to_owned())
+    }
+}
