@@ -6,10 +6,11 @@ use crate::{
     metrics::Metrics,
     routes,
 };
-use ash_model::{TenantId, Timestamp};
+use ash_model::{AgentName, TenantId, Timestamp};
 use ash_sandbox::{Backend, Bare, Bubblewrap, Limits};
 use ash_session::{Rooms, Sessions, Settings, Uids};
-use ash_store::{Seal, Sqlite, Store};
+use ash_snapshot::{Folder, Repo, Root};
+use ash_store::{NewAgent, Seal, Sqlite, Store};
 use secrecy::SecretString;
 use std::{
     fs,
@@ -62,6 +63,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
         .map_err(|error| Failure(format!("cannot listen on {address}: {error}. Is another server running there? Choose another port with --port")))?;
     let address = listener.local_addr().unwrap_or(address);
     let woken = app.sessions.start().await?;
+    deploy_default(&app).await?;
     announce(&data, address, config.api_key.is_some(), woken)?;
     tokio::spawn(prune_forever(store.clone()));
     run(listener, &app, config.stop_grace).await?;
@@ -105,6 +107,36 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
     Ok((app, SocketAddr::new(config.host, config.port)))
 }
 
+/// An agent called `default`, so that a chat is possible before anything was deployed.
+async fn deploy_default(app: &App) -> Result<(), Failure> {
+    let rooms = app.sessions.rooms();
+    let (tenant, name) = (TenantId::main(), AgentName::parse("default").map_err(|error| Failure(error.to_string()))?);
+    if !rooms.store.agents(&tenant).await.map_err(ash_session::Error::from)?.is_empty() {
+        return Ok(());
+    }
+    let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
+    make_private(&scratch)?;
+    let repo = rooms.repo(&tenant)?;
+    let taking = tokio::task::spawn_blocking(move || {
+        let tree = take_default(&repo, &scratch);
+        Folder::erase(&scratch).ok();
+        tree
+    });
+    let tree = taking.await.map_err(|error| Failure(error.to_string()))??;
+    let (runtime, origin, at) = (app.default_runtime, "built in".to_owned(), rooms.clock());
+    rooms.store.deploy(NewAgent { tenant, name, tree, runtime, origin, env: None, at }).await.map_err(ash_session::Error::from)?;
+    Ok(())
+}
+
+const DEFAULT_PROMPT: &str = "# default\n\nYou are a helpful agent. Your workspace is the current directory.\n";
+
+fn take_default(repo: &Repo, scratch: &Path) -> Result<String, Failure> {
+    fs::write(scratch.join("CLAUDE.md"), DEFAULT_PROMPT).map_err(|error| Failure(format!("cannot write: {error}")))?;
+    let folder = Folder::open(scratch).map_err(ash_session::Error::from)?;
+    let taken = repo.take(&[Root { name: "workspace", folder: &folder }], &|_, _| false);
+    Ok(taken.map_err(ash_session::Error::from)?.tree.as_str().to_owned())
+}
+
 async fn open_store(data: &Path) -> Result<Arc<Sqlite>, Failure> {
     let seal = Seal::open(&data.join("seal.key"))
         .map_err(|error| Failure(format!("cannot read the seal key: {error}")))?;
@@ -133,7 +165,11 @@ async fn backend(sandbox: Sandbox) -> Result<Arc<dyn Backend>, Failure> {
 async fn run(listener: TcpListener, app: &App, grace: Duration) -> Result<(), Failure> {
     let router = routes::router(app.clone());
     let serving = tokio::spawn(async move { axum::serve(listener, router).await });
-    wait_for_signal().await?;
+    if wait_for_signal().await? == Stop::Leaving {
+        tracing::info!("leaving: sandboxes and their turns go on, the next server takes them over");
+        serving.abort();
+        return Ok(());
+    }
     tracing::info!(
         "stopping: running turns get {} s, then every sandbox is captured and ended",
         grace.as_secs()
@@ -146,15 +182,23 @@ async fn run(listener: TcpListener, app: &App, grace: Duration) -> Result<(), Fa
     Ok(())
 }
 
-async fn wait_for_signal() -> Result<(), Failure> {
+/// SIGHUP leaves the sandboxes to the next server; SIGTERM and Ctrl-C end them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    Gracefully,
+    Leaving,
+}
+
+async fn wait_for_signal() -> Result<Stop, Failure> {
     let failed = |error: std::io::Error| Failure(format!("cannot listen for signals: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+    let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
+    Ok(tokio::select! {
+        _ = terminate.recv() => Stop::Gracefully,
+        _ = interrupt.recv() => Stop::Gracefully,
+        _ = hangup.recv() => Stop::Leaving,
+    })
 }
 
 async fn prune_forever(store: Arc<Sqlite>) {
@@ -230,6 +274,14 @@ fn hostname() -> String {
 }
 
 impl App {
+    /// Where a person on this machine finds the key, without saying where exactly to anybody else.
+    pub(crate) fn key_hint(&self) -> &'static str {
+        match self.api_key {
+            Some(_) => "the value of ASH_API_KEY that the server was started with",
+            None => "in the file initial-api-key of the server's data directory (by default ~/.ash/initial-api-key)",
+        }
+    }
+
     pub(crate) fn is_operator(&self, tenant: &TenantId) -> bool {
         *tenant == TenantId::main()
     }

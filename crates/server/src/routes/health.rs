@@ -5,13 +5,31 @@ use ash_model::TenantId;
 use axum::{
     Json,
     extract::State,
-    http::header::CONTENT_TYPE,
-    response::{IntoResponse, Response},
+    http::{
+        HeaderMap,
+        header::{ACCEPT, CONTENT_TYPE, HOST},
+    },
+    response::{Html, IntoResponse, Response},
 };
 use serde_json::{Value, json};
 
-pub(super) async fn hello() -> Json<Value> {
-    Json(json!({ "name": "ash", "version": crate::VERSION, "health": "/health", "api": "/api" }))
+/// A program gets JSON; a person with a browser a page that says what this is.
+pub(super) async fn hello(State(app): State<App>, headers: HeaderMap) -> Response {
+    let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    if !accept.contains("text/html") {
+        return Json(json!({ "name": "ash", "version": crate::VERSION, "health": "/health", "api": "/api" })).into_response();
+    }
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).filter(|host| is_host(host)).unwrap_or("127.0.0.1:4100");
+    let page = include_str!("hello.html")
+        .replace("{{version}}", crate::VERSION)
+        .replace("{{host}}", host)
+        .replace("{{key}}", app.key_hint());
+    Html(page).into_response()
+}
+
+/// What a client says of our address goes into a page: only what an address can be made of.
+fn is_host(host: &str) -> bool {
+    host.len() <= 255 && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".:-[]".contains(&b))
 }
 
 pub(super) async fn health(State(app): State<App>) -> Answer<Json<Value>> {
