@@ -4,10 +4,14 @@
 use serde_json::Value;
 use std::{collections::BTreeSet, process::Command};
 
-const EDGES: [&str; 17] = [
+const EDGES: [&str; 21] = [
+    "ash-bench -> ash-model",
+    "ash-bench -> ash-store",
     "ash-cli -> ash-agent",
+    "ash-cli -> ash-model",
     "ash-cli -> ash-sandbox",
     "ash-cli -> ash-server",
+    "ash-cli -> ash-snapshot",
     "ash-driver -> ash-model",
     "ash-sandbox -> ash-model",
     "ash-server -> ash-driver",

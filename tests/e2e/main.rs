@@ -4,6 +4,8 @@
 
 mod crowd;
 mod deaths;
+mod doctor;
+mod folder;
 mod kill_server;
 mod life;
 mod restart;

@@ -274,7 +274,8 @@ impl Client {
 
     /// A new session of an agent that is deployed for it.
     pub async fn create(&self) -> String {
-        if self.get("/api/agents").await["agents"].as_array().is_some_and(Vec::is_empty) {
+        let agents = self.get("/api/agents").await;
+        if !agents["agents"].as_array().is_some_and(|agents| agents.iter().any(|agent| agent["name"] == "tester")) {
             self.deploy("tester").await;
         }
         let made = self.post("/api/sessions", json!({ "agent": "tester" })).await;

@@ -248,3 +248,44 @@ pub(crate) enum Agent {
     /// Delete one; its sessions stay readable
     Delete { name: String },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Ash;
+    use clap::CommandFactory;
+
+    /// `docs/configuration.md`, made from the settings themselves.
+    fn page() -> String {
+        let command = Ash::command();
+        let serve = command.find_subcommand("serve").expect("serve");
+        let mut page = "# Configuration\n\nEvery setting of `ash serve`, as a flag and as an environment variable. \
+            (Made from the code; `UPDATE_DOCS=1 cargo test -p ash-cli` makes it anew.)\n\n\
+            | variable | flag | default | what it is |\n|---|---|---|---|\n"
+            .to_owned();
+        for arg in serve.get_arguments() {
+            let (Some(env), Some(flag)) = (arg.get_env(), arg.get_long()) else { continue };
+            let defaults: Vec<String> = arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default().replace('|', "\\|");
+            page.push_str(&format!("| `{}` | `--{flag}` | {} | {help} |\n", env.to_string_lossy(), defaults.join(" ")));
+        }
+        page.push_str(
+            "\nThe client reads `ASH_SERVER_URL` and `ASH_API_KEY` (or `--server`, `--api-key`, or what `ash link` saved in \
+             `~/.ash/config.json`), and finds a local server by itself. `NO_COLOR` switches colours off.\n",
+        );
+        page
+    }
+
+    #[test]
+    fn the_configuration_page_is_as_the_code_says() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, page()).expect("write");
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap_or_default(), page(), "run it with UPDATE_DOCS=1");
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Ash::command().debug_assert();
+    }
+}

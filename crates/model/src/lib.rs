@@ -105,6 +105,9 @@ pub struct Options {
     pub initial_agent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_interrupted: Option<OnInterrupted>,
+    /// The checkpoint that changes are counted from; without one, the agent's own files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<u64>,
 }
 
 /// What to do at start with a turn that a crash cut off.

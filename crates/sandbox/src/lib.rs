@@ -31,6 +31,7 @@ pub use frame::{Hello, HostProcess, Start};
 pub use journal::{Exit, Record, What, drain};
 pub use limits::Limits;
 pub use link::{Knocked, Link, Records, Remote, knock};
+pub use probe::{Groups, find as find_bubblewrap, groups};
 pub use reap::reap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

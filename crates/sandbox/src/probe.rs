@@ -10,7 +10,7 @@ use std::{
 
 use ash_model::{Epoch, Incarnation};
 
-use crate::{Backend, Bubblewrap, Error, Limits, Spec, reap};
+use crate::{Backend, Bubblewrap, Error, Limits, Spec, limits::Cgroup, reap};
 
 const PLACES: [&str; 4] =
     ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
@@ -23,9 +23,32 @@ const ALLOW: &str = "If the kernel forbids user namespaces, allow them: on Ubunt
     `sysctl -w kernel.unprivileged_userns_clone=1` and user.max_user_namespaces above 0; \
     or set ASH_SANDBOX=none to run agents without walls";
 
-pub(crate) fn find() -> Result<PathBuf, Error> {
+/// Only where the system keeps its programs: PATH may name a directory that others write to.
+pub fn find() -> Result<PathBuf, Error> {
     let found = PLACES.iter().map(PathBuf::from).find(|path| path.is_file());
     found.ok_or_else(|| Error::NoWalls { why: "bubblewrap is not installed".to_owned(), remedy: INSTALL })
+}
+
+/// The control groups that a sandbox gets here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Groups {
+    Unified,
+    /// v1, a hierarchy per controller: not every one need be there.
+    Separate {
+        memory: bool,
+    },
+    /// Not root, or nothing that can be written to.
+    None,
+}
+
+/// Makes groups as for a sandbox, and removes them.
+pub fn groups() -> Groups {
+    let Some(group) = Cgroup::create(Incarnation::fresh(), &Limits::default()) else { return Groups::None };
+    group.try_remove();
+    match (&group.unified, &group.memory) {
+        (Some(_), _) => Groups::Unified,
+        (None, memory) => Groups::Separate { memory: memory.is_some() },
+    }
 }
 
 pub(crate) async fn try_out(walls: &Bubblewrap) -> Result<(), Error> {

@@ -3,13 +3,15 @@
 use crate::problem::{Answer, Problem};
 use ash_model::Kind;
 use ash_session::{FoundFile, Place};
-use ash_snapshot::RelPath;
+use ash_snapshot::{RelPath, Trouble};
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use std::io::{Read, Seek, Write};
 
 /// What a bundle may hold, packed or unpacked.
 const MOST_BYTES: u64 = 100 << 20;
 const MOST_ENTRIES: usize = 100_000;
+/// Whatever a bundle says, the agent can read and write its own files.
+const MODE: u32 = 0o600;
 
 const SKIPPED_DIRS: [&str; 11] = [
     "node_modules",
@@ -74,7 +76,7 @@ fn append<W: Write>(
 
 pub(crate) struct Unpacked {
     pub(crate) written: usize,
-    /// Links and devices, which a bundle may not bring.
+    /// Hard links and devices, which a bundle may not bring.
     pub(crate) skipped: usize,
 }
 
@@ -89,32 +91,46 @@ pub(crate) fn unpack(place: &Place, bundle: &[u8]) -> Answer<Unpacked> {
     for (count, entry) in tar.entries().map_err(bad)?.enumerate() {
         let mut entry = entry.map_err(bad)?;
         if count >= MOST_ENTRIES {
-            return Err(Problem::new(
-                Kind::TooLarge,
-                "bundle_too_large",
-                format!("A bundle may hold {MOST_ENTRIES} entries"),
-            ));
+            return Err(too_large(format!("A bundle may hold {MOST_ENTRIES} entries")));
         }
         match entry.header().entry_type() {
-            tar::EntryType::Regular | tar::EntryType::Continuous => {}
-            tar::EntryType::Directory => continue,
-            _ => {
-                unpacked.skipped += 1;
-                continue;
+            tar::EntryType::Regular | tar::EntryType::Continuous => {
+                let path = name(&entry.path_bytes())?;
+                let mode = entry.header().mode().map_err(bad)? & 0o777 | MODE;
+                let mut bytes = (&mut entry).take(MOST_BYTES + 1 - total);
+                total += place.write_as(&path, &mut bytes, mode).map_err(in_the_way)?;
+                unpacked.written += 1;
             }
+            tar::EntryType::Symlink => {
+                let target = entry.link_name_bytes().unwrap_or_default();
+                place.link(&name(&entry.path_bytes())?, &target).map_err(in_the_way)?;
+                unpacked.written += 1;
+            }
+            tar::EntryType::Directory => {}
+            _ => unpacked.skipped += 1,
         }
-        let path = name(&entry.path_bytes())?;
-        total += place.write(&path, &mut (&mut entry).take(MOST_BYTES + 1 - total))?;
         if total > MOST_BYTES {
-            return Err(Problem::new(
-                Kind::TooLarge,
-                "bundle_too_large",
-                format!("A bundle may hold {MOST_BYTES} bytes"),
-            ));
+            return Err(too_large(format!("A bundle may hold {MOST_BYTES} bytes")));
         }
-        unpacked.written += 1;
     }
     Ok(unpacked)
+}
+
+fn too_large(error: String) -> Problem {
+    Problem::new(Kind::TooLarge, "bundle_too_large", error)
+}
+
+/// A folder where a file should go, or the other way round, is the caller's to know.
+fn in_the_way(error: ash_session::Error) -> Problem {
+    match &error {
+        ash_session::Error::Snapshot(cause) => match cause.kind() {
+            Trouble::NotAFile | Trouble::Invalid => {
+                Problem::new(Kind::Conflict, "in_the_way", format!("Something is in the way: {error}"))
+            }
+            Trouble::NotFound | Trouble::Full | Trouble::Damaged | Trouble::Io => error.into(),
+        },
+        _ => error.into(),
+    }
 }
 
 fn name(bytes: &[u8]) -> Answer<RelPath> {

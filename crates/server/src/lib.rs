@@ -5,6 +5,8 @@ mod app;
 mod archive;
 mod auth;
 mod config;
+mod disk;
+mod ignored;
 mod keys;
 mod metrics;
 mod once;
@@ -15,7 +17,8 @@ mod shapes;
 mod sse;
 
 pub use app::serve;
-pub use config::Config;
+pub use config::{Config, Sandbox};
+pub use disk::Disk;
 
 /// What clients see as the server's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,6 +1,7 @@
 //! The API as a table.
 
 mod agents;
+mod checkpoints;
 mod files;
 mod health;
 mod keys;
@@ -60,6 +61,9 @@ pub(crate) fn router(app: App) -> Router {
             "/api/sessions/{id}/workspace",
             get(files::bundle).post(files::unbundle).layer(limited(134 * MIB)),
         )
+        // Checkpoints
+        .route("/api/sessions/{id}/checkpoints", post(checkpoints::create))
+        .route("/api/sessions/{id}/checkpoints/{n}/diff", get(checkpoints::diff))
         // Keys
         .route("/api/api-keys", get(keys::list).post(keys::create))
         .route("/api/api-keys/{id}", delete(keys::delete))

@@ -20,6 +20,10 @@ pub enum Error {
     /// The sandbox or its agent could not be started, or died.
     #[error("{}", .0.error)]
     Failed(Problem),
+    #[error("A turn is not over; wait for it, or interrupt it")]
+    Busy,
+    #[error("The workspace holds more than {0} files; leave folders out, or remove some")]
+    TooManyFiles(usize),
     #[error("the workspace could not be saved: {0}")]
     Save(String),
     #[error("The server is stopping; try again in a moment")]
@@ -46,6 +50,8 @@ impl Error {
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => Kind::Invalid,
             Error::NotFound | Error::NoAgent(_) | Error::NoWorkspace => Kind::NotFound,
             Error::NoRuntime(_) => Kind::Unprocessable,
+            Error::Busy => Kind::Conflict,
+            Error::TooManyFiles(_) => Kind::TooLarge,
             Error::Stopping | Error::Capacity(_) | Error::Gone => Kind::Unavailable,
             Error::Store(error) => error.kind(),
             Error::Sandbox(error) => error.kind(),
@@ -62,6 +68,8 @@ impl Error {
             Error::NoRuntime(_) => "runtime_missing",
             Error::NoWorkspace => "no_workspace",
             Error::Failed(problem) => &problem.code,
+            Error::Busy => "turn_running",
+            Error::TooManyFiles(_) => "too_many_files",
             Error::Save(_) => "checkpoint_failed",
             Error::Stopping => "server_stopping",
             Error::Capacity(_) => "capacity_reached",

@@ -12,7 +12,7 @@ mod pool;
 pub mod state;
 
 pub use error::{Error, Result};
-pub use files::{FileSource, Found as FoundFile, Place};
+pub use files::{Change, FileSource, Found as FoundFile, Place};
 pub use follow::Follower;
 pub use live::Uids;
 pub use logs::{Level, LogLine};

@@ -3,7 +3,7 @@
 use crate::{
     Error, Follower, LogLine, Result,
     actor::{Actor, Answer, ForkPoint, Purpose, Reply, Request, Seat},
-    files::Place,
+    files::{FileSource, Place},
     follow::Bells,
     live::{Live, Uids},
     logs::Logs,
@@ -14,7 +14,7 @@ use ash_model::{
     Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::{Backend, Inside, Limits, Spec};
-use ash_snapshot::Repo;
+use ash_snapshot::{Repo, TreeId};
 use ash_store::{Card, Checkpoint, Env, Session, Store};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -275,7 +275,7 @@ impl Sessions {
                 env: new.env.clone(),
                 parent: None,
                 base: None,
-                first_checkpoint: None,
+                first_checkpoints: Vec::new(),
                 card: State::new(0).card(),
                 notes: vec![Note { turn: None, at: rooms.clock(), fact: created.clone() }],
                 at: rooms.clock(),
@@ -312,8 +312,13 @@ impl Sessions {
         }
         let keeper = self.keeper(parent.no).await?;
         let point: ForkPoint = self.ask(&keeper, |reply| Request::ForkPoint { reply }).await?;
+        let base = match parent.options.base {
+            Some(number) => rooms.store.checkpoint(parent.workspace, number).await?,
+            None => None,
+        };
         let env = rooms.store.env(parent.no).await?;
-        self.insert(&parent.tenant, &fork.id, |workspace| forked(rooms, parent, &fork, point, workspace, env))
+        let from = (point, base);
+        self.insert(&parent.tenant, &fork.id, |workspace| forked(rooms, parent, &fork, from, workspace, env))
             .await
     }
 
@@ -382,6 +387,37 @@ impl Sessions {
         let keeper = self.keeper(session.no).await?;
         let source = self.ask(&keeper, |reply| Request::Files { purpose, reply }).await?;
         Ok(Place { source, repo: self.rooms.repo(&session.tenant)? })
+    }
+
+    /// The number of a checkpoint that holds the workspace as it is now; 0 if it is still as the agent's own
+    /// files. Refused while a turn runs: what a moving workspace is compared with later must be all of it.
+    pub async fn capture(&self, no: SessionNo) -> Result<u64> {
+        let keeper = self.keeper(no).await?;
+        let point: ForkPoint = self.ask(&keeper, |reply| Request::ForkPoint { reply }).await?;
+        if point.card.open_turns > 0 {
+            return Err(Error::Busy);
+        }
+        Ok(point.checkpoint.map_or(0, |checkpoint| checkpoint.number))
+    }
+
+    /// A checkpoint's tree; that of number 0 is the agent's own files.
+    pub async fn tree_at(&self, session: &Session, number: u64) -> Result<Option<TreeId>> {
+        let store = &self.rooms.store;
+        let tree = if number == 0 {
+            let version = store.version(&session.tenant, &session.agent, session.version).await?;
+            version.map(|version| version.tree)
+        } else {
+            let checkpoint = store.checkpoint(session.workspace, number).await?;
+            checkpoint.map(|checkpoint| checkpoint.tree)
+        };
+        tree.map(|tree| TreeId::parse(&tree).map_err(|_| Error::NoWorkspace)).transpose()
+    }
+
+    /// A workspace as a checkpoint has it.
+    pub async fn files_at(&self, session: &Session, number: u64) -> Result<Option<Place>> {
+        let repo = self.rooms.repo(&session.tenant)?;
+        let tree = self.tree_at(session, number).await?;
+        Ok(tree.map(|tree| Place { source: FileSource::Checkpoint { tree }, repo }))
     }
 
     pub async fn touched(&self, no: SessionNo) -> Result<()> {
@@ -486,27 +522,27 @@ fn forked(
     rooms: &Rooms,
     parent: &Session,
     fork: &Fork,
-    point: ForkPoint,
+    (point, counted_from): (ForkPoint, Option<Checkpoint>),
     workspace: WorkspaceId,
     env: Env,
 ) -> ash_store::NewSession {
     let at = rooms.clock();
     let base = point.checkpoint.as_ref().map(|checkpoint| (parent.no, checkpoint.seq));
-    let first =
-        point.checkpoint.map(|checkpoint| Checkpoint { workspace, number: 1, turn: None, at, ..checkpoint });
+    let options = Options { base: counted_from.as_ref().map(|_| 1), ..parent.options.clone() };
+    let mut first: Vec<Checkpoint> = counted_from.into_iter().chain(point.checkpoint).collect();
+    first.dedup_by_key(|checkpoint| checkpoint.number);
+    for (number, checkpoint) in (1..).zip(&mut first) {
+        *checkpoint = Checkpoint { workspace, number, turn: None, at, ..checkpoint.clone() };
+    }
+    let newest = first.last().map(|checkpoint| checkpoint.number);
     let fact = Fact::Forked {
         parent: parent.id.clone(),
-        checkpoint: first.as_ref().map(|_| 1),
+        checkpoint: newest,
         memory: point.memory,
         told: point.told,
     };
-    let card = Card {
-        status: Status::Paused,
-        problem: None,
-        open_turns: 0,
-        checkpoint: first.as_ref().map(|_| 1),
-        ..point.card
-    };
+    let card =
+        Card { status: Status::Paused, problem: None, open_turns: 0, checkpoint: newest, ..point.card };
     ash_store::NewSession {
         tenant: parent.tenant.clone(),
         id: fork.id.clone(),
@@ -516,11 +552,11 @@ fn forked(
         version: parent.version,
         runtime: parent.runtime,
         native_id: native_id(&parent.tenant, &fork.id),
-        options: parent.options.clone(),
+        options,
         env,
         parent: Some(parent.id.clone()),
         base,
-        first_checkpoint: first,
+        first_checkpoints: first,
         card,
         notes: vec![Note { turn: None, at, fact }],
         at,

@@ -12,12 +12,14 @@ mod open;
 mod tour;
 mod write;
 
+use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, OFlags};
+use rustix::io::Errno;
 
 pub(crate) use attributes::{Attributes, Time};
 pub(crate) use descent::{Descent, Purpose};
@@ -144,6 +146,34 @@ impl Folder {
         let failed = |e| Error::system("remove", path.as_bytes(), e);
         let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse);
         rustix::fs::unlinkat(folder.map_err(failed)?, name, AtFlags::empty()).map_err(failed)
+    }
+
+    /// A symbolic link's target, verbatim; anything else is `NotAFile`.
+    pub fn read_link(&self, path: &RelPath) -> Result<Vec<u8>, Error> {
+        let (folder, name) = path.split();
+        let failed = |e| Error::system("read", path.as_bytes(), e);
+        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse);
+        match rustix::fs::readlinkat(folder.map_err(failed)?, name, Vec::new()) {
+            Err(Errno::INVAL) => Err(Error::NotAFile { path: path.to_string() }),
+            target => target.map(CString::into_bytes).map_err(failed),
+        }
+    }
+
+    /// Removes the folders above a path from the innermost on, as long as they are empty.
+    pub fn remove_empty_folders(&self, path: &RelPath) -> Result<(), Error> {
+        let (mut folder, _) = path.split();
+        while let Ok(at) = RelPath::from_bytes(folder) {
+            let (above, name) = at.split();
+            let opened = open::beneath(self.fd(), above, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse);
+            let removed = opened.and_then(|above| rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR));
+            match removed {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::NOTEMPTY | Errno::EXIST) => return Ok(()),
+                Err(e) => return Err(Error::system("remove", at.as_bytes(), e)),
+            }
+            folder = &folder[..folder.len().saturating_sub(name.len() + 1)];
+        }
+        Ok(())
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -14,5 +14,7 @@ pub use error::{Error, Trouble};
 pub use folder::{FileInfo, Folder, Kind, Links, Listed, Owner, Stat};
 pub use pack::Content;
 pub use path::{BadPath, RelPath};
-pub use repo::{Difference, Entry, Repo, Restored, Root, Skipped, Taken, Target, What, Why};
+pub use repo::{
+    ContentId, Difference, Entry, Leaf, LeafKind, Repo, Restored, Root, Skipped, Taken, Target, What, Why,
+};
 pub use tree_id::{BadTreeId, TreeId};

@@ -4,6 +4,7 @@
 //! unchanged parts can take its place.
 
 mod compare;
+mod leaves;
 mod restore;
 mod take;
 
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 pub use compare::{Difference, What};
+pub use leaves::{ContentId, Leaf, LeafKind};
 pub use restore::{Restored, Target};
 pub use take::{Root, Skipped, Taken, Why};
 

@@ -65,8 +65,8 @@ pub struct NewSession {
     pub parent: Option<SessionId>,
     /// For a fork: whose events up to where are also its own.
     pub base: Option<(SessionNo, Seq)>,
-    /// For a fork: the checkpoint its own chain begins with.
-    pub first_checkpoint: Option<Checkpoint>,
+    /// For a fork: the checkpoints its own chain begins with.
+    pub first_checkpoints: Vec<Checkpoint>,
     pub card: Card,
     pub notes: Vec<Note>,
     pub at: Timestamp,

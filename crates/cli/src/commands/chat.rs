@@ -19,9 +19,10 @@ use std::io::{IsTerminal, Read};
 
 pub(crate) async fn run(chat: Chat) -> Result<u8> {
     let api = Api::new(&chat.settings);
+    let dir = chat.dir.as_deref().map(folder::existing).transpose()?;
     let id = session(&api, &chat).await?;
-    if let Some(dir) = &chat.dir {
-        folder::push(&api, &id, dir, chat.all).await?;
+    if let Some(dir) = &dir {
+        folder::push(&api, &id, dir, folder::Which::of(chat.all)).await?;
     }
     let message = match &chat.message {
         Some(message) => Some(message.clone()),

@@ -1,3 +1,171 @@
-//! Draft.
-use crate::{api::Result, settings::Settings};
-pub(crate) async fn run(_settings: &Settings) -> Result<u8> { Ok(0) }
+//! `ash doctor`: what works on this machine, what does not, and what to do about it. Nothing here may fail: what
+//! cannot be read is something to report.
+
+mod agents;
+mod machine;
+mod place;
+mod service;
+mod walls;
+
+use crate::{
+    api::Result,
+    out::{self, Paint, paint},
+    settings::Settings,
+};
+use clap::Parser;
+use serde_json::{Value, json};
+
+/// The server's settings as it would read them, without a command line.
+#[derive(Parser)]
+struct Server {
+    #[command(flatten)]
+    config: ash_server::Config,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Fine,
+    Warning,
+    Problem,
+}
+
+/// One line of the report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Check {
+    name: &'static str,
+    level: Level,
+    found: String,
+    /// What to do, a line each.
+    remedy: Vec<String>,
+}
+
+impl Check {
+    fn fine(name: &'static str, found: impl Into<String>) -> Check {
+        Check { name, level: Level::Fine, found: found.into(), remedy: Vec::new() }
+    }
+
+    fn warning(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+        Check { name, level: Level::Warning, found: found.into(), remedy: lines(remedy) }
+    }
+
+    fn problem(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+        Check { name, level: Level::Problem, found: found.into(), remedy: lines(remedy) }
+    }
+}
+
+fn lines(text: impl Into<String>) -> Vec<String> {
+    text.into().lines().map(str::to_owned).collect()
+}
+
+pub(crate) async fn run(settings: &Settings) -> Result<u8> {
+    let checks = examine(settings).await;
+    if settings.json {
+        out::json(&report(&checks));
+    } else {
+        show(&checks);
+    }
+    Ok(u8::from(count(&checks, Level::Problem) > 0))
+}
+
+async fn examine(settings: &Settings) -> Vec<Check> {
+    let config = match Server::try_parse_from(["ash"]) {
+        Ok(server) => server.config,
+        // What the server would be is unknown, so the rest would speak of another one.
+        Err(error) => return vec![machine::kernel(), settings_problem(&error)],
+    };
+    let mut checks = vec![machine::kernel(), machine::clock(&config)];
+    checks.extend(walls::check(&config).await);
+    checks.extend([machine::groups(), machine::landlock(), machine::seccomp()]);
+    checks.extend(place::check(&config));
+    checks.extend(agents::check(&config).await);
+    checks.extend(service::check(&config, settings).await);
+    checks
+}
+
+fn settings_problem(error: &clap::Error) -> Check {
+    let text = error.to_string();
+    let reason = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    Check::problem(
+        "settings",
+        reason,
+        "correct this variable of the environment; `ash serve --help` lists them",
+    )
+}
+
+fn count(checks: &[Check], level: Level) -> usize {
+    checks.iter().filter(|check| check.level == level).count()
+}
+
+fn report(checks: &[Check]) -> Value {
+    let entry = |check: &Check| {
+        let status = match check.level {
+            Level::Fine => "ok",
+            Level::Warning => "warning",
+            Level::Problem => "problem",
+        };
+        json!({ "name": check.name, "status": status, "found": check.found, "remedy": check.remedy })
+    };
+    json!({
+        "checks": checks.iter().map(entry).collect::<Vec<_>>(),
+        "problems": count(checks, Level::Problem), "warnings": count(checks, Level::Warning),
+    })
+}
+
+fn show(checks: &[Check]) {
+    let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
+    for check in checks {
+        let (colour, mark) = match check.level {
+            Level::Fine => (Paint::Green, "✓"),
+            Level::Warning => (Paint::Yellow, "!"),
+            Level::Problem => (Paint::Red, "✗"),
+        };
+        println!("{} {:width$}  {}", paint(colour, mark), check.name, out::harmless(&check.found));
+        for line in &check.remedy {
+            println!("{:indent$}{}", "", paint(Paint::Dim, &out::harmless(line)), indent = width + 4);
+        }
+    }
+    println!("\n{}", verdict(count(checks, Level::Problem), count(checks, Level::Warning)));
+}
+
+fn verdict(problems: usize, warnings: usize) -> String {
+    let number = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    match (problems, warnings) {
+        (0, 0) => paint(Paint::Green, "everything is fine"),
+        (0, warnings) => paint(Paint::Yellow, &number(warnings, "warning")),
+        (problems, warnings) => {
+            let said = format!("{}, {}", number(problems, "problem"), number(warnings, "warning"));
+            paint(Paint::Red, &said)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_counts_what_was_found() {
+        let said = [(0, 0), (0, 1), (1, 0), (2, 3)].map(|(problems, warnings)| verdict(problems, warnings));
+        assert_eq!(
+            said,
+            ["everything is fine", "1 warning", "1 problem, 0 warnings", "2 problems, 3 warnings"]
+        );
+    }
+
+    #[test]
+    fn the_report_for_programs_says_the_same() {
+        let checks = [
+            Check::fine("kernel", "Linux 6.1.0"),
+            Check::problem("bubblewrap", "not installed", "first do this\nthen that"),
+        ];
+        let expected = json!({
+            "checks": [
+                { "name": "kernel", "status": "ok", "found": "Linux 6.1.0", "remedy": [] },
+                { "name": "bubblewrap", "status": "problem", "found": "not installed",
+                  "remedy": ["first do this", "then that"] },
+            ],
+            "problems": 1, "warnings": 0,
+        });
+        assert_eq!(report(&checks), expected);
+    }
+}

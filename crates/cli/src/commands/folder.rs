@@ -1,14 +1,211 @@
-//! A folder in, the result out.
+//! A folder in, the result out: `push` copies a folder into a session's workspace, `diff` shows what became of it,
+//! `pull` brings that back.
 
-use crate::api::{Api, Failure, Result};
-use std::path::Path;
+mod apply;
+mod bundle;
+mod changes;
+mod collect;
+mod patch;
 
-pub(crate) async fn push(_api: &Api, _id: &str, _dir: &Path, _all: bool) -> Result<()> {
-    Err(Failure::invalid("draft"))
+pub(crate) use collect::Which;
+
+use crate::{
+    api::{Api, Failure, Result},
+    commands::sessions::path,
+    out::{self, Paint, paint_err},
+};
+use apply::{Plan, Why};
+use ash_model::Kind;
+use changes::{Changes, Server};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// The most a server takes in one bundle and gives as one file.
+const LARGEST_FILE: u64 = 100 << 20;
+
+/// Something that did not come along, and why.
+#[derive(Debug)]
+pub(crate) struct LeftOut {
+    path: String,
+    why: String,
 }
-pub(crate) async fn diff(_api: &Api, _id: &str, _name_only: bool, _as_json: bool) -> Result<u8> {
-    Err(Failure::invalid("draft"))
+
+#[derive(Debug)]
+pub(crate) struct Pushed {
+    files: usize,
+    bytes: u64,
+    checkpoint: u64,
+    left_out: Vec<LeftOut>,
 }
-pub(crate) async fn pull(_api: &Api, _id: &str, _dir: &Path, _how: (bool, bool)) -> Result<u8> {
-    Err(Failure::invalid("draft"))
+
+impl Pushed {
+    pub(crate) fn json(&self) -> Value {
+        let Pushed { files, bytes, checkpoint, left_out } = self;
+        json!({ "files": files, "bytes": bytes, "checkpoint": checkpoint, "leftOut": shown(left_out) })
+    }
+
+    /// Not everything came along: a script should know.
+    pub(crate) fn exit_code(&self) -> u8 {
+        u8::from(!self.left_out.is_empty())
+    }
+}
+
+fn shown(left_out: &[LeftOut]) -> Vec<Value> {
+    left_out.iter().map(|left| json!({ "path": left.path, "why": left.why })).collect()
+}
+
+fn warn_of(left_out: &[LeftOut]) {
+    for left in left_out {
+        let line = format!("left out: {} ({})", printable(&left.path), left.why);
+        eprintln!("{} {line}", paint_err(Paint::Yellow, "!"));
+    }
+}
+
+/// A name in one line of a terminal.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+fn plural(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// Copies the folder, and has the server remember this moment as what changes are counted from. Talks on stderr.
+pub(crate) async fn push(api: &Api, id: &str, dir: &Path, which: Which) -> Result<Pushed> {
+    let session = api.get(&path(id, "")).await?["session"].take();
+    if session["openTurns"].as_u64().unwrap_or(0) > 0 {
+        let remedy = format!("wait until it is over, or stop it with `ash session interrupt {id}`");
+        return Err(Failure::new(Kind::Conflict, format!("a turn runs in this session; {remedy}")));
+    }
+    let dir = existing(dir)?;
+    let found = collect::collect(&dir, which)?;
+    if !session["config"]["base"].is_null() {
+        keep_changes(api, id).await?;
+    }
+    let bar = out::bar("copying", found.bytes);
+    let sent = bundle::send(api, id, &dir, &found, &bar).await;
+    bar.finish_and_clear();
+    let sent = sent?;
+    let answer = api.post(&path(id, "/checkpoints"), &json!({ "base": true })).await?;
+    let checkpoint = answer["checkpoint"].as_u64().unwrap_or(0);
+    let left_out = found.left_out.into_iter().chain(sent.left_out).collect();
+    let pushed = Pushed { files: sent.files, bytes: sent.bytes, checkpoint, left_out };
+    warn_of(&pushed.left_out);
+    let words = format!("{}, {}", plural(pushed.files, "file"), out::size(pushed.bytes));
+    eprintln!("{} {words}", paint_err(Paint::Green, "✓"));
+    Ok(pushed)
+}
+
+/// What the agent did since the last push may be overwritten by this one: it stays in a checkpoint.
+async fn keep_changes(api: &Api, id: &str) -> Result<()> {
+    let count = Server::of(api, id).await?.changes().await?.files.len();
+    if count > 0 {
+        let answer = api.post(&path(id, "/checkpoints"), &json!({})).await?;
+        let changes = plural(count, "change");
+        let kept = format!("kept as checkpoint {}: {changes} since the last push", answer["checkpoint"]);
+        eprintln!("{} {kept}", paint_err(Paint::Dim, "·"));
+    }
+    Ok(())
+}
+
+/// The folder's real path.
+pub(crate) fn existing(dir: &Path) -> Result<PathBuf> {
+    let found = fs::canonicalize(dir).map_err(Failure::local(&format!("cannot read {}", dir.display())))?;
+    if found.is_dir() {
+        return Ok(found);
+    }
+    Err(Failure::invalid(format!("{} is not a folder", dir.display())))
+}
+
+/// Prints a patch that `git apply` understands.
+pub(crate) async fn diff(api: &Api, id: &str, name_only: bool, as_json: bool) -> Result<u8> {
+    let server = Server::of(api, id).await?;
+    if as_json {
+        out::json(&server.raw().await?);
+        return Ok(0);
+    }
+    let changes = server.changes().await?;
+    warn_of_unnamed(&changes);
+    if changes.files.is_empty() {
+        eprintln!("{}", paint_err(Paint::Dim, "no changes"));
+    }
+    let mut stdout = std::io::stdout();
+    for change in &changes.files {
+        let text = if name_only {
+            format!("{}\n", printable(&change.path))
+        } else {
+            patch::of(&server, change).await?
+        };
+        // A reader that has seen enough, as `head` does, is no failure.
+        if stdout.write_all(text.as_bytes()).is_err() {
+            return Ok(0);
+        }
+    }
+    Ok(0)
+}
+
+fn warn_of_unnamed(changes: &Changes) {
+    if changes.unnamed > 0 {
+        let count = plural(changes.unnamed, "file");
+        let words = format!("{count} with a name that is not UTF-8 cannot be shown or pulled");
+        eprintln!("{} {words}", paint_err(Paint::Yellow, "!"));
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Local {
+    /// What was changed here too stays as it is, and so does everything else.
+    Keep,
+    Overwrite,
+}
+
+/// Brings the changes into a folder: all of them or, if one is in conflict, none.
+pub(crate) async fn pull(api: &Api, id: &str, dir: &Path, local: Local, as_json: bool) -> Result<u8> {
+    let server = Server::of(api, id).await?;
+    let changes = server.changes().await?;
+    warn_of_unnamed(&changes);
+    fs::create_dir_all(dir).map_err(Failure::local(&format!("cannot make {}", dir.display())))?;
+    let dir = existing(dir)?;
+    let bar = out::bar("fetching", changes.bytes());
+    let plan = apply::plan(&dir, changes, (&server, local), &|bytes| bar.inc(bytes)).await;
+    bar.finish_and_clear();
+    let plan = plan?;
+    if !plan.conflicts.is_empty() {
+        return refused(&plan, as_json);
+    }
+    let done = plan.apply()?;
+    warn_of(&plan.left_out);
+    let exit_code = u8::from(!plan.left_out.is_empty());
+    if as_json {
+        let (changed, added, deleted) = (done.changed, done.added, done.deleted);
+        out::json(&json!({
+            "changed": changed, "added": added, "deleted": deleted, "conflicts": [], "leftOut": shown(&plan.left_out),
+        }));
+        return Ok(exit_code);
+    }
+    eprintln!("{} {done}", paint_err(Paint::Green, "✓"));
+    Ok(exit_code)
+}
+
+fn refused(plan: &Plan, as_json: bool) -> Result<u8> {
+    if as_json {
+        let shown = |(path, why): &(String, Why)| json!({ "path": path, "why": why.as_str() });
+        let conflicts: Vec<Value> = plan.conflicts.iter().map(shown).collect();
+        out::json(&json!({ "changed": 0, "added": 0, "deleted": 0, "conflicts": conflicts, "leftOut": [] }));
+    }
+    for (path, why) in &plan.conflicts {
+        eprintln!("{} {}: {}", paint_err(Paint::Yellow, "!"), printable(path), why.as_str());
+    }
+    let in_the_way = plan.conflicts.iter().any(|(_, why)| *why == Why::InTheWay);
+    let remedy = if in_the_way { "move what is in the way" } else { "overwrite with --force" };
+    let words = format!("{}; nothing was changed. Pull into another folder, or {remedy}", conflicts(plan));
+    Err(Failure::new(Kind::Conflict, words))
+}
+
+fn conflicts(plan: &Plan) -> String {
+    plural(plan.conflicts.len(), "conflict")
 }

@@ -14,13 +14,15 @@ use std::{collections::BTreeMap, io::Write};
 pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8> {
     match command {
         Session::Create { agent, id, model, env, dir, all } => {
+            let dir = dir.map(|dir| folder::existing(&dir)).transpose()?;
             let made = create(api, &agent, json!({ "sessionId": id, "model": model, "extraEnv": map(&env)? })).await?;
             let id = made["session"]["id"].as_str().unwrap_or_default().to_owned();
-            if let Some(dir) = dir {
-                folder::push(api, &id, &dir, all).await?;
-            }
+            // Said before the folder is copied: if that fails, the session is there all the same.
             if as_json { out::json(&made) } else { println!("{id}") }
-            Ok(0)
+            match dir {
+                Some(dir) => Ok(folder::push(api, &id, &dir, folder::Which::of(all)).await?.exit_code()),
+                None => Ok(0),
+            }
         }
         Session::Send { id, message, raw } => send(api, &id, &message, (raw, as_json)).await,
         Session::List { agent, status, limit } => list(api, (agent, status, limit), as_json).await,
@@ -61,12 +63,16 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
         }
         Session::Pull { id, dir, force } => {
             let id = api.session_id(&id).await?;
-            folder::pull(api, &id, &dir, (force, as_json)).await
+            let local = if force { folder::Local::Overwrite } else { folder::Local::Keep };
+            folder::pull(api, &id, &dir, local, as_json).await
         }
         Session::Push { id, dir, all } => {
             let id = api.session_id(&id).await?;
-            folder::push(api, &id, &dir, all).await?;
-            Ok(0)
+            let pushed = folder::push(api, &id, &dir, folder::Which::of(all)).await?;
+            if as_json {
+                out::json(&pushed.json());
+            }
+            Ok(pushed.exit_code())
         }
     }
 }

@@ -1,6 +1,9 @@
 //! A session's files: listed, read, written, deleted, and bundled.
 
-use super::take::{Asked, Body, Part, blocking, session};
+use super::{
+    checkpoints,
+    take::{Asked, Body, Part, blocking, session},
+};
 use crate::{
     app::App,
     archive,
@@ -28,7 +31,7 @@ const MOST_JSON: u64 = 1_048_576;
 const MOST_WRITTEN: usize = 52_428_800;
 const MOST_BATCH: usize = 104_857_600;
 
-const ALWAYS_SKIPPED: [&str; 4] = ["node_modules", ".git", "__pycache__", ".DS_Store"];
+pub(super) const ALWAYS_SKIPPED: [&str; 4] = ["node_modules", ".git", "__pycache__", ".DS_Store"];
 const HIDDEN: [&str; 8] = [".cache", ".npm", ".pnpm-store", ".yarn", ".venv", "venv", ".tmp", "tmp"];
 
 #[derive(Deserialize)]
@@ -69,6 +72,8 @@ fn is_skipped(name: &[u8], is_dir: bool, hide: bool) -> bool {
 #[derive(Deserialize)]
 pub(super) struct Format {
     format: Option<String>,
+    /// As this checkpoint has it; 0: as the agent's own files.
+    checkpoint: Option<u64>,
 }
 
 /// One file of one session, as a path names it.
@@ -91,7 +96,10 @@ pub(super) async fn read(
         Some(_) => return Err(Problem::invalid("invalid_query", "format must be json or raw")),
     };
     let name = rel(&path)?;
-    let place = app.sessions.files(&session).await?;
+    let place = match asked.checkpoint {
+        Some(number) => app.sessions.files_at(&session, number).await?.ok_or_else(checkpoints::unknown)?,
+        None => app.sessions.files(&session).await?,
+    };
     let most = if as_json { MOST_JSON } else { MOST_RAW };
     let (bytes, source) = blocking(move || Ok((content(&place, &name, most)?, place.name()))).await?;
     if as_json {
@@ -171,10 +179,15 @@ struct NewFile {
     content: String,
 }
 
-async fn writable(app: &App, session: &Session) -> Answer<Place> {
-    if session.card.status == Status::Ended {
-        return Err(ash_session::Error::from(Refused::Not(Status::Ended)).into());
+pub(super) fn writable_session(session: &Session) -> Answer<()> {
+    match session.card.status {
+        Status::Ended => Err(ash_session::Error::from(Refused::Not(Status::Ended)).into()),
+        Status::Starting | Status::Active | Status::Paused | Status::Stopped | Status::Error => Ok(()),
     }
+}
+
+async fn writable(app: &App, session: &Session) -> Answer<Place> {
+    writable_session(session)?;
     Ok(app.sessions.files_to_write(session).await?)
 }
 

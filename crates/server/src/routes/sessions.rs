@@ -80,6 +80,7 @@ impl Settable {
             subagents: self.subagents.map(Value::Object).or(before.subagents),
             initial_agent: self.initial_agent.or(before.initial_agent),
             on_interrupted: self.on_interrupted.or(before.on_interrupted),
+            base: before.base,
         })
     }
 }

@@ -24,22 +24,58 @@ impl Folder {
         as_owner: Option<Owner>,
         mode: u32,
     ) -> Result<u64, Error> {
+        self.put(path, bytes, as_owner, |found| found.unwrap_or(mode & 0o777))
+    }
+
+    /// As [`Folder::write_file`], with exactly this mode whatever was there.
+    pub fn replace_file(
+        &self,
+        path: &RelPath,
+        bytes: &mut dyn Read,
+        as_owner: Option<Owner>,
+        mode: u32,
+    ) -> Result<u64, Error> {
+        self.put(path, bytes, as_owner, |_| mode & 0o777)
+    }
+
+    /// Makes a symbolic link in the place of whatever is no directory. The target is kept as it is and not
+    /// looked at: whether it leads outside is decided when somebody follows it.
+    pub fn symlink(&self, path: &RelPath, target: &[u8], as_owner: Option<Owner>) -> Result<(), Error> {
+        let (folder, name) = self.place_of(path, as_owner)?;
+        let failed = |e: io::Error| Error::system("link", path.as_bytes(), e);
+        let beside = Beside::link(folder.as_fd(), target, as_owner).map_err(failed)?;
+        beside.rename(name).map_err(failed)
+    }
+
+    fn put(
+        &self,
+        path: &RelPath,
+        bytes: &mut dyn Read,
+        as_owner: Option<Owner>,
+        mode: impl FnOnce(Option<u32>) -> u32,
+    ) -> Result<u64, Error> {
+        let (folder, name) = self.place_of(path, as_owner)?;
+        let mode = match Attributes::at(&folder, name) {
+            Ok(is) if is.kind == Kind::Dir => return Err(Error::NotAFile { path: path.to_string() }),
+            Ok(is) if is.kind == Kind::File => mode(Some(is.mode())),
+            Ok(_) | Err(_) => mode(None),
+        };
+        let failed = |e: io::Error| Error::system("write", path.as_bytes(), e);
+        let (beside, file) = Beside::file(folder.as_fd()).map_err(failed)?;
+        let size = fill(&file, bytes).map_err(failed)?;
+        finish(&file, as_owner, mode).map_err(failed)?;
+        beside.rename(name).map_err(failed)?;
+        Ok(size)
+    }
+
+    /// The folder a path is in, made if it is not there, and its last name.
+    fn place_of<'a>(&self, path: &'a RelPath, as_owner: Option<Owner>) -> Result<(OwnedFd, &'a [u8]), Error> {
         let (folder, name) = path.split();
         let folder = self.make_folder(folder, as_owner).map_err(|e| match e {
             Errno::NOTDIR => Error::NotAFolder { path: path.to_string() },
             e => Error::system("make the folder of", path.as_bytes(), e),
         })?;
-        let mode = match Attributes::at(&folder, name) {
-            Ok(is) if is.kind == Kind::Dir => return Err(Error::NotAFile { path: path.to_string() }),
-            Ok(is) if is.kind == Kind::File => is.mode(),
-            Ok(_) | Err(_) => mode & 0o777,
-        };
-        let failed = |e: io::Error| Error::system("write", path.as_bytes(), e);
-        let beside = Beside::create(folder.as_fd()).map_err(failed)?;
-        let size = beside.fill(bytes).map_err(failed)?;
-        beside.finish(as_owner, mode).map_err(failed)?;
-        beside.rename(name).map_err(failed)?;
-        Ok(size)
+        Ok((folder, name))
     }
 
     fn make_folder(&self, path: &[u8], owner: Option<Owner>) -> rustix::io::Result<OwnedFd> {
@@ -80,39 +116,50 @@ pub(crate) fn give_to(handle: BorrowedFd<'_>, owner: Option<Owner>) -> rustix::i
     }
 }
 
-/// The new file under a name of its own; removed again unless it is renamed to its place.
+fn fill(mut file: &File, bytes: &mut dyn Read) -> io::Result<u64> {
+    let mut buffer = vec![0; BUFFER];
+    let mut size = 0;
+    loop {
+        match bytes.read(&mut buffer) {
+            Ok(0) => return Ok(size),
+            Ok(n) => {
+                file.write_all(&buffer[..n])?;
+                size += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn finish(file: &File, owner: Option<Owner>, mode: u32) -> io::Result<()> {
+    give_to(file.as_fd(), owner)?;
+    Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
+}
+
+/// What is new under a name of its own; removed again unless it is renamed to its place.
 struct Beside<'a> {
     folder: BorrowedFd<'a>,
     name: String,
-    file: File,
 }
 
 impl<'a> Beside<'a> {
-    fn create(folder: BorrowedFd<'a>) -> io::Result<Beside<'a>> {
-        let name = format!(".ash-{}.tmp", uuid::Uuid::new_v4().simple());
+    fn file(folder: BorrowedFd<'a>) -> io::Result<(Beside<'a>, File)> {
+        let name = fresh_name();
         let file = create_file(folder, name.as_bytes())?;
-        Ok(Beside { folder, name, file })
+        Ok((Beside { folder, name }, file))
     }
 
-    fn fill(&self, bytes: &mut dyn Read) -> io::Result<u64> {
-        let mut buffer = vec![0; BUFFER];
-        let mut size = 0;
-        loop {
-            match bytes.read(&mut buffer) {
-                Ok(0) => return Ok(size),
-                Ok(n) => {
-                    (&self.file).write_all(&buffer[..n])?;
-                    size += n as u64;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
+    fn link(folder: BorrowedFd<'a>, target: &[u8], owner: Option<Owner>) -> io::Result<Beside<'a>> {
+        let name = fresh_name();
+        rustix::fs::symlinkat(target, folder, name.as_str())?;
+        let beside = Beside { folder, name };
+        if let Some(Owner { uid, gid }) = owner {
+            let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+            let itself = AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::chownat(folder, beside.name.as_str(), Some(uid), Some(gid), itself)?;
         }
-    }
-
-    fn finish(&self, owner: Option<Owner>, mode: u32) -> io::Result<()> {
-        give_to(self.file.as_fd(), owner)?;
-        Ok(rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))?)
+        Ok(beside)
     }
 
     fn rename(&self, name: &[u8]) -> io::Result<()> {
@@ -125,4 +172,8 @@ impl Drop for Beside<'_> {
         // Renamed, there is nothing under this name any more.
         let _ = rustix::fs::unlinkat(self.folder, self.name.as_str(), AtFlags::empty());
     }
+}
+
+fn fresh_name() -> String {
+    format!(".ash-{}.tmp", uuid::Uuid::new_v4().simple())
 }

@@ -3,7 +3,9 @@
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use ash_snapshot::{FileInfo, Folder, Kind, Links, Listed, Owner, Repo, Root, Stat, Trouble};
+use ash_snapshot::{
+    FileInfo, Folder, Kind, LeafKind, Links, Listed, Owner, RelPath, Repo, Root, Stat, Trouble,
+};
 
 use crate::support::{Bench, is_root, open, rel};
 
@@ -93,6 +95,65 @@ fn a_write_replaces_and_never_goes_through_a_link() {
     assert_eq!(kind(write("dir/file/x", "x")), Trouble::Invalid);
     assert_eq!(std::fs::read_to_string(bench.dir.path().join("secret")).expect("read"), "secret");
     assert_eq!(std::fs::read_dir(bench.at("dir")).expect("listed").count(), 1, "nothing left beside");
+}
+
+#[test]
+fn a_replaced_file_has_the_mode_it_was_given() {
+    let bench = tempting();
+    let folder = open(&bench.workspace());
+    folder.replace_file(&rel("dir/file"), &mut &b"new"[..], None, 0o750).expect("written");
+    assert_eq!(std::fs::metadata(bench.at("dir/file")).expect("there").mode() & 0o777, 0o750);
+    assert_eq!(std::fs::read_to_string(bench.at("dir/file")).expect("read"), "new");
+}
+
+#[test]
+fn a_link_is_made_as_told_and_never_through_another() {
+    let bench = tempting();
+    let folder = open(&bench.workspace());
+    for (path, target) in [("new/link", "../..//secret"), ("dir/file", "x"), ("up", "/etc/passwd")] {
+        folder.symlink(&rel(path), target.as_bytes(), None).expect("linked");
+        assert_eq!(folder.read_link(&rel(path)).expect("read"), target.as_bytes(), "{path}");
+    }
+    assert_eq!(kind(folder.symlink(&rel("out/link"), b"x", None)), Trouble::Invalid);
+    assert_eq!(kind(folder.symlink(&rel("dir"), b"x", None)), Trouble::NotAFile);
+    assert_eq!(kind(folder.read_link(&rel("dir"))), Trouble::NotAFile);
+    assert_eq!(kind(folder.read_link(&rel("also dir/file"))), Trouble::Invalid);
+    assert_eq!(kind(folder.read_link(&rel("missing"))), Trouble::NotFound);
+    assert_eq!(std::fs::read_dir(bench.at("dir")).expect("listed").count(), 1, "nothing left beside");
+}
+
+#[test]
+fn folders_go_only_while_they_are_empty_and_inside() {
+    let bench = tempting();
+    let folder = open(&bench.workspace());
+    std::fs::create_dir_all(bench.at("dir/a/b/c")).expect("made");
+    folder.remove_empty_folders(&rel("dir/a/b/c/gone")).expect("removed");
+    assert!(!bench.at("dir/a").exists() && bench.at("dir/file").exists());
+    std::fs::create_dir(bench.dir.path().join("empty")).expect("made");
+    assert_eq!(kind(folder.remove_empty_folders(&rel("out/empty/gone"))), Trouble::Invalid);
+    assert!(bench.dir.path().join("empty").exists());
+}
+
+#[test]
+fn a_folder_and_its_snapshot_have_the_same_leaves() {
+    let bench = tempting();
+    bench.write("skipped/file", "x");
+    std::fs::hard_link(bench.at("dir/file"), bench.at("zz same")).expect("linked");
+    let folder = open(&bench.workspace());
+    let skip = |name: &[u8], is_dir: bool| is_dir && name == b"skipped";
+    let mut live = folder.leaves(&skip, 100).expect("walked");
+    for leaf in &mut live {
+        if let LeafKind::File { content, .. } = &mut leaf.what {
+            let path = RelPath::from_bytes(&leaf.path).expect("a path");
+            *content = folder.content_id(&path).expect("read");
+        }
+    }
+    let mut stored = bench.repo.leaves(&bench.take().tree, "workspace").expect("listed");
+    stored.retain(|leaf| leaf.path != b"skipped/file");
+    assert_eq!(live, stored);
+    assert_eq!(live.len(), 8);
+    assert_eq!(folder.content_id(&rel("missing")).expect("asked"), None);
+    assert_eq!(folder.leaves(&skip, 3).expect("walked").len(), 3);
 }
 
 #[test]

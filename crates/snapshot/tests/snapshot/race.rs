@@ -74,6 +74,7 @@ fn nothing_outside_is_read_or_written_while_links_are_swapped_in() {
                 while running() {
                     let _ = folder.write_file(&path, &mut &b"harmless"[..], None, 0o644);
                     let _ = folder.write_file(&rel("victim/new/file"), &mut &b"harmless"[..], None, 0o644);
+                    let _ = folder.symlink(&rel("victim/link"), b"file", None);
                     let _ = folder.remove_file(&path);
                     for file in folder.walk(&|_, _| false, 1000).expect("walked") {
                         assert_ne!(file.size, SECRET.len() as u64, "{:?}", file.path);

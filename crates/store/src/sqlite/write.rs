@@ -139,7 +139,7 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
         }
         Err(error) => return Err(error.into()),
     };
-    if let Some(checkpoint) = &new.first_checkpoint {
+    for checkpoint in &new.first_checkpoints {
         save_checkpoint(db, no, checkpoint).await?;
     }
     add_events(db, no, base_seq + 1, &new.notes).await?;

@@ -1,0 +1,191 @@
+//! The kernel and what of it we use.
+
+use super::Check;
+use ash_sandbox::Groups;
+use ash_server::Config;
+use std::{
+    fs,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+pub(super) fn kernel() -> Check {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    judge_kernel(release.trim())
+}
+
+fn judge_kernel(release: &str) -> Check {
+    let found = format!("Linux {release}");
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    let (Some(major), Some(minor)) = (parts.next(), parts.next()) else {
+        return Check::warning("kernel", "its version cannot be read", "5.14 or newer is needed");
+    };
+    let newer = "update to Linux 5.14 or newer";
+    match (major, minor) {
+        (..5, _) | (5, ..11) => {
+            Check::problem("kernel", format!("{found}: too old, sandboxes cannot start"), newer)
+        }
+        (5, 11..=12) => Check::warning(
+            "kernel",
+            format!("{found}: no Landlock, and no limit of processes per sandbox"),
+            newer,
+        ),
+        (5, 13) => Check::warning("kernel", format!("{found}: no limit of processes per sandbox"), newer),
+        _ => Check::fine("kernel", found),
+    }
+}
+
+pub(super) fn clock(config: &Config) -> Check {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let database = config.data_dir().ok().and_then(|dir| fs::metadata(dir.join("ash.db")).ok());
+    let written = database.and_then(|meta| meta.modified().ok()?.duration_since(UNIX_EPOCH).ok());
+    judge_clock(now, written)
+}
+
+/// Before this program was written.
+const TOO_EARLY: Duration = Duration::from_secs(1_767_225_600);
+const SLACK: Duration = Duration::from_secs(60);
+
+fn judge_clock(now: Duration, written: Option<Duration>) -> Check {
+    let shown = jiff::Timestamp::from_second(now.as_secs() as i64).map(|time| time.to_string());
+    let shown = shown.unwrap_or_else(|_| "beyond all years".to_owned());
+    let remedy = "set it, and keep it right with `timedatectl set-ntp true`";
+    if now < TOO_EARLY {
+        return Check::problem("clock", format!("{shown} is in the past"), remedy);
+    }
+    match written {
+        Some(written) if written > now + SLACK => {
+            Check::warning("clock", format!("{shown}, but the database was written later than that"), remedy)
+        }
+        Some(_) | None => Check::fine("clock", shown),
+    }
+}
+
+pub(super) fn groups() -> Check {
+    judge_groups(ash_sandbox::groups(), super::walls::is_root())
+}
+
+fn judge_groups(groups: Groups, is_root: bool) -> Check {
+    let name = "cgroups";
+    match (groups, is_root) {
+        (Groups::Unified, _) => {
+            Check::fine(name, "v2, writable: memory and processes are limited per sandbox")
+        }
+        (Groups::Separate { memory: true }, _) => {
+            Check::fine(name, "v1, writable: memory and processes are limited per sandbox")
+        }
+        (Groups::Separate { memory: false }, _) => Check::warning(
+            name,
+            "v1 without the memory controller: a sandbox may take all memory",
+            "start the kernel with cgroup_enable=memory",
+        ),
+        (Groups::None, true) => Check::warning(
+            name,
+            "none that can be written to: a sandbox may take all memory",
+            "mount cgroup2 on /sys/fs/cgroup writable; in a container, run it with --cgroupns=host \
+             -v /sys/fs/cgroup:/sys/fs/cgroup:rw",
+        ),
+        (Groups::None, false) => Check::warning(
+            name,
+            "only root can use them: a sandbox may take all memory",
+            "run the server as root (every session then gets a uid of its own), or limit the whole server: \
+             systemd-run --user -p MemoryMax=8G ash serve",
+        ),
+    }
+}
+
+const VERSION_ONLY: u32 = 1;
+
+pub(super) fn landlock() -> Check {
+    // SAFETY: with this flag the call reads no memory; it only answers a number.
+    let abi = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<libc::c_void>(),
+            0usize,
+            VERSION_ONLY,
+        )
+    };
+    judge_landlock(abi)
+}
+
+fn judge_landlock(abi: i64) -> Check {
+    match abi {
+        ..1 => Check::warning(
+            "landlock",
+            "not available: one wall fewer around files",
+            "add landlock to the kernel's list of security modules: lsm=landlock,… (see /sys/kernel/security/lsm)",
+        ),
+        1..6 => Check::fine("landlock", format!("ABI {abi}; from 6 on signals are walled in too")),
+        6.. => Check::fine("landlock", format!("ABI {abi}")),
+    }
+}
+
+pub(super) fn seccomp() -> Check {
+    judge_seccomp(fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").ok().as_deref())
+}
+
+fn judge_seccomp(actions: Option<&str>) -> Check {
+    let needed = |actions: &&str| actions.split_whitespace().any(|action| action == "errno");
+    match actions.filter(needed) {
+        Some(_) => Check::fine("seccomp", "available"),
+        None => Check::problem(
+            "seccomp",
+            "not available: sandboxes cannot start",
+            "use a kernel with CONFIG_SECCOMP_FILTER, as all distributions have",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Level, *};
+
+    #[test]
+    fn kernels_are_judged_by_what_they_lack() {
+        for (release, level) in [
+            ("6.18.0-0.deb12-amd64", Level::Fine),
+            ("5.14.0-427.el9.x86_64", Level::Fine),
+            ("5.13", Level::Warning),
+            ("5.11.0-1.fc33", Level::Warning),
+            ("5.10.0-8-amd64", Level::Problem),
+            ("4.18.0-553.el8", Level::Problem),
+            ("", Level::Warning),
+            ("six", Level::Warning),
+        ] {
+            assert_eq!(judge_kernel(release).level, level, "{release}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_noticed() {
+        let now = TOO_EARLY + Duration::from_secs(1000);
+        assert_eq!(judge_clock(now, None).level, Level::Fine);
+        assert_eq!(judge_clock(now, Some(now + Duration::from_secs(5))).level, Level::Fine);
+        assert_eq!(judge_clock(now, Some(now + Duration::from_secs(3600))).level, Level::Warning);
+        assert_eq!(judge_clock(Duration::ZERO, None).level, Level::Problem);
+        assert_eq!(judge_clock(Duration::MAX / 2, None).found, "beyond all years");
+    }
+
+    #[test]
+    fn without_groups_it_is_said_that_memory_is_not_limited() {
+        for is_root in [true, false] {
+            let check = judge_groups(Groups::None, is_root);
+            assert_eq!(check.level, Level::Warning);
+            assert!(check.found.ends_with("a sandbox may take all memory"), "{check:?}");
+        }
+        assert_eq!(judge_groups(Groups::Unified, true).level, Level::Fine);
+        assert_eq!(judge_groups(Groups::Separate { memory: true }, true).level, Level::Fine);
+        assert_eq!(judge_groups(Groups::Separate { memory: false }, true).level, Level::Warning);
+    }
+
+    #[test]
+    fn the_second_walls_are_judged_by_what_the_kernel_answers() {
+        assert_eq!([-1, 0, 1, 6, 7].map(|abi| judge_landlock(abi).level), {
+            use Level::{Fine, Warning};
+            [Warning, Warning, Fine, Fine, Fine]
+        });
+        assert_eq!(judge_seccomp(Some("kill_process kill_thread trap errno log allow\n")).level, Level::Fine);
+        assert_eq!(judge_seccomp(Some("trap")).level, Level::Problem);
+        assert_eq!(judge_seccomp(None).level, Level::Problem);
+    }
+}

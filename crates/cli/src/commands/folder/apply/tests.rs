@@ -1,0 +1,199 @@
+//! A server that lies, and folders in every state.
+
+use super::*;
+use std::{cell::RefCell, collections::HashMap, fs, os::unix::fs::symlink, path::PathBuf};
+
+/// Contents by path and time.
+#[derive(Default)]
+struct Fixed(RefCell<HashMap<(String, bool), Vec<u8>>>);
+
+impl Contents for Fixed {
+    async fn content(&self, path: &str, when: When) -> Result<Vec<u8>> {
+        let found = self.0.borrow().get(&(path.to_owned(), when == When::Now)).cloned();
+        found.ok_or_else(|| Failure::new(Kind::NotFound, path))
+    }
+}
+
+struct Bench {
+    dir: tempfile::TempDir,
+    contents: Fixed,
+    changes: Vec<Change>,
+}
+
+impl Bench {
+    /// A folder `in` that is pulled into, and a folder `out` beside it.
+    fn new() -> Bench {
+        let dir = tempfile::tempdir().expect("a folder");
+        for name in ["in", "out"] {
+            fs::create_dir(dir.path().join(name)).expect("a folder");
+        }
+        Bench { dir, contents: Fixed::default(), changes: Vec::new() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.path(name)).ok()
+    }
+
+    fn file(&mut self, path: &str, before: Option<&str>, now: Option<&str>) -> &mut Bench {
+        let leaf = |text: &str| Leaf::File { size: text.len() as u64, mode: 0o644 };
+        for (text, is_now) in [(before, false), (now, true)] {
+            if let Some(text) = text {
+                self.contents.0.borrow_mut().insert((path.to_owned(), is_now), text.into());
+            }
+        }
+        self.change(path, before.map(leaf), now.map(leaf))
+    }
+
+    fn change(&mut self, path: &str, before: Option<Leaf>, now: Option<Leaf>) -> &mut Bench {
+        let (change, leaf, before) = match (before, now) {
+            (before, Some(now)) => (if before.is_some() { How::Modified } else { How::Added }, now, before),
+            (Some(before), None) => (How::Deleted, before, None),
+            (None, None) => panic!("no change"),
+        };
+        self.changes.push(Change { path: path.to_owned(), change, leaf, before });
+        self
+    }
+
+    fn pull(&self, local: Local) -> Result<std::result::Result<Done, Vec<String>>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let changes = Changes { files: self.changes.clone(), unnamed: 0 };
+        let plan = runtime.block_on(plan(&self.path("in"), changes, (&self.contents, local), &|_| {}))?;
+        if plan.conflicts.is_empty() {
+            return plan.apply().map(Ok);
+        }
+        Ok(Err(plan.conflicts.into_iter().map(|(path, _)| path).collect()))
+    }
+}
+
+fn done(changed: usize, added: usize, deleted: usize) -> Done {
+    Done { changed, added, deleted }
+}
+
+#[test]
+fn changes_are_brought_and_a_second_time_there_is_nothing_to_do() {
+    let mut bench = Bench::new();
+    bench.write("in/changed", "old");
+    bench.write("in/deep/gone", "x");
+    bench.file("changed", Some("old"), Some("new")).file("new/file", None, Some("y"));
+    bench.file("deep/gone", Some("x"), None);
+    assert_eq!(bench.pull(Local::Keep).expect("a pull"), Ok(done(1, 1, 1)));
+    assert_eq!((bench.read("in/changed"), bench.read("in/new/file")), (Some("new".into()), Some("y".into())));
+    assert!(!bench.path("in/deep").exists(), "a folder that became empty goes too");
+    assert_eq!(bench.pull(Local::Keep).expect("a pull"), Ok(done(0, 0, 0)));
+}
+
+#[test]
+fn what_was_changed_here_too_stops_everything_unless_forced() {
+    let mut bench = Bench::new();
+    for name in ["in/changed", "in/added", "in/deleted"] {
+        bench.write(name, "mine");
+    }
+    bench.file("changed", Some("old"), Some("new")).file("added", None, Some("new"));
+    bench.file("deleted", Some("olds"), None).file("fine", None, Some("new"));
+    let conflicts = ["changed", "added", "deleted"].map(str::to_owned).to_vec();
+    assert_eq!(bench.pull(Local::Keep).expect("a plan"), Err(conflicts));
+    assert_eq!((bench.read("in/changed"), bench.read("in/fine")), (Some("mine".into()), None));
+    assert_eq!(bench.pull(Local::Overwrite).expect("a pull"), Ok(done(1, 2, 1)));
+    assert_eq!((bench.read("in/changed"), bench.read("in/deleted")), (Some("new".into()), None));
+}
+
+#[test]
+fn a_path_that_leads_outside_or_into_git_is_refused_before_anything_is_done() {
+    for path in
+        ["../out/x", "/etc/x", "a/../../x", "", ".git/hooks/post-commit", "sub/.GIT/config", "a\0b", "./x"]
+    {
+        let mut bench = Bench::new();
+        bench.file("fine", None, Some("x")).file(path, None, Some("evil"));
+        let failure = bench.pull(Local::Overwrite).expect_err(path);
+        assert_eq!(failure.exit_code(), 2, "{path}");
+        assert_eq!(fs::read_dir(bench.path("in")).expect("a folder").count(), 0, "{path}");
+    }
+}
+
+#[test]
+fn a_link_in_the_folder_is_never_followed_out_of_it() {
+    let mut bench = Bench::new();
+    bench.write("out/victim", "safe");
+    symlink(bench.path("out"), bench.path("in/link")).expect("a link");
+    bench.file("link/victim", Some("safe"), Some("evil")).file("link/new", None, Some("evil"));
+    for local in [Local::Keep, Local::Overwrite] {
+        let conflicts = bench.pull(local).expect("a plan").expect_err("conflicts");
+        assert_eq!(conflicts, ["link/victim", "link/new"]);
+    }
+    assert_eq!((bench.read("out/victim"), bench.read("out/new")), (Some("safe".into()), None));
+}
+
+#[test]
+fn a_link_the_server_makes_is_not_followed_by_what_comes_after_it() {
+    let mut bench = Bench::new();
+    let target = bench.path("out").display().to_string();
+    bench.change("link", None, Some(Leaf::Link { target })).file("link/new", None, Some("evil"));
+    let failure = bench.pull(Local::Overwrite).expect_err("a lie");
+    assert_eq!((failure.exit_code(), bench.read("out/new")), (1, None));
+}
+
+#[test]
+fn nothing_is_deleted_through_a_link() {
+    let mut bench = Bench::new();
+    bench.write("out/victim", "safe");
+    symlink(bench.path("out"), bench.path("in/link")).expect("a link");
+    bench.file("link/victim", Some("safe"), None);
+    assert_eq!(bench.pull(Local::Overwrite).expect("a pull"), Ok(done(0, 0, 0)));
+    assert_eq!(bench.read("out/victim"), Some("safe".into()));
+}
+
+#[test]
+fn a_link_in_the_place_of_a_file_is_replaced_and_not_written_through() {
+    let mut bench = Bench::new();
+    bench.write("out/victim", "safe");
+    symlink(bench.path("out/victim"), bench.path("in/file")).expect("a link");
+    bench.file("file", Some("old"), Some("new"));
+    assert_eq!(bench.pull(Local::Keep).expect("a plan"), Err(vec!["file".to_owned()]));
+    assert_eq!(bench.pull(Local::Overwrite).expect("a pull"), Ok(done(1, 0, 0)));
+    assert_eq!((bench.read("out/victim"), bench.read("in/file")), (Some("safe".into()), Some("new".into())));
+}
+
+#[test]
+fn folders_and_files_change_places() {
+    let mut bench = Bench::new();
+    bench.write("in/folder/x", "x");
+    bench.write("in/file", "f");
+    bench.file("folder/x", Some("x"), None).file("folder", None, Some("now a file"));
+    bench.file("file", Some("f"), None).file("file/y", None, Some("now a folder"));
+    assert_eq!(bench.pull(Local::Keep).expect("a pull"), Ok(done(0, 2, 2)));
+    assert_eq!(
+        (bench.read("in/folder"), bench.read("in/file/y")),
+        (Some("now a file".into()), Some("now a folder".into()))
+    );
+}
+
+#[test]
+fn a_folder_with_something_of_its_own_is_not_replaced_by_a_file() {
+    let mut bench = Bench::new();
+    bench.write("in/folder/x", "x");
+    bench.write("in/folder/mine", "mine");
+    bench.file("folder/x", Some("x"), None).file("folder", None, Some("now a file"));
+    assert_eq!(bench.pull(Local::Overwrite).expect("a plan"), Err(vec!["folder".to_owned()]));
+    assert_eq!(bench.read("in/folder/x"), Some("x".into()));
+}
+
+#[test]
+fn of_a_mode_only_the_executable_bit_travels() {
+    let here = |mode| {
+        let stat = ash_snapshot::Stat { size: 0, mtime_ms: 0, mode };
+        Here::File(tempfile::tempfile().expect("a file"), stat)
+    };
+    assert_eq!(here(0o600).mode_for(0o755), 0o700);
+    assert_eq!(here(0o664).mode_for(0o755), 0o775);
+    assert_eq!(here(0o755).mode_for(0o600), 0o644);
+}

@@ -1,0 +1,122 @@
+//! A session's checkpoints: taking one now, and what is different in the workspace since one.
+
+use super::{
+    files::{ALWAYS_SKIPPED, writable_session},
+    take::{Asked, Body, Part, blocking, session},
+};
+use crate::{
+    app::App,
+    auth::Caller,
+    ignored::Ignored,
+    problem::{Answer, Problem},
+};
+use ash_model::Options;
+use ash_session::{Change, Place};
+use ash_snapshot::{LeafKind, TreeId};
+use ash_store::Session;
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::StatusCode,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Deserialize)]
+pub(super) struct New {
+    /// Count changes from here on.
+    #[serde(default)]
+    base: bool,
+}
+
+pub(super) async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    body: Body<New>,
+) -> Answer<(StatusCode, Json<Value>)> {
+    let found = session(&app, &caller, &id).await?;
+    writable_session(&found)?;
+    let number = app.sessions.capture(found.no).await?;
+    if body.value.base {
+        // Read again: a capture takes its time, and options may have changed meanwhile.
+        let options = app.sessions.get(found.no).await?.options;
+        let options = Options { base: Some(number), ..options };
+        app.sessions.rooms().store.set_options(found.no, &options).await?;
+    }
+    Ok((StatusCode::CREATED, Json(json!({ "checkpoint": number }))))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Wanted {
+    all: Option<bool>,
+}
+
+pub(super) async fn diff(
+    State(app): State<App>,
+    caller: Caller,
+    Path((id, number)): Path<(String, String)>,
+    Asked(asked): Asked<Wanted>,
+) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &id).await?;
+    let number = number.parse().map_err(|_| unknown())?;
+    let since = tree(&app, &session, number).await?;
+    let place = app.sessions.files(&session).await?;
+    let all = asked.all == Some(true);
+    let changes = blocking(move || changes(&place, &since, all)).await?;
+    let (files, unnamed) = shown(&changes);
+    Ok(Json(json!({ "from": number, "files": files, "unnamed": unnamed })))
+}
+
+pub(super) fn unknown() -> Problem {
+    Problem::not_found("checkpoint_not_found", "The session has no such checkpoint")
+}
+
+async fn tree(app: &App, session: &Session, number: u64) -> Answer<TreeId> {
+    app.sessions.tree_at(session, number).await?.ok_or_else(unknown)
+}
+
+fn changes(place: &Place, since: &TreeId, all: bool) -> Answer<Vec<Change>> {
+    let skip = |name: &[u8], _: bool| !all && ALWAYS_SKIPPED.iter().any(|skipped| skipped.as_bytes() == name);
+    let mut changes = place.changes(since, &skip)?;
+    if !all {
+        let mut ignored = Ignored::of(place);
+        // What was there before is somebody's, whatever .gitignore says by now.
+        changes.retain(|change| change.before.is_some() || !ignored.names(&change.path));
+    }
+    Ok(changes)
+}
+
+/// JSON is text: a name that is not cannot be said in it, only counted.
+fn shown(changes: &[Change]) -> (Vec<Value>, usize) {
+    let files: Vec<Value> = changes.iter().filter_map(shown_change).collect();
+    let unnamed = changes.len() - files.len();
+    (files, unnamed)
+}
+
+fn shown_change(change: &Change) -> Option<Value> {
+    let path = std::str::from_utf8(&change.path).ok()?;
+    let (word, leaf) = match (&change.before, &change.now) {
+        (None, Some(now)) => ("added", now),
+        (Some(_), Some(now)) => ("modified", now),
+        (Some(before), None) => ("deleted", before),
+        (None, None) => return None,
+    };
+    let mut shown = shown_leaf(leaf)?;
+    if let (Some(before), Some(_)) = (&change.before, &change.now) {
+        shown["before"] = shown_leaf(before)?;
+    }
+    shown["path"] = json!(path);
+    shown["change"] = json!(word);
+    Some(shown)
+}
+
+fn shown_leaf(leaf: &LeafKind) -> Option<Value> {
+    match leaf {
+        LeafKind::File { size, mode, .. } => Some(json!({ "kind": "file", "size": size, "mode": mode })),
+        LeafKind::Link { target } => {
+            let target = std::str::from_utf8(target).ok()?;
+            Some(json!({ "kind": "link", "size": target.len(), "mode": 0o777, "target": target }))
+        }
+    }
+}
