@@ -2,9 +2,14 @@
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
+mod bad_input;
+mod clients;
 mod crowd;
 mod deaths;
 mod kill_server;
+mod files;
+mod hostile;
 mod life;
+mod ordinary_user;
 mod restart;
 mod support;

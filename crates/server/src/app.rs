@@ -62,7 +62,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
         .map_err(|error| Failure(format!("cannot listen on {address}: {error}. Is another server running there? Choose another port with --port")))?;
     let address = listener.local_addr().unwrap_or(address);
     let woken = app.sessions.start().await?;
-    announce(&data, address, config.api_key.is_some(), woken)?;
+    announce(&data, address, config.api_key().is_some(), woken)?;
     tokio::spawn(prune_forever(store.clone()));
     run(listener, &app, config.stop_grace).await?;
     store.close().await;
@@ -89,15 +89,15 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
     // As root, every workspace gets a uid of its own; anybody else has only their own.
     let is_root = rustix::process::geteuid().is_root() && config.sandbox == Sandbox::Bubblewrap;
     let uids = Uids::new(is_root.then(|| config.sandbox_uids.0.clone()));
-    if config.api_key.is_none() {
+    if config.api_key().is_none() {
         keys::bootstrap(store.as_ref(), &data.join("initial-api-key")).await?;
     }
     let rooms = Rooms::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now));
     let app = App {
         sessions: Sessions::new(rooms),
         metrics,
-        api_key: config.api_key.clone(),
-        internal_secret: config.internal_secret.clone(),
+        api_key: config.api_key(),
+        internal_secret: config.internal_secret(),
         default_runtime: config.default_runtime,
         scratch: data.join("scratch"),
         origins: config.allowed_origins.clone(),

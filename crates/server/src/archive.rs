@@ -3,7 +3,7 @@
 use crate::problem::{Answer, Problem};
 use ash_model::Kind;
 use ash_session::{FoundFile, Place};
-use ash_snapshot::RelPath;
+use ash_snapshot::{RelPath, Trouble};
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use std::io::{Read, Seek, Write};
 
@@ -48,9 +48,7 @@ pub(crate) fn pack(place: &Place, file: &mut std::fs::File) -> Answer<u64> {
         let FoundFile::File { size, bytes } = place.open(&path)? else { continue };
         append(&mut tar, &info.path, (size, info.mtime_ms), bytes).map_err(Problem::internal)?;
     }
-    let mut gzip = tar.into_inner().map_err(Problem::internal)?;
-    gzip.try_finish().and_then(|()| gzip.flush()).map_err(Problem::internal)?;
-    drop(gzip);
+    tar.into_inner().and_then(GzEncoder::finish).map_err(Problem::internal)?;
     let length = file.stream_position().map_err(Problem::internal)?;
     file.rewind().map_err(Problem::internal)?;
     Ok(length)
@@ -78,47 +76,72 @@ pub(crate) struct Unpacked {
     pub(crate) skipped: usize,
 }
 
+/// Read twice: what is wrong with any part of a bundle is known before anything of it is written.
 pub(crate) fn unpack(place: &Place, bundle: &[u8]) -> Answer<Unpacked> {
-    if !bundle.starts_with(&[0x1f, 0x8b]) {
-        return Err(Problem::invalid("invalid_bundle", "Invalid bundle: not a gzip file"));
-    }
-    let bad = |error: std::io::Error| Problem::invalid("invalid_bundle", format!("Invalid bundle: {error}"));
-    let mut tar = tar::Archive::new(GzDecoder::new(bundle).take(MOST_BYTES + (MOST_BYTES >> 2)));
     let mut unpacked = Unpacked { written: 0, skipped: 0 };
-    let mut total = 0;
+    each(bundle, |path, entry| {
+        let (size, read) = (entry.size(), std::io::copy(entry, &mut std::io::sink()).map_err(bad)?);
+        if read == size { Ok(()) } else { Err(invalid(&format!("{path} ends in the middle"))) }
+    })?;
+    unpacked.skipped = each(bundle, |path, entry| {
+        place.write(path, entry).map_err(|error| unwritable(path, error))?;
+        unpacked.written += 1;
+        Ok(())
+    })?;
+    Ok(unpacked)
+}
+
+type Entry<'a> = tar::Entry<'a, std::io::Take<GzDecoder<&'a [u8]>>>;
+
+/// Visits every file of a bundle, and counts what is none.
+fn each(bundle: &[u8], mut visit: impl FnMut(&RelPath, &mut Entry<'_>) -> Answer<()>) -> Answer<usize> {
+    if !bundle.starts_with(&[0x1f, 0x8b]) {
+        return Err(invalid("not a gzip file"));
+    }
+    let mut tar = tar::Archive::new(GzDecoder::new(bundle).take(MOST_BYTES + (MOST_BYTES >> 2)));
+    let (mut total, mut skipped) = (0u64, 0);
     for (count, entry) in tar.entries().map_err(bad)?.enumerate() {
         let mut entry = entry.map_err(bad)?;
-        if count >= MOST_ENTRIES {
-            return Err(Problem::new(
-                Kind::TooLarge,
-                "bundle_too_large",
-                format!("A bundle may hold {MOST_ENTRIES} entries"),
-            ));
-        }
         match entry.header().entry_type() {
             tar::EntryType::Regular | tar::EntryType::Continuous => {}
             tar::EntryType::Directory => continue,
             _ => {
-                unpacked.skipped += 1;
+                skipped += 1;
                 continue;
             }
         }
-        let path = name(&entry.path_bytes())?;
-        total += place.write(&path, &mut (&mut entry).take(MOST_BYTES + 1 - total))?;
-        if total > MOST_BYTES {
-            return Err(Problem::new(
-                Kind::TooLarge,
-                "bundle_too_large",
-                format!("A bundle may hold {MOST_BYTES} bytes"),
-            ));
+        total = total.saturating_add(entry.size());
+        if total > MOST_BYTES || count >= MOST_ENTRIES {
+            let error = format!("A bundle may hold {MOST_BYTES} bytes and {MOST_ENTRIES} entries");
+            return Err(Problem::new(Kind::TooLarge, "bundle_too_large", error));
         }
-        unpacked.written += 1;
+        visit(&name(&entry.path_bytes())?, &mut entry)?;
     }
-    Ok(unpacked)
+    Ok(skipped)
+}
+
+fn invalid(why: &str) -> Problem {
+    Problem::invalid("invalid_bundle", format!("Invalid bundle: {why}"))
+}
+
+fn bad(error: std::io::Error) -> Problem {
+    invalid(&error.to_string())
+}
+
+/// What stands in the way of a file is the workspace's or the bundle's doing, not ours.
+fn unwritable(path: &RelPath, error: ash_session::Error) -> Problem {
+    match &error {
+        ash_session::Error::Snapshot(cause) => match cause.kind() {
+            Trouble::Invalid | Trouble::NotAFile | Trouble::NotFound => {
+                invalid(&format!("{path} cannot be written: {cause}"))
+            }
+            Trouble::Full | Trouble::Damaged | Trouble::Io => error.into(),
+        },
+        _ => error.into(),
+    }
 }
 
 fn name(bytes: &[u8]) -> Answer<RelPath> {
     let bare = bytes.strip_prefix(b"./").unwrap_or(bytes);
-    RelPath::from_bytes(bare)
-        .map_err(|error| Problem::invalid("invalid_bundle", format!("Invalid bundle: {error}")))
+    RelPath::from_bytes(bare).map_err(|error| invalid(&error.to_string()))
 }

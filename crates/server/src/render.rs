@@ -172,7 +172,28 @@ fn tool_results(message: &Value) -> Vec<Frame> {
 /// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
 /// names are ours.
 fn is_event_name(name: &str) -> bool {
-    const OURS: [&str; 6] = ["done", "error", "session_start", "message", "turn_complete", "tool_result"];
+    const OURS: [&str; 20] = [
+        "session_start",
+        "session_end",
+        "message",
+        "text_delta",
+        "thinking_delta",
+        "tool_use",
+        "tool_result",
+        "turn_complete",
+        "error",
+        "done",
+        "turn_continued",
+        "turn_started",
+        "interrupting",
+        "checkpoint",
+        "created",
+        "forked",
+        "resumed",
+        "paused",
+        "stopped",
+        "ended",
+    ];
     (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
         && !OURS.contains(&name)
@@ -207,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_block_named_by_the_agent_cannot_forge_a_frame() {
-        for forged in ["done", "error", "x\\ndata: 1", "a b", ""] {
+        for forged in ["done", "error", "ended", "checkpoint", "text_delta", "x\\ndata: 1", "a b", ""] {
             let line = format!(r#"{{"type":"assistant","message":{{"content":[{{"type":"{forged}"}}]}}}}"#);
             assert_eq!(names(&line), ["message"], "{forged}");
         }

@@ -10,7 +10,7 @@ use axum::{
     http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
-use std::{convert::Infallible, fmt::Write, time::Duration};
+use std::{borrow::Cow, convert::Infallible, fmt::Write, time::Duration};
 
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
@@ -99,7 +99,34 @@ impl Streaming {
         for (place, frame) in frames.iter().enumerate().skip(seen) {
             let id = if place == last { item.at } else { item.at.partly(place as u32 + 1) };
             // Writing into a string does not fail.
-            write!(text, "id: {id}\nevent: {}\ndata: {}\n\n", frame.name, frame.data).ok();
+            write!(text, "id: {id}\nevent: {}\ndata: {}\n\n", frame.name, one_line(&frame.data)).ok();
         }
+    }
+}
+
+/// JSON may hold these inside its strings as they are, and some readers (Python's among them) end a line at them.
+fn one_line(json: &str) -> Cow<'_, str> {
+    const BREAKS: [(char, &str); 3] =
+        [('\u{85}', "\\u0085"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
+    let mut text = Cow::Borrowed(json);
+    for (character, escape) in BREAKS {
+        if text.contains(character) {
+            text = Cow::Owned(text.replace(character, escape));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn data_is_one_line_to_every_reader_and_the_same_json() {
+        let json = "{\"x\":\"a\u{2028}b\u{2029}c\u{85}ä\"}";
+        let line = one_line(json);
+        assert_eq!(line, r#"{"x":"a\u2028b\u2029c\u0085ä"}"#);
+        let values = [json, &line].map(|text| serde_json::from_str::<serde_json::Value>(text).expect("JSON"));
+        assert_eq!(values[0], values[1]);
     }
 }

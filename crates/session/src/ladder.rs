@@ -77,7 +77,9 @@ mod tests {
     use super::*;
 
     fn with(told: u64) -> State {
-        State { told, ..State::new(0) }
+        let mut state = State::new(0);
+        state.told = told;
+        state
     }
 
     #[test]
@@ -108,7 +110,8 @@ mod tests {
         let (id, parent) = (Uuid::from_u128(1), Uuid::from_u128(2));
         assert_eq!(memory(&with(0), id), Memory::Fresh { id });
         assert_eq!(memory(&with(1), id), Memory::Own { id });
-        let fork = State { unborn: Some(parent), ..with(1) };
+        let mut fork = with(1);
+        fork.unborn = Some(parent);
         assert_eq!(memory(&fork, id), Memory::Fork { from: parent, id });
     }
 }

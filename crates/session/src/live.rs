@@ -232,3 +232,21 @@ fn remove_if_there(path: &Path) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_is_written_and_read_as_in_the_first_version() {
+        let stamps = [
+            (Some(60001), r#"{"epoch":7,"boot":"b0","uid":60001}"#),
+            (None, r#"{"epoch":7,"boot":"b0","uid":null}"#),
+        ];
+        for (uid, text) in stamps {
+            let stamp = Stamp { epoch: Epoch(7), boot: "b0".to_owned(), uid };
+            assert_eq!(serde_json::to_string(&stamp).expect("plain"), text);
+            assert_eq!(serde_json::from_str::<Stamp>(text).expect("read"), stamp);
+        }
+    }
+}

@@ -34,6 +34,8 @@ pub struct State {
     pub unborn: Option<Uuid>,
     /// The next start is somebody coming back, who gets a receipt.
     pub resuming: bool,
+    /// Somebody wants the session paused; if it was only the server that stopped, waiting turns go on.
+    pub held: bool,
     pub turns_ever: u64,
     pub title: Option<String>,
     pub last_text: Option<String>,
@@ -97,6 +99,7 @@ pub enum Refused {
 
 /// What is to be done now.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
 pub enum Next {
     Wait,
     /// Make a sandbox and start the agent.
@@ -134,6 +137,7 @@ impl State {
             told: 0,
             unborn: None,
             resuming: false,
+            held: false,
             turns_ever: 0,
             title: None,
             last_text: None,
@@ -308,20 +312,27 @@ impl State {
     pub fn died(&self, death: &Death) -> Vec<Fact> {
         let Some(awake) = &self.awake else { return Vec::new() };
         let asleep = Fact::Asleep { incarnation: Some(awake.incarnation) };
-        if self.was_asked_to_stop() {
-            // We ended it ourselves because it would not stop: the turn is over, and another agent is started.
-            return self.give_up_current().chain([asleep]).collect();
-        }
-        let failed = Fact::Failed { problem: death.problem() };
-        self.cut(death).into_iter().chain([asleep, failed]).collect()
+        let failed = match self.status {
+            // It was to end anyway.
+            Status::Stopped | Status::Ended => None,
+            // If we ended it ourselves because its turn would not stop, another agent is started.
+            Status::Starting | Status::Active | Status::Paused | Status::Error => {
+                (!self.was_asked_to_stop()).then(|| Fact::Failed { problem: death.problem() })
+            }
+        };
+        self.cut(death).into_iter().chain([asleep]).chain(failed).collect()
     }
 
     fn was_asked_to_stop(&self) -> bool {
         matches!(self.turns.front(), Some(Turn { phase: Phase::Running { inputs }, .. }) if asked_to_stop(inputs))
     }
 
+    /// The running turn's process is gone. One that was asked to stop has stopped; any other goes on later.
     fn cut(&self, death: &Death) -> Vec<Fact> {
         let Some(turn) = self.running() else { return Vec::new() };
+        if self.was_asked_to_stop() {
+            return self.give_up_current().collect();
+        }
         let deaths = self.turns.front().map_or(0, |turn| turn.deaths);
         let mut facts = vec![Fact::Cut { turn, death: death.clone() }];
         if counts(death) && deaths + 1 >= DEATHS {
@@ -373,6 +384,7 @@ impl State {
                 })
             }
             Status::Starting | Status::Active if waiting => Some(Fact::Resuming),
+            Status::Paused if waiting && !self.held => Some(Fact::Resuming),
             Status::Starting | Status::Active => Some(Fact::Paused),
             Status::Paused | Status::Error => None,
         }
@@ -411,13 +423,20 @@ impl State {
                 self.awake = Some(Awake { incarnation: *incarnation, next_input: 2 });
                 self.activate();
             }
-            Fact::Asleep { .. } => self.awake = None,
+            Fact::Asleep { .. } => {
+                self.stop_running();
+                self.awake = None;
+            }
             Fact::Resuming => {
                 self.status = Status::Starting;
                 self.resuming = true;
             }
             Fact::Resumed { .. } => self.activate(),
-            Fact::Paused => self.status = Status::Paused,
+            Fact::Paused => {
+                self.status = Status::Paused;
+                // A server that stops has ended the sandbox before it says so.
+                self.held = self.awake.is_some();
+            }
             Fact::Stopped => self.status = Status::Stopped,
             Fact::Failed { problem } => {
                 self.status = Status::Error;
@@ -480,6 +499,17 @@ impl State {
         }
     }
 
+    /// Without a sandbox nothing runs: a turn that was asked to stop rests, any other is cut.
+    fn stop_running(&mut self) {
+        let Some(turn) = self.running() else { return };
+        if self.was_asked_to_stop() {
+            let rested = Phase::Saving { how: Outcome::Interrupted, text: String::new(), problem: None };
+            self.set_phase(turn, rested, TurnState::Saving);
+        } else {
+            self.set_phase(turn, Phase::Cut, TurnState::Cut);
+        }
+    }
+
     fn saved(&mut self, saved: &Saved) {
         self.last_checkpoint = saved.number;
         if !saved.salvage {
@@ -491,7 +521,9 @@ impl State {
     fn finish(&mut self, id: TurnId, how: Outcome) {
         let Some(place) = self.turns.iter().position(|turn| turn.id == id) else { return };
         let Some(turn) = self.turns.remove(place) else { return };
-        if let Phase::Saving { text, .. } = &turn.phase {
+        if let Phase::Saving { text, .. } = &turn.phase
+            && !text.is_empty()
+        {
             self.last_text = Some(shortened(text, LAST_TEXT));
         }
         self.told += u64::from(turn.attempt > 0);

@@ -1,6 +1,6 @@
 //! A session's files: listed, read, written, deleted, and bundled.
 
-use super::take::{Asked, Body, Part, blocking, session};
+use super::take::{Asked, Body, Named, Part, blocking, open_session, session};
 use crate::{
     app::App,
     archive,
@@ -8,13 +8,12 @@ use crate::{
     problem::{Answer, Problem},
 };
 use ash_model::{Kind, Status};
-use ash_session::{FoundFile, Place, Refused};
+use ash_session::{FoundFile, Place};
 use ash_snapshot::{FileInfo, RelPath};
-use ash_store::Session;
 use axum::{
     Json,
     body::Body as HttpBody,
-    extract::{Path, State},
+    extract::State,
     http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
     response::{IntoResponse, Response},
 };
@@ -71,9 +70,6 @@ pub(super) struct Format {
     format: Option<String>,
 }
 
-/// One file of one session, as a path names it.
-pub(super) type Named = Path<(String, String)>;
-
 fn rel(path: &str) -> Answer<RelPath> {
     RelPath::parse(path).map_err(|_| Problem::invalid("invalid_path", "Invalid file path"))
 }
@@ -81,7 +77,7 @@ fn rel(path: &str) -> Answer<RelPath> {
 pub(super) async fn read(
     State(app): State<App>,
     caller: Caller,
-    Path((id, path)): Named,
+    Named { id, path }: Named,
     Asked(asked): Asked<Format>,
 ) -> Answer<Response> {
     let session = session(&app, &caller, &id).await?;
@@ -171,20 +167,13 @@ struct NewFile {
     content: String,
 }
 
-async fn writable(app: &App, session: &Session) -> Answer<Place> {
-    if session.card.status == Status::Ended {
-        return Err(ash_session::Error::from(Refused::Not(Status::Ended)).into());
-    }
-    Ok(app.sessions.files_to_write(session).await?)
-}
-
 pub(super) async fn write(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
     body: Body<Writing>,
 ) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    let session = open_session(&app, &caller, &id).await?;
     let Writing { files, target_path } = body.value;
     if !(1..=500).contains(&files.len()) {
         return Err(Problem::invalid("invalid_body", "files must have 1 to 500 entries"));
@@ -193,7 +182,7 @@ pub(super) async fn write(
     if let Some(target) = &target {
         rel(target.trim_end_matches('/'))?;
     }
-    let place = writable(&app, &session).await?;
+    let place = app.sessions.files_to_write(&session).await?;
     let written = blocking(move || Ok(write_all(&place, target.as_deref(), files))).await?;
     app.sessions.touched(session.no).await?;
     Ok(Json(json!({ "files": written })))
@@ -233,11 +222,11 @@ fn write_one(place: &Place, path: &str, content: &str, total: &mut usize) -> Res
 pub(super) async fn delete(
     State(app): State<App>,
     caller: Caller,
-    Path((id, path)): Named,
+    Named { id, path }: Named,
 ) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    let session = open_session(&app, &caller, &id).await?;
     let name = rel(&path)?;
-    let place = writable(&app, &session).await?;
+    let place = app.sessions.files_to_write(&session).await?;
     let removed = blocking(move || Ok(place.remove(&name)?)).await?;
     match removed {
         FoundFile::Missing => Err(Problem::not_found("file_not_found", "File not found")),
@@ -277,14 +266,14 @@ pub(super) async fn unbundle(
     Part(id): Part,
     body: Body<Bundle>,
 ) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    let session = open_session(&app, &caller, &id).await?;
     let bytes = STANDARD
         .decode(&body.value.bundle)
         .map_err(|_| Problem::new(Kind::Invalid, "invalid_base64", "Invalid bundle: not valid base64"))?;
     if bytes.is_empty() {
         return Err(Problem::invalid("invalid_bundle", "Empty bundle"));
     }
-    let place = writable(&app, &session).await?;
+    let place = app.sessions.files_to_write(&session).await?;
     let unpacked = blocking(move || archive::unpack(&place, &bytes)).await;
     // Part of it may be there even if the rest was refused.
     app.sessions.touched(session.no).await?;

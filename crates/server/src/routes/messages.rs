@@ -1,6 +1,9 @@
 //! The conversation: sending a message, following the stream, reading what was said.
 
-use super::take::{Asked, Body, Part, session};
+use super::{
+    MOST_MODEL,
+    take::{Asked, Body, Part, at_most, session},
+};
 use crate::{
     app::App,
     auth::Caller,
@@ -20,12 +23,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
 const MOST_TEXT: usize = 500_000;
 const MOST_BLOCKS: usize = 20;
 const PAGE: u32 = 500;
+/// What one answer may hold, unless its first entry alone is larger: how long they are is the agent's doing.
+const MOST_BYTES: usize = 8 << 20;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -38,8 +43,8 @@ pub(super) struct Message {
     max_turns: Option<u32>,
     max_budget_usd: Option<f64>,
     effort: Option<String>,
-    thinking: Option<Value>,
-    output_format: Option<Value>,
+    thinking: Option<Map<String, Value>>,
+    output_format: Option<Map<String, Value>>,
 }
 
 pub(super) async fn send(
@@ -73,6 +78,13 @@ fn wants_json(headers: &HeaderMap) -> bool {
 
 fn prompt(message: Message) -> Answer<Prompt> {
     check_content(&message.content)?;
+    at_most("model", message.model.as_deref(), MOST_MODEL)?;
+    if message.max_turns == Some(0) || message.max_budget_usd.is_some_and(|most| most < 0.0) {
+        return Err(Problem::invalid(
+            "invalid_body",
+            "maxTurns must be at least 1, and maxBudgetUsd at least 0",
+        ));
+    }
     if let Some(effort) = &message.effort
         && !["low", "medium", "high", "max"].contains(&effort.as_str())
     {
@@ -83,8 +95,8 @@ fn prompt(message: Message) -> Answer<Prompt> {
         max_turns: message.max_turns,
         max_budget_usd: message.max_budget_usd,
         effort: message.effort,
-        thinking: message.thinking,
-        output_format: message.output_format,
+        thinking: message.thinking.map(Value::Object),
+        output_format: message.output_format.map(Value::Object),
     };
     let wake = if message.auto_resume == Some(false) { Wake::No } else { Wake::Yes };
     Ok(Prompt { turn: TurnId::fresh(), content: message.content, ask, wake })
@@ -226,7 +238,12 @@ pub(super) async fn events(
     Ok(Json(json!({ "events": events })))
 }
 
-/// Reads on until there are enough to show. What one event shows stays together: a reader goes on by its number.
+/// How long an entry is, but for a few fields that are short.
+fn size(entry: &Value) -> usize {
+    ["content", "data"].iter().filter_map(|name| entry[*name].as_str()).map(str::len).sum()
+}
+
+/// Reads on until there are enough to show, or too much for one answer. What one event shows stays together: a reader goes on by its number.
 async fn read(
     app: &App,
     session: &Session,
@@ -234,7 +251,7 @@ async fn read(
     kinds: &[&'static str],
     show: impl Fn(&Event) -> Vec<Value>,
 ) -> Answer<Vec<Value>> {
-    let mut shown: Vec<Value> = Vec::new();
+    let (mut shown, mut bytes) = (Vec::<Value>::new(), 0);
     let mut query = EventQuery { after: after.min(i64::MAX as u64), limit: PAGE, kinds: kinds.to_vec() };
     loop {
         let events = app.sessions.rooms().store.events(session.no, &query).await?;
@@ -242,7 +259,8 @@ async fn read(
         query.after = last.seq;
         for event in &events {
             let entries = show(event);
-            if !shown.is_empty() && shown.len() + entries.len() > limit {
+            bytes += entries.iter().map(size).sum::<usize>();
+            if !shown.is_empty() && (shown.len() + entries.len() > limit || bytes > MOST_BYTES) {
                 return Ok(shown);
             }
             shown.extend(entries);
