@@ -32,6 +32,8 @@ pub struct State {
     pub told: u64,
     /// A fork takes up the conversation that its parent kept under this id, until a checkpoint holds its own.
     pub unborn: Option<Uuid>,
+    /// An agent has run since, so that its own transcript is among the files.
+    born: bool,
     /// The next start is somebody coming back, who gets a receipt.
     pub resuming: bool,
     /// Somebody wants the session paused; if it was only the server that stopped, waiting turns go on.
@@ -123,6 +125,8 @@ pub enum Next {
 pub enum Found {
     Alive(Incarnation),
     Dead,
+    /// Somebody is there who does not answer as a shim does.
+    Mute,
 }
 
 impl State {
@@ -136,6 +140,7 @@ impl State {
             last_checkpoint: 0,
             told: 0,
             unborn: None,
+            born: false,
             resuming: false,
             held: false,
             turns_ever: 0,
@@ -147,11 +152,11 @@ impl State {
         }
     }
 
-    /// What a fork begins with, besides its own events.
-    pub fn forked_from(&mut self, parent: &Card) {
-        self.title = parent.title.clone();
-        self.last_text = parent.last_text.clone();
-        self.turns_ever = parent.turns;
+    /// What a fork has of its parent and no event of its own says.
+    pub fn adopt(&mut self, card: &Card) {
+        self.title = card.title.clone();
+        self.last_text = card.last_text.clone();
+        self.turns_ever = card.turns;
     }
 
     pub fn replay(mut self, events: &[Event]) -> State {
@@ -164,6 +169,10 @@ impl State {
 
     pub fn current(&self) -> Option<&Turn> {
         self.turns.front().filter(|turn| turn.phase != Phase::Queued)
+    }
+
+    pub fn is_running(&self, turn: TurnId) -> bool {
+        self.running() == Some(turn)
     }
 
     fn running(&self) -> Option<TurnId> {
@@ -323,7 +332,7 @@ impl State {
         self.cut(death).into_iter().chain([asleep]).chain(failed).collect()
     }
 
-    fn was_asked_to_stop(&self) -> bool {
+    pub fn was_asked_to_stop(&self) -> bool {
         matches!(self.turns.front(), Some(Turn { phase: Phase::Running { inputs }, .. }) if asked_to_stop(inputs))
     }
 
@@ -421,6 +430,7 @@ impl State {
             Fact::Awake { incarnation } => {
                 // Number 1 was the greeting.
                 self.awake = Some(Awake { incarnation: *incarnation, next_input: 2 });
+                self.born = true;
                 self.activate();
             }
             Fact::Asleep { .. } => {
@@ -514,7 +524,9 @@ impl State {
         self.last_checkpoint = saved.number;
         if !saved.salvage {
             self.checkpoint = Some(saved.number);
-            self.unborn = None;
+            if self.born {
+                self.unborn = None;
+            }
         }
     }
 

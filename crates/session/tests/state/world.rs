@@ -720,7 +720,7 @@ impl Shim {
         assert!(input > self.last_in, "input {input} came after {}", self.last_in);
         self.last_in = input;
         match say {
-            Say::Hello => panic!("greeted twice"),
+            Say::Hello { .. } => panic!("greeted twice"),
             Say::Prompt { turn, .. } => {
                 assert!(self.prompts.insert(turn), "a prompt reached the agent twice");
                 assert_eq!(self.working, None, "two prompts at once");
