@@ -175,11 +175,30 @@ impl Drop for Server {
             eprintln!("--- server log ---\n{}", self.log());
         }
         self.kill9();
+        remove_cgroups(&self.data.join("live"));
         // Shims end by themselves when their directory is gone.
         for _ in 0..50 {
             if std::fs::remove_dir_all(&self.dir).is_ok() {
                 return;
             }
+        }
+    }
+}
+
+/// A shim that a test killed cannot remove its own, and the server that would have done it is dead too.
+fn remove_cgroups(live: &Path) {
+    let journals = std::fs::read_dir(live)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|dir| std::fs::read_dir(dir.path().join("run")).ok());
+    for name in journals.flatten().flatten().map(|entry| entry.file_name()) {
+        let Some(incarnation) = name.to_str().and_then(|name| name.strip_prefix("journal.")) else {
+            continue;
+        };
+        for root in ["", "memory/", "pids/", "freezer/"] {
+            // Fails while the shim lives, which then does it itself.
+            std::fs::remove_dir(format!("/sys/fs/cgroup/{root}ash/{incarnation}")).ok();
         }
     }
 }

@@ -34,20 +34,8 @@ pub(crate) fn frames(session: &SessionId, view: View, item: &Item) -> Vec<Frame>
     match &item.what {
         WhatItem::Delta(line) if ours => message(line),
         WhatItem::Event(Fact::Said { line }) if ours => message(line),
-        // That a session failed ends whatever a reader is waiting for.
-        WhatItem::Event(fact) if ours || matches!(fact, Fact::Failed { .. }) => {
-            fact_frames(session, view, fact)
-        }
+        WhatItem::Event(fact) if ours => fact_frames(session, view, fact),
         WhatItem::Delta(_) | WhatItem::Event(_) => Vec::new(),
-    }
-}
-
-/// Whether the stream of a turn ends with this item.
-pub(crate) fn ends(turn: TurnId, item: &Item) -> bool {
-    match &item.what {
-        WhatItem::Event(Fact::Finished { turn: over, .. } | Fact::Cut { turn: over, .. }) => *over == turn,
-        WhatItem::Event(Fact::Failed { .. }) => true,
-        WhatItem::Event(_) | WhatItem::Delta(_) => false,
     }
 }
 
@@ -104,7 +92,7 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
     }
 }
 
-fn error_frame(error: &str, code: &str) -> Frame {
+pub(crate) fn error_frame(error: &str, code: &str) -> Frame {
     Frame::new("error", json!({ "error": error, "code": code }))
 }
 

@@ -37,8 +37,8 @@ use tokio::{
 
 /// The agent's number among a sandbox's processes.
 const AGENT: u16 = 1;
-/// How long changes between turns may stay uncaptured.
-const SETTLE: Duration = Duration::from_secs(5);
+/// How long changes between turns wait for more of them. They are promised to be captured within five seconds.
+const SETTLE: Duration = Duration::from_secs(3);
 /// How long to wait before something that could not be written is tried again.
 const BREATH: Duration = Duration::from_secs(1);
 /// After this long with nothing to do the keeper goes; the session is in the database.

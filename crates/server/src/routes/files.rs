@@ -10,6 +10,7 @@ use crate::{
 use ash_model::{Kind, Status};
 use ash_session::{FoundFile, Place};
 use ash_snapshot::{FileInfo, RelPath};
+use ash_store::Session;
 use axum::{
     Json,
     body::Body as HttpBody,
@@ -182,10 +183,25 @@ pub(super) async fn write(
     if let Some(target) = &target {
         rel(target.trim_end_matches('/'))?;
     }
-    let place = app.sessions.files_to_write(&session).await?;
-    let written = blocking(move || Ok(write_all(&place, target.as_deref(), files))).await?;
-    app.sessions.touched(session.no).await?;
+    let written = change(&app, &session, move |place| Ok(write_all(place, target.as_deref(), files))).await?;
     Ok(Json(json!({ "files": written })))
+}
+
+/// Changes files and tells the session's keeper, even if the caller hangs up in between.
+async fn change<T: Send + 'static>(
+    app: &App,
+    session: &Session,
+    work: impl FnOnce(&Place) -> Answer<T> + Send + 'static,
+) -> Answer<T> {
+    let (sessions, session) = (app.sessions.clone(), session.clone());
+    let changing = tokio::spawn(async move {
+        let place = sessions.files_to_write(&session).await?;
+        let done = blocking(move || work(&place)).await;
+        // Part of it may be there even if the rest was refused.
+        sessions.touched(session.no).await?;
+        done
+    });
+    changing.await.map_err(|_| Problem::internal("the work was cut off"))?
 }
 
 fn write_all(place: &Place, target: Option<&str>, files: Vec<NewFile>) -> Vec<Value> {
@@ -226,15 +242,11 @@ pub(super) async fn delete(
 ) -> Answer<Json<Value>> {
     let session = open_session(&app, &caller, &id).await?;
     let name = rel(&path)?;
-    let place = app.sessions.files_to_write(&session).await?;
-    let removed = blocking(move || Ok(place.remove(&name)?)).await?;
+    let removed = change(&app, &session, move |place| Ok(place.remove(&name)?)).await?;
     match removed {
         FoundFile::Missing => Err(Problem::not_found("file_not_found", "File not found")),
         FoundFile::NotAFile => Err(Problem::invalid("not_a_file", "Path is not a file")),
-        FoundFile::File { .. } => {
-            app.sessions.touched(session.no).await?;
-            Ok(Json(json!({ "path": path, "deleted": true })))
-        }
+        FoundFile::File { .. } => Ok(Json(json!({ "path": path, "deleted": true }))),
     }
 }
 
@@ -273,11 +285,7 @@ pub(super) async fn unbundle(
     if bytes.is_empty() {
         return Err(Problem::invalid("invalid_bundle", "Empty bundle"));
     }
-    let place = app.sessions.files_to_write(&session).await?;
-    let unpacked = blocking(move || archive::unpack(&place, &bytes)).await;
-    // Part of it may be there even if the rest was refused.
-    app.sessions.touched(session.no).await?;
-    let unpacked = unpacked?;
+    let unpacked = change(&app, &session, move |place| archive::unpack(place, &bytes)).await?;
     let live = session.card.status == Status::Active;
     let message = if live { "Workspace restored to live sandbox" } else { "Workspace saved as snapshot" };
     Ok(Json(json!({ "message": message, "written": unpacked.written, "skipped": unpacked.skipped })))

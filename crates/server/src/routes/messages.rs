@@ -9,17 +9,17 @@ use crate::{
     auth::Caller,
     once::once,
     problem::{Answer, Problem},
-    render::View,
     shapes,
     sse::{self, Deltas, Streaming},
+    turn::{Meaning, Turn},
 };
-use ash_model::{Ask, Cursor, Event, Fact, Kind, TurnId};
+use ash_model::{Ask, Cursor, Event, Fact, Kind, Status, TurnId};
 use ash_session::{Prompt, Wake};
 use ash_store::{EventQuery, Session, WhatItem};
 use axum::{
     Json,
     extract::State,
-    http::{HeaderMap, header::ACCEPT},
+    http::{HeaderMap, StatusCode, header::ACCEPT},
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
@@ -63,12 +63,14 @@ pub(super) async fn send(
     app.sessions.prompt(session.no, Prompt { turn, ..prompt }).await?;
     let row = app.sessions.rooms().store.turn(session.no, turn).await?;
     let queued = row.ok_or_else(|| Problem::internal("the message is not there"))?.seq;
+    // Whoever sends again is not interested in deaths that the turn has survived since.
+    let since = if claim.again { app.sessions.get(session.no).await?.last_seq } else { queued };
+    let turn = Turn::new(turn, since);
     if wants_json(&headers) {
         return wait(&app, &session, turn, queued).await;
     }
     let follower = app.sessions.follow(session.no, Cursor::delta(queued.saturating_sub(1), i64::MAX as u64));
-    Ok(Streaming { follower, session: session.id, view: View::Turn(turn), deltas, rested: false, skip: None }
-        .response())
+    Ok(Streaming { follower, session: session.id, turn: Some(turn), deltas, skip: None }.response())
 }
 
 fn wants_json(headers: &HeaderMap) -> bool {
@@ -128,24 +130,28 @@ fn check_content(content: &Value) -> Answer<()> {
 }
 
 /// Waits for the end of the turn and answers it whole.
-async fn wait(app: &App, session: &Session, turn: TurnId, queued: u64) -> Answer<Response> {
+async fn wait(app: &App, session: &Session, mut turn: Turn, queued: u64) -> Answer<Response> {
     let mut follower = app.sessions.follow(session.no, Cursor::event(queued));
-    let (mut text, mut usage, mut rested) = (String::new(), Value::Null, false);
+    let (mut text, mut usage) = (String::new(), Value::Null);
     loop {
         for item in follower.next().await? {
-            let WhatItem::Event(fact) = item.what else { continue };
-            match fact {
-                Fact::Rested { turn: over, text: said, usage: used, .. } if over == turn => {
-                    (text, rested) = (said, true);
+            if let Meaning::Cut(problem) = turn.see(&item) {
+                return Err(failed(problem));
+            }
+            match item.what {
+                WhatItem::Event(Fact::Rested { turn: over, text: said, usage: used, .. })
+                    if over == turn.id() =>
+                {
+                    text = said;
                     usage = serde_json::to_value(used).unwrap_or_default();
                 }
-                Fact::Finished { turn: over, how, checkpoint, problem } if over == turn => {
-                    let body = json!({ "turn": turn, "status": how, "text": text, "usage": usage, "checkpoint": checkpoint, "error": problem });
+                WhatItem::Event(Fact::Finished { turn: over, how, checkpoint, problem })
+                    if over == turn.id() =>
+                {
+                    let body = json!({ "turn": over, "status": how, "text": text, "usage": usage, "checkpoint": checkpoint, "error": problem });
                     return Ok(Json(body).into_response());
                 }
-                Fact::Cut { turn: cut, death } if cut == turn => return Err(failed(death.problem())),
-                Fact::Failed { problem } if !rested => return Err(failed(problem)),
-                _ => {}
+                WhatItem::Event(_) | WhatItem::Delta(_) => {}
             }
         }
     }
@@ -179,10 +185,14 @@ pub(super) async fn stream(
     let cursor = cursor.ok_or_else(|| {
         Problem::invalid("invalid_cursor", "This is not the id of an event of this session")
     })?;
+    if session.card.status == Status::Ended && cursor.seq >= session.last_seq && cursor.frames.is_none() {
+        // Nothing will ever come; an EventSource that gets this does not ask again.
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
     let (after, skip) = sse::after(cursor);
     let deltas = if asked.include_partial_messages == Some(false) { Deltas::Hide } else { Deltas::Show };
     let follower = app.sessions.follow(session.no, after);
-    Ok(Streaming { follower, session: session.id, view: View::All, deltas, rested: false, skip }.response())
+    Ok(Streaming { follower, session: session.id, turn: None, deltas, skip }.response())
 }
 
 #[derive(Deserialize)]
