@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod clients;
+mod corners;
 mod crowd;
 mod deaths;
 mod files;

@@ -464,15 +464,20 @@ impl Actor {
     }
 
     async fn pause(&mut self) -> Result<()> {
-        let facts = self.state.decide(&Wish::Pause);
-        let result = match facts {
-            Ok(facts) => self.note(facts).await.map_err(|error| error.problem()),
-            Err(refused) => Err(Error::from(refused).problem()),
+        let waiting = std::mem::take(&mut self.pausing);
+        let facts = match self.state.decide(&Wish::Pause) {
+            Ok(facts) => facts,
+            Err(refused) => {
+                waiting.into_iter().for_each(|reply| drop(reply.send(Err(refused.into()))));
+                return Ok(());
+            }
         };
-        for reply in self.pausing.drain(..) {
-            reply.send(result.clone().map(|()| Answer::default()).map_err(Error::Failed)).ok();
+        let noted = self.note(facts).await;
+        for reply in waiting {
+            let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
+            reply.send(failed.map_or_else(|| Ok(Answer::default()), Err)).ok();
         }
-        Ok(())
+        self.survive(noted)
     }
 
     async fn answer_forkers(&mut self) -> Result<()> {
