@@ -187,18 +187,24 @@ impl Drop for Server {
 
 /// A shim that a test killed cannot remove its own, and the server that would have done it is dead too.
 fn remove_cgroups(live: &Path) {
-    let journals = std::fs::read_dir(live)
+    let runs = std::fs::read_dir(live)
         .into_iter()
         .flatten()
         .flatten()
         .filter_map(|dir| std::fs::read_dir(dir.path().join("run")).ok());
-    for name in journals.flatten().flatten().map(|entry| entry.file_name()) {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().filter_map(|line| {
+        let mut words = line.splitn(3, ':').skip(1);
+        Some(format!("{}{}", words.next()?, words.next()?))
+    });
+    let roots: Vec<String> = own.chain(["memory", "pids", "freezer"].map(str::to_owned)).collect();
+    for name in runs.flatten().flatten().map(|entry| entry.file_name()) {
         let Some(incarnation) = name.to_str().and_then(|name| name.strip_prefix("journal.")) else {
             continue;
         };
-        for root in ["", "memory/", "pids/", "freezer/"] {
+        for root in &roots {
             // Fails while the shim lives, which then does it itself.
-            std::fs::remove_dir(format!("/sys/fs/cgroup/{root}ash/{incarnation}")).ok();
+            std::fs::remove_dir(format!("/sys/fs/cgroup/{root}/ash/{incarnation}")).ok();
         }
     }
 }
