@@ -48,7 +48,13 @@ fn run(page: &str) {
         .expect("bash");
     fs::remove_dir_all(&home).ok();
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{page}: {}\n{}\n{}", output.status, said(&output.stdout), said(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{page}: {}\n{}\n{}",
+        output.status,
+        said(&output.stdout),
+        said(&output.stderr)
+    );
 }
 
 #[test]

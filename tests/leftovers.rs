@@ -43,12 +43,14 @@ fn mounts() -> Vec<String> {
 }
 
 fn cgroups() -> Vec<String> {
-    let roots = [
-        "/sys/fs/cgroup/ash",
-        "/sys/fs/cgroup/memory/ash",
-        "/sys/fs/cgroup/pids/ash",
-        "/sys/fs/cgroup/freezer/ash",
-    ];
+    let own = fs::read_to_string("/proc/self/cgroup").expect("our groups");
+    let own = own.lines().filter_map(|line| {
+        let mut words = line.splitn(3, ':').skip(1);
+        Some(format!("/sys/fs/cgroup/{}{}/ash", words.next()?, words.next()?))
+    });
+    let plain =
+        ["", "memory/", "pids/", "freezer/"].map(|controller| format!("/sys/fs/cgroup/{controller}ash"));
+    let roots: Vec<String> = own.chain(plain).collect();
     let entries = roots.iter().filter_map(|root| fs::read_dir(root).ok()).flatten().flatten();
     entries
         .filter(|entry| entry.path().is_dir())

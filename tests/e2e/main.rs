@@ -2,11 +2,17 @@
 
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
+mod bad_input;
+mod clients;
+mod corners;
 mod crowd;
 mod deaths;
 mod doctor;
+mod files;
 mod folder;
+mod hostile;
 mod kill_server;
 mod life;
+mod ordinary_user;
 mod restart;
 mod support;

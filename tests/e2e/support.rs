@@ -175,11 +175,36 @@ impl Drop for Server {
             eprintln!("--- server log ---\n{}", self.log());
         }
         self.kill9();
+        remove_cgroups(&self.data.join("live"));
         // Shims end by themselves when their directory is gone.
         for _ in 0..50 {
             if std::fs::remove_dir_all(&self.dir).is_ok() {
                 return;
             }
+        }
+    }
+}
+
+/// A shim that a test killed cannot remove its own, and the server that would have done it is dead too.
+fn remove_cgroups(live: &Path) {
+    let runs = std::fs::read_dir(live)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|dir| std::fs::read_dir(dir.path().join("run")).ok());
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().filter_map(|line| {
+        let mut words = line.splitn(3, ':').skip(1);
+        Some(format!("{}{}", words.next()?, words.next()?))
+    });
+    let roots: Vec<String> = own.chain(["memory", "pids", "freezer"].map(str::to_owned)).collect();
+    for name in runs.flatten().flatten().map(|entry| entry.file_name()) {
+        let Some(incarnation) = name.to_str().and_then(|name| name.strip_prefix("journal.")) else {
+            continue;
+        };
+        for root in &roots {
+            // Fails while the shim lives, which then does it itself.
+            std::fs::remove_dir(format!("/sys/fs/cgroup/{root}/ash/{incarnation}")).ok();
         }
     }
 }
@@ -275,7 +300,10 @@ impl Client {
     /// A new session of an agent that is deployed for it.
     pub async fn create(&self) -> String {
         let agents = self.get("/api/agents").await;
-        if !agents["agents"].as_array().is_some_and(|agents| agents.iter().any(|agent| agent["name"] == "tester")) {
+        if !agents["agents"]
+            .as_array()
+            .is_some_and(|agents| agents.iter().any(|agent| agent["name"] == "tester"))
+        {
             self.deploy("tester").await;
         }
         let made = self.post("/api/sessions", json!({ "agent": "tester" })).await;

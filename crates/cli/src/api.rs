@@ -82,7 +82,10 @@ impl Api {
 
     pub(crate) fn unreachable(&self, error: &reqwest::Error) -> Failure {
         let message = if error.is_connect() {
-            format!("no server answers at {}. Start one with `ash start`, or say where it is with --server or `ash link URL`", self.url)
+            format!(
+                "no server answers at {}. Start one with `ash start`, or say where it is with --server or `ash link URL`",
+                self.url
+            )
         } else {
             format!("the connection to {} broke: {}", self.url, root(error))
         };
@@ -117,10 +120,17 @@ impl Api {
         let matching: Vec<&String> = ids.iter().filter(|id| id.starts_with(given)).collect();
         match matching.as_slice() {
             [only] => Ok((*only).clone()),
-            [] => Err(Failure::new(Kind::NotFound, format!("no session begins with \"{given}\"; `ash session list` shows them"))),
+            [] => Err(Failure::new(
+                Kind::NotFound,
+                format!("no session begins with \"{given}\"; `ash session list` shows them"),
+            )),
             several => {
                 let some: Vec<&str> = several.iter().take(5).map(|id| id.as_str()).collect();
-                Err(Failure::invalid(format!("\"{given}\" could be any of {} sessions ({}, …); give more of it", several.len(), some.join(", "))))
+                Err(Failure::invalid(format!(
+                    "\"{given}\" could be any of {} sessions ({}, …); give more of it",
+                    several.len(),
+                    some.join(", ")
+                )))
             }
         }
     }
@@ -146,7 +156,9 @@ impl Api {
         let open = sessions.iter().filter(|session| session["status"] != "ended");
         let last = open.max_by_key(|session| session["lastActiveAt"].as_str().unwrap_or_default().to_owned());
         let id = last.and_then(|session| session["id"].as_str());
-        id.map(str::to_owned).ok_or_else(|| Failure::new(Kind::NotFound, "there is no session to come back to; `ash chat` starts one"))
+        id.map(str::to_owned).ok_or_else(|| {
+            Failure::new(Kind::NotFound, "there is no session to come back to; `ash chat` starts one")
+        })
     }
 }
 
@@ -165,7 +177,9 @@ async fn refusal(response: Response) -> Failure {
     let said = body["error"].as_str().map_or_else(|| status.to_string(), str::to_owned);
     let kind = kind(status);
     let message = match kind {
-        Kind::Unauthorized => format!("{said}. Give the server's key with --api-key or ASH_API_KEY, or save it with `ash link URL --api-key KEY`"),
+        Kind::Unauthorized => format!(
+            "{said}. Give the server's key with --api-key or ASH_API_KEY, or save it with `ash link URL --api-key KEY`"
+        ),
         _ => said,
     };
     Failure { kind, message }
@@ -188,5 +202,7 @@ fn kind(status: StatusCode) -> Kind {
 /// A name as a part of a URL's path.
 pub(crate) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }

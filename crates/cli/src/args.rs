@@ -5,7 +5,13 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
 #[derive(Parser)]
-#[command(name = "ash", version, about = "Keeps AI-agent sessions alive", arg_required_else_help = true, max_term_width = 100)]
+#[command(
+    name = "ash",
+    version,
+    about = "Keeps AI-agent sessions alive",
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
 pub(crate) struct Ash {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -258,15 +264,21 @@ mod tests {
     fn page() -> String {
         let command = Ash::command();
         let serve = command.find_subcommand("serve").expect("serve");
-        let mut page = "# Configuration\n\nEvery setting of `ash serve`, as a flag and as an environment variable. \
+        let mut page =
+            "# Configuration\n\nEvery setting of `ash serve`, as a flag and as an environment variable. \
             (Made from the code; `UPDATE_DOCS=1 cargo test -p ash-cli` makes it anew.)\n\n\
             | variable | flag | default | what it is |\n|---|---|---|---|\n"
-            .to_owned();
+                .to_owned();
         for arg in serve.get_arguments() {
             let (Some(env), Some(flag)) = (arg.get_env(), arg.get_long()) else { continue };
-            let defaults: Vec<String> = arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
+            let defaults: Vec<String> =
+                arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
             let help = arg.get_help().map(ToString::to_string).unwrap_or_default().replace('|', "\\|");
-            page.push_str(&format!("| `{}` | `--{flag}` | {} | {help} |\n", env.to_string_lossy(), defaults.join(" ")));
+            page.push_str(&format!(
+                "| `{}` | `--{flag}` | {} | {help} |\n",
+                env.to_string_lossy(),
+                defaults.join(" ")
+            ));
         }
         page.push_str(
             "\nThe client reads `ASH_SERVER_URL` and `ASH_API_KEY` (or `--server`, `--api-key`, or what `ash link` saved in \

@@ -19,9 +19,13 @@ use crate::{
 pub(crate) async fn run(command: Command) -> Result<u8> {
     match command {
         Command::Chat(chat) => chat::run(chat).await,
-        Command::Session { settings, command } => sessions::run(&Api::new(&settings), command, settings.json).await,
+        Command::Session { settings, command } => {
+            sessions::run(&Api::new(&settings), command, settings.json).await
+        }
         Command::Deploy(deploy) => done(agents::deploy(deploy).await),
-        Command::Agent { settings, command } => done(agents::run(&Api::new(&settings), command, settings.json).await),
+        Command::Agent { settings, command } => {
+            done(agents::run(&Api::new(&settings), command, settings.json).await)
+        }
         Command::Start(daemon) => done(daemon::start(daemon).await),
         Command::Stop => done(daemon::stop().await),
         Command::Restart(daemon) => done(daemon::restart(daemon).await),
@@ -43,7 +47,9 @@ fn done(result: Result<()>) -> Result<u8> {
 fn variables(given: &[String]) -> Result<Vec<(String, String)>> {
     let split = |pair: &String| {
         let found = pair.split_once('=').filter(|(name, _)| !name.is_empty());
-        found.map(|(name, value)| (name.to_owned(), value.to_owned())).ok_or_else(|| Failure::invalid(format!("\"{pair}\" must be KEY=VALUE")))
+        found
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .ok_or_else(|| Failure::invalid(format!("\"{pair}\" must be KEY=VALUE")))
     };
     given.iter().map(split).collect()
 }

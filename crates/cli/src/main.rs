@@ -15,12 +15,13 @@ use std::{ffi::OsString, process::ExitCode};
 fn main() -> ExitCode {
     // Looked at before anything else: these run once per sandbox, must be quick, and must not have threads.
     let mut args = std::env::args_os().skip(1);
-    let inner: Option<fn(Vec<OsString>) -> i32> = match args.next().as_deref().and_then(|first| first.to_str()) {
-        Some("shim") => Some(|_| ash_sandbox::shim_main()),
-        Some("confine") => Some(ash_sandbox::confine_main),
-        Some("builtin-agent") => Some(ash_agent::main),
-        _ => None,
-    };
+    let inner: Option<fn(Vec<OsString>) -> i32> =
+        match args.next().as_deref().and_then(|first| first.to_str()) {
+            Some("shim") => Some(|_| ash_sandbox::shim_main()),
+            Some("confine") => Some(ash_sandbox::confine_main),
+            Some("builtin-agent") => Some(ash_agent::main),
+            _ => None,
+        };
     if let Some(inner) = inner {
         return ExitCode::from(u8::try_from(inner(args.collect())).unwrap_or(1));
     }

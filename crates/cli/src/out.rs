@@ -80,14 +80,17 @@ impl Table {
 
     pub(crate) fn print(&self) {
         let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| text.chars().count());
+            let cells =
+                self.rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| text.chars().count());
             cells.chain([self.head[column].len()]).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
-        let head: Vec<String> = self.head.iter().zip(&widths).map(|(name, width)| format!("{name:width$}")).collect();
+        let head: Vec<String> =
+            self.head.iter().zip(&widths).map(|(name, width)| format!("{name:width$}")).collect();
         println!("{}", paint(Paint::Dim, head.join("  ").trim_end()));
         for row in &self.rows {
-            let cells: Vec<String> = row.iter().zip(&widths).map(|((text, colour), width)| cell(text, *colour, *width)).collect();
+            let cells: Vec<String> =
+                row.iter().zip(&widths).map(|((text, colour), width)| cell(text, *colour, *width)).collect();
             println!("{}", cells.join("  ").trim_end());
         }
     }
@@ -153,7 +156,9 @@ pub(crate) fn bar(message: &str, bytes: u64) -> indicatif::ProgressBar {
         return indicatif::ProgressBar::hidden();
     }
     let bar = indicatif::ProgressBar::new(bytes).with_message(message.to_owned());
-    if let Ok(style) = indicatif::ProgressStyle::with_template("{msg} {bar:30.cyan/dim} {bytes}/{total_bytes} {eta}") {
+    if let Ok(style) =
+        indicatif::ProgressStyle::with_template("{msg} {bar:30.cyan/dim} {bytes}/{total_bytes} {eta}")
+    {
         bar.set_style(style);
     }
     bar

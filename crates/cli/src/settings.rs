@@ -6,7 +6,7 @@ use std::{
     fs,
     io::Write,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 #[derive(Debug, Clone, clap::Args)]
@@ -15,7 +15,15 @@ pub(crate) struct Settings {
     #[arg(long, global = true, env = "ASH_SERVER_URL", value_name = "URL", help_heading = "Client")]
     pub(crate) server: Option<String>,
     /// The key for it
-    #[arg(id = "client_key", long = "api-key", global = true, env = "ASH_API_KEY", hide_env_values = true, value_name = "KEY", help_heading = "Client")]
+    #[arg(
+        id = "client_key",
+        long = "api-key",
+        global = true,
+        env = "ASH_API_KEY",
+        hide_env_values = true,
+        value_name = "KEY",
+        help_heading = "Client"
+    )]
     pub(crate) key: Option<String>,
     /// Answer in JSON, for programs
     #[arg(long, global = true, help_heading = "Client")]
@@ -51,13 +59,20 @@ impl Saved {
     }
 
     pub(crate) fn store(&self) -> Result<PathBuf> {
-        let path = config_path().ok_or_else(|| Failure::invalid("HOME is not set, so there is no place for the configuration"))?;
+        let path = config_path()
+            .ok_or_else(|| Failure::invalid("HOME is not set, so there is no place for the configuration"))?;
         let dir = path.parent().unwrap_or(&path);
         let failed = || Failure::local("cannot save the configuration");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed())?;
         let fresh = path.with_extension("new");
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
-        let mut file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh).map_err(failed())?;
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .open(&fresh)
+            .map_err(failed())?;
         file.write_all(&text).and_then(|()| fs::rename(&fresh, &path)).map_err(failed())?;
         Ok(path)
     }
@@ -74,14 +89,23 @@ pub(crate) struct Running {
 pub(crate) fn running() -> Option<Running> {
     let info = fs::read(data_dir()?.join("server.json")).ok()?;
     let running: Running = serde_json::from_slice(&info).ok()?;
-    // A server that was killed leaves its note behind.
-    let alive = fs::read_to_string(format!("/proc/{}/cmdline", running.pid)).is_ok_and(|line| line.contains("serve"));
-    alive.then_some(running)
+    // A server that was killed leaves its note behind, but not its lock.
+    is_locked(&data_dir()?).then_some(running)
+}
+
+/// Whether some server holds the data directory.
+pub(crate) fn is_locked(data: &Path) -> bool {
+    let lock = fs::File::open(data.join("ash.lock")).map(|file| file.try_lock_shared());
+    matches!(lock, Ok(Err(fs::TryLockError::WouldBlock)))
 }
 
 impl Settings {
     pub(crate) fn server_url(&self) -> String {
-        let url = self.server.clone().or_else(|| Saved::load().server_url).or_else(|| running().map(|running| running.url));
+        let url = self
+            .server
+            .clone()
+            .or_else(|| Saved::load().server_url)
+            .or_else(|| running().map(|running| running.url));
         url.map_or_else(|| "http://127.0.0.1:4100".to_owned(), |url| url.trim_end_matches('/').to_owned())
     }
 
@@ -90,7 +114,9 @@ impl Settings {
         let saved = Saved::load();
         let local = || {
             let url = self.server_url();
-            let is_local = running().is_some_and(|running| running.url == url) || url.contains("//127.0.0.1:") || url.contains("//localhost:");
+            let is_local = running().is_some_and(|running| running.url == url)
+                || url.contains("//127.0.0.1:")
+                || url.contains("//localhost:");
             let file = data_dir().filter(|_| is_local)?.join("initial-api-key");
             fs::read_to_string(file).ok().map(|key| key.trim().to_owned())
         };

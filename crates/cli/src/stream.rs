@@ -42,7 +42,8 @@ impl Stream {
     /// Sends a message and follows its turn.
     pub(crate) async fn send(api: &Api, session: &str, content: &str) -> Result<Stream> {
         let body = json!({ "content": content, "includePartialMessages": true });
-        let request = api.request(Method::POST, &format!("/api/sessions/{}/messages", encoded(session))).json(&body);
+        let request =
+            api.request(Method::POST, &format!("/api/sessions/{}/messages", encoded(session))).json(&body);
         let response = api.send(request.header("accept", "text/event-stream")).await?;
         Ok(Stream::new(api, session, Some(response), String::new()))
     }
@@ -54,7 +55,16 @@ impl Stream {
     }
 
     fn new(api: &Api, session: &str, response: Option<Response>, last: String) -> Stream {
-        Stream { api: api.clone(), session: session.to_owned(), response, buffer: Vec::new(), last, turn: None, failed: false, over: false }
+        Stream {
+            api: api.clone(),
+            session: session.to_owned(),
+            response,
+            buffer: Vec::new(),
+            last,
+            turn: None,
+            failed: false,
+            over: false,
+        }
     }
 
     pub(crate) async fn next(&mut self) -> Result<Next> {
@@ -94,7 +104,8 @@ impl Stream {
         if self.turn.is_none() && frame.event == "session_start" {
             self.turn = frame.data["turn"].as_str().map(str::to_owned);
         }
-        let of_turn = frame.data["turn"].as_str().is_none_or(|turn| self.turn.as_deref().is_none_or(|own| own == turn));
+        let of_turn =
+            frame.data["turn"].as_str().is_none_or(|turn| self.turn.as_deref().is_none_or(|own| own == turn));
         self.over = self.turn.is_some() && frame.event == "done" && of_turn;
         of_turn
     }
@@ -115,7 +126,9 @@ impl Stream {
                     self.response = Some(response);
                     return Ok(());
                 }
-                Err(failure) if failure.kind != ash_model::Kind::Unavailable || Instant::now() >= until => return Err(failure),
+                Err(failure) if failure.kind != ash_model::Kind::Unavailable || Instant::now() >= until => {
+                    return Err(failure);
+                }
                 Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
             }
             // A restarted local server may have another port.
@@ -131,13 +144,17 @@ async fn connect(api: &Api, session: &str, last: &str) -> Result<Response> {
 }
 
 fn parse(text: &str) -> Frame {
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
+    let field =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
     let data = serde_json::from_str(&field("data: ")).unwrap_or_default();
     Frame { id: field("id: "), event: field("event: "), data }
 }
 
 impl From<&Frame> for Failure {
     fn from(frame: &Frame) -> Failure {
-        Failure::new(ash_model::Kind::Internal, frame.data["error"].as_str().unwrap_or("the turn failed").to_owned())
+        Failure::new(
+            ash_model::Kind::Internal,
+            frame.data["error"].as_str().unwrap_or("the turn failed").to_owned(),
+        )
     }
 }

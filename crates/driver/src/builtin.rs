@@ -20,9 +20,6 @@ impl Driver for Builtin {
                 flag("--resume", from.to_string());
             }
         }
-        if let Some(prompt) = &launch.options.system_prompt {
-            flag("--system-prompt", prompt.clone());
-        }
         if let Some(model) = &launch.options.model {
             flag("--model", model.clone());
         }

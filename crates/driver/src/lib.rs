@@ -49,7 +49,7 @@ pub struct Command {
 /// What we tell an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Say {
-    Hello,
+    Hello { system_prompt: Option<String> },
     Prompt { turn: TurnId, content: serde_json::Value, ask: Ask, attempt: u32 },
     Interrupt { turn: TurnId },
 }

@@ -10,7 +10,14 @@ const GARBLED: usize = 2048;
 
 pub(crate) fn tell(say: &Say) -> Vec<u8> {
     let line = match say {
-        Say::Hello => control("hello", "initialize"),
+        // Not on the command line: it may be larger than an argument, and it is nobody's business.
+        Say::Hello { system_prompt } => {
+            let mut hello = control("hello", "initialize");
+            if let Some(prompt) = system_prompt {
+                hello["request"]["systemPrompt"] = json!(prompt);
+            }
+            hello
+        }
         Say::Interrupt { turn } => control(&format!("interrupt-{turn}"), "interrupt"),
         Say::Prompt { turn, content, ask: _, attempt } => json!({
             "type": "user", "uuid": turn, "continue": *attempt > 1,

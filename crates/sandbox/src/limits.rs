@@ -156,6 +156,25 @@ impl Cgroup {
         (!group.dirs().is_empty()).then_some(group)
     }
 
+    /// What there is under an incarnation's name, if nothing else is known of it.
+    pub(crate) fn found(incarnation: &str) -> Self {
+        let at = |controller: &str| {
+            let Hierarchy { mount, own } = hierarchy(controller)?;
+            let mine = mount.join(own.strip_prefix("/").unwrap_or(&own));
+            [mine, mount].into_iter().map(|base| base.join("ash").join(incarnation)).find(|dir| dir.is_dir())
+        };
+        Self { memory: at("memory"), pids: at("pids"), freezer: at("freezer"), unified: at("") }
+    }
+
+    pub(crate) fn kill(&self) {
+        for dir in self.dirs() {
+            let pids = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+            pids.lines()
+                .filter_map(|pid| pid.parse().ok())
+                .for_each(|pid: i32| process::kill(pid, libc::SIGKILL));
+        }
+    }
+
     fn dirs(&self) -> Vec<&PathBuf> {
         [&self.memory, &self.pids, &self.freezer, &self.unified].into_iter().flatten().collect()
     }

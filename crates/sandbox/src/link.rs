@@ -137,7 +137,7 @@ pub async fn knock(run_dir: &Path, epoch: Epoch) -> Result<Option<Knocked>, Erro
         wire.say(&FromClient::Attach { version: VERSION, epoch }).await?;
         wire.hear().await
     };
-    match tokio::time::timeout(BUILD_PATIENCE, answer).await {
+    match tokio::time::timeout(ANSWER_PATIENCE, answer).await {
         Ok(Ok(Some(FromShim::Hello(hello)))) => Ok(Some(Knocked { hello, wire })),
         Ok(Ok(Some(FromShim::Refused { why }))) => Err(Error::Refused { why }),
         // It was about to end, and has.

@@ -42,12 +42,24 @@ pub fn reap(run_dir: &Path) -> Result<(), Error> {
         clear(&left)?;
     }
     for entry in list(run_dir)? {
-        let journal = entry.to_string_lossy().starts_with("journal.");
-        if journal || FILES.iter().any(|name| entry == *name) {
+        let name = entry.to_string_lossy();
+        let journal = name.strip_prefix("journal.");
+        // Nothing to find unless the note of what was made is torn or was never written.
+        if let Some(incarnation) = journal {
+            clear_groups(&Cgroup::found(incarnation))?;
+        }
+        if journal.is_some() || FILES.iter().any(|name| entry == *name) {
             remove(&run_dir.join(&entry), |path| fs::remove_file(path))?;
         }
     }
     remove(&run_dir.join("etc"), |path| fs::remove_dir_all(path))
+}
+
+fn clear_groups(groups: &Cgroup) -> Result<(), Error> {
+    groups.kill();
+    // What v1 holds frozen does not die.
+    let _ = groups.thaw();
+    if groups.remove(Instant::now() + PATIENCE) { Ok(()) } else { Err(Error::StillRuns) }
 }
 
 fn clear(left: &Left) -> Result<(), Error> {
@@ -77,11 +89,8 @@ fn clear(left: &Left) -> Result<(), Error> {
 fn read(run_dir: &Path) -> Result<Option<Left>, Error> {
     let path = run_dir.join("init");
     match fs::read(&path) {
-        Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|e| Error::File {
-            what: "understand",
-            path,
-            source: e.into(),
-        }),
+        // Torn by a power loss: what ran then runs no more, so there is nothing to know.
+        Ok(text) => Ok(serde_json::from_slice(&text).ok()),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(Error::File { what: "read", path, source }),
     }

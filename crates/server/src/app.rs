@@ -2,15 +2,16 @@
 
 use crate::{
     config::{Config, Sandbox},
+    disk::Disk,
     keys,
     metrics::Metrics,
     routes,
 };
-use ash_model::{AgentName, TenantId, Timestamp};
+use ash_model::{TenantId, Timestamp};
 use ash_sandbox::{Backend, Bare, Bubblewrap, Limits};
 use ash_session::{Rooms, Sessions, Settings, Uids};
-use ash_snapshot::{Folder, Repo, Root};
-use ash_store::{NewAgent, Seal, Sqlite, Store};
+use ash_store::{Seal, Sqlite, Store};
+use axum::serve::ListenerExt;
 use secrecy::SecretString;
 use std::{
     fs,
@@ -55,6 +56,7 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 pub async fn serve(config: Config) -> Result<(), Failure> {
     let data = config.data_dir().map_err(Failure)?;
     make_private(&data)?;
+    check_disk(&data)?;
     let _lock = lock(&data)?;
     let store = open_store(&data).await?;
     let (app, address) = build(&config, &data, store.clone()).await?;
@@ -63,8 +65,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
         .map_err(|error| Failure(format!("cannot listen on {address}: {error}. Is another server running there? Choose another port with --port")))?;
     let address = listener.local_addr().unwrap_or(address);
     let woken = app.sessions.start().await?;
-    deploy_default(&app).await?;
-    announce(&data, address, config.api_key.is_some(), woken)?;
+    announce(&data, address, config.api_key().is_some(), woken)?;
     tokio::spawn(prune_forever(store.clone()));
     run(listener, &app, config.stop_grace).await?;
     store.close().await;
@@ -91,50 +92,20 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
     // As root, every workspace gets a uid of its own; anybody else has only their own.
     let is_root = rustix::process::geteuid().is_root() && config.sandbox == Sandbox::Bubblewrap;
     let uids = Uids::new(is_root.then(|| config.sandbox_uids.0.clone()));
-    if config.api_key.is_none() {
+    if config.api_key().is_none() {
         keys::bootstrap(store.as_ref(), &data.join("initial-api-key")).await?;
     }
     let rooms = Rooms::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now));
     let app = App {
         sessions: Sessions::new(rooms),
         metrics,
-        api_key: config.api_key.clone(),
-        internal_secret: config.internal_secret.clone(),
+        api_key: config.api_key(),
+        internal_secret: config.internal_secret(),
         default_runtime: config.default_runtime,
         scratch: data.join("scratch"),
         origins: config.allowed_origins.clone(),
     };
     Ok((app, SocketAddr::new(config.host, config.port)))
-}
-
-/// An agent called `default`, so that a chat is possible before anything was deployed.
-async fn deploy_default(app: &App) -> Result<(), Failure> {
-    let rooms = app.sessions.rooms();
-    let (tenant, name) = (TenantId::main(), AgentName::parse("default").map_err(|error| Failure(error.to_string()))?);
-    if !rooms.store.agents(&tenant).await.map_err(ash_session::Error::from)?.is_empty() {
-        return Ok(());
-    }
-    let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
-    make_private(&scratch)?;
-    let repo = rooms.repo(&tenant)?;
-    let taking = tokio::task::spawn_blocking(move || {
-        let tree = take_default(&repo, &scratch);
-        Folder::erase(&scratch).ok();
-        tree
-    });
-    let tree = taking.await.map_err(|error| Failure(error.to_string()))??;
-    let (runtime, origin, at) = (app.default_runtime, "built in".to_owned(), rooms.clock());
-    rooms.store.deploy(NewAgent { tenant, name, tree, runtime, origin, env: None, at }).await.map_err(ash_session::Error::from)?;
-    Ok(())
-}
-
-const DEFAULT_PROMPT: &str = "# default\n\nYou are a helpful agent. Your workspace is the current directory.\n";
-
-fn take_default(repo: &Repo, scratch: &Path) -> Result<String, Failure> {
-    fs::write(scratch.join("CLAUDE.md"), DEFAULT_PROMPT).map_err(|error| Failure(format!("cannot write: {error}")))?;
-    let folder = Folder::open(scratch).map_err(ash_session::Error::from)?;
-    let taken = repo.take(&[Root { name: "workspace", folder: &folder }], &|_, _| false);
-    Ok(taken.map_err(ash_session::Error::from)?.tree.as_str().to_owned())
 }
 
 async fn open_store(data: &Path) -> Result<Arc<Sqlite>, Failure> {
@@ -164,6 +135,8 @@ async fn backend(sandbox: Sandbox) -> Result<Arc<dyn Backend>, Failure> {
 
 async fn run(listener: TcpListener, app: &App, grace: Duration) -> Result<(), Failure> {
     let router = routes::router(app.clone());
+    // Small frames go out at once: waiting to fill a packet costs a reader 40 ms.
+    let listener = listener.tap_io(|socket| drop(socket.set_nodelay(true)));
     let serving = tokio::spawn(async move { axum::serve(listener, router).await });
     if wait_for_signal().await? == Stop::Leaving {
         tracing::info!("leaving: sandboxes and their turns go on, the next server takes them over");
@@ -227,18 +200,35 @@ fn announce(data: &Path, address: SocketAddr, own_key: bool, woken: usize) -> Re
     Ok(())
 }
 
+/// SQLite relies on locks that network file systems only pretend to have.
+fn check_disk(data: &Path) -> Result<(), Failure> {
+    let disk =
+        Disk::of(data).map_err(|error| Failure(format!("cannot look at {}: {error}", data.display())))?;
+    match disk.remote {
+        None => Ok(()),
+        Some(kind) => Err(Failure(format!(
+            "{} is on a network file system ({kind}), where SQLite loses data. Choose a local directory with --data-dir or ASH_DATA_DIR",
+            data.display()
+        ))),
+    }
+}
+
 /// One server per data directory: a second one would be a second owner.
 fn lock(data: &Path) -> Result<fs::File, Failure> {
     let path = data.join("ash.lock");
     let file = fs::File::create(&path)
         .map_err(|error| Failure(format!("cannot open {}: {error}", path.display())))?;
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        Failure(format!(
-            "another ash server uses {}. Stop it, or choose another directory with --data-dir",
-            data.display()
-        ))
-    })?;
-    Ok(file)
+    for _ in 0..20 {
+        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(file);
+        }
+        // One that was just killed, or somebody who only looks whether it is held.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Err(Failure(format!(
+        "another ash server uses {}. Stop it, or choose another directory with --data-dir",
+        data.display()
+    )))
 }
 
 fn make_private(path: &Path) -> Result<(), Failure> {
@@ -278,7 +268,9 @@ impl App {
     pub(crate) fn key_hint(&self) -> &'static str {
         match self.api_key {
             Some(_) => "the value of ASH_API_KEY that the server was started with",
-            None => "in the file initial-api-key of the server's data directory (by default ~/.ash/initial-api-key)",
+            None => {
+                "in the file initial-api-key of the server's data directory (by default ~/.ash/initial-api-key)"
+            }
         }
     }
 

@@ -50,9 +50,7 @@ pub(crate) fn pack(place: &Place, file: &mut std::fs::File) -> Answer<u64> {
         let FoundFile::File { size, bytes } = place.open(&path)? else { continue };
         append(&mut tar, &info.path, (size, info.mtime_ms), bytes).map_err(Problem::internal)?;
     }
-    let mut gzip = tar.into_inner().map_err(Problem::internal)?;
-    gzip.try_finish().and_then(|()| gzip.flush()).map_err(Problem::internal)?;
-    drop(gzip);
+    tar.into_inner().and_then(GzEncoder::finish).map_err(Problem::internal)?;
     let length = file.stream_position().map_err(Problem::internal)?;
     file.rewind().map_err(Problem::internal)?;
     Ok(length)
@@ -80,54 +78,83 @@ pub(crate) struct Unpacked {
     pub(crate) skipped: usize,
 }
 
+/// Read twice: what is wrong with any part of a bundle is known before anything of it is written.
 pub(crate) fn unpack(place: &Place, bundle: &[u8]) -> Answer<Unpacked> {
+    each(bundle, |path, entry| {
+        let (size, read) = (entry.size(), std::io::copy(entry, &mut std::io::sink()).map_err(bad)?);
+        if read == size { Ok(()) } else { Err(invalid(&format!("{path} ends in the middle"))) }
+    })?;
+    let mut written = 0;
+    let skipped = each(bundle, |path, entry| {
+        written += 1;
+        put(place, path, entry)
+    })?;
+    Ok(Unpacked { written, skipped })
+}
+
+fn put(place: &Place, path: &RelPath, entry: &mut Entry<'_>) -> Answer<()> {
+    let put = if entry.header().entry_type() == tar::EntryType::Symlink {
+        let target = entry.link_name_bytes().unwrap_or_default().into_owned();
+        place.link(path, &target)
+    } else {
+        let mode = entry.header().mode().map_err(bad)? & 0o777 | MODE;
+        place.write_as(path, entry, mode).map(|_| ())
+    };
+    put.map_err(|error| unwritable(path, error))
+}
+
+type Entry<'a> = tar::Entry<'a, std::io::Take<GzDecoder<&'a [u8]>>>;
+
+/// Visits every file and link of a bundle, and counts what is neither.
+fn each(bundle: &[u8], mut visit: impl FnMut(&RelPath, &mut Entry<'_>) -> Answer<()>) -> Answer<usize> {
     if !bundle.starts_with(&[0x1f, 0x8b]) {
-        return Err(Problem::invalid("invalid_bundle", "Invalid bundle: not a gzip file"));
+        return Err(invalid("not a gzip file"));
     }
-    let bad = |error: std::io::Error| Problem::invalid("invalid_bundle", format!("Invalid bundle: {error}"));
     let mut tar = tar::Archive::new(GzDecoder::new(bundle).take(MOST_BYTES + (MOST_BYTES >> 2)));
-    let mut unpacked = Unpacked { written: 0, skipped: 0 };
-    let mut total = 0;
+    let (mut total, mut skipped) = (0u64, 0);
     for (count, entry) in tar.entries().map_err(bad)?.enumerate() {
         let mut entry = entry.map_err(bad)?;
-        if count >= MOST_ENTRIES {
-            return Err(too_large(format!("A bundle may hold {MOST_ENTRIES} entries")));
-        }
         match entry.header().entry_type() {
-            tar::EntryType::Regular | tar::EntryType::Continuous => {
-                let path = name(&entry.path_bytes())?;
-                let mode = entry.header().mode().map_err(bad)? & 0o777 | MODE;
-                let mut bytes = (&mut entry).take(MOST_BYTES + 1 - total);
-                total += place.write_as(&path, &mut bytes, mode).map_err(in_the_way)?;
-                unpacked.written += 1;
+            tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::Symlink => {}
+            tar::EntryType::Directory => continue,
+            _ => {
+                skipped += 1;
+                continue;
             }
-            tar::EntryType::Symlink => {
-                let target = entry.link_name_bytes().unwrap_or_default();
-                place.link(&name(&entry.path_bytes())?, &target).map_err(in_the_way)?;
-                unpacked.written += 1;
-            }
-            tar::EntryType::Directory => {}
-            _ => unpacked.skipped += 1,
         }
-        if total > MOST_BYTES {
-            return Err(too_large(format!("A bundle may hold {MOST_BYTES} bytes")));
+        total = total.saturating_add(entry.size());
+        if total > MOST_BYTES || count >= MOST_ENTRIES {
+            let error = format!("A bundle may hold {MOST_BYTES} bytes and {MOST_ENTRIES} entries");
+            return Err(too_large(error));
         }
+        visit(&name(&entry.path_bytes())?, &mut entry)?;
     }
-    Ok(unpacked)
+    Ok(skipped)
+}
+
+fn invalid(why: &str) -> Problem {
+    Problem::invalid("invalid_bundle", format!("Invalid bundle: {why}"))
+}
+
+fn bad(error: std::io::Error) -> Problem {
+    invalid(&error.to_string())
 }
 
 fn too_large(error: String) -> Problem {
     Problem::new(Kind::TooLarge, "bundle_too_large", error)
 }
 
-/// A folder where a file should go, or the other way round, is the caller's to know.
-fn in_the_way(error: ash_session::Error) -> Problem {
+/// What stands in the way of a file is the workspace's or the bundle's doing, not ours.
+fn unwritable(path: &RelPath, error: ash_session::Error) -> Problem {
     match &error {
         ash_session::Error::Snapshot(cause) => match cause.kind() {
-            Trouble::NotAFile | Trouble::Invalid => {
-                Problem::new(Kind::Conflict, "in_the_way", format!("Something is in the way: {error}"))
-            }
-            Trouble::NotFound | Trouble::Full | Trouble::Damaged | Trouble::Io => error.into(),
+            Trouble::NotAFile => Problem::new(
+                Kind::Conflict,
+                "in_the_way",
+                format!("Something is in the way of {path}: {cause}"),
+            ),
+            Trouble::Invalid | Trouble::NotFound => invalid(&format!("{path} cannot be written: {cause}")),
+            Trouble::Full | Trouble::Damaged | Trouble::Io => error.into(),
         },
         _ => error.into(),
     }
@@ -135,6 +162,5 @@ fn in_the_way(error: ash_session::Error) -> Problem {
 
 fn name(bytes: &[u8]) -> Answer<RelPath> {
     let bare = bytes.strip_prefix(b"./").unwrap_or(bytes);
-    RelPath::from_bytes(bare)
-        .map_err(|error| Problem::invalid("invalid_bundle", format!("Invalid bundle: {error}")))
+    RelPath::from_bytes(bare).map_err(|error| invalid(&error.to_string()))
 }

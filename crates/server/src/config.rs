@@ -1,7 +1,7 @@
 //! Every setting of the server, as flags and as environment variables.
 
 use clap::{Args, ValueEnum};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
@@ -79,7 +79,20 @@ fn runtime(text: &str) -> Result<ash_model::Runtime, String> {
     ash_model::Runtime::parse(text).ok_or_else(|| "must be builtin or claude".to_owned())
 }
 
+fn is_set(secret: &SecretString) -> bool {
+    !secret.expose_secret().is_empty()
+}
+
 impl Config {
+    /// The operator's key. An empty variable, as compose files leave them, sets none.
+    pub fn api_key(&self) -> Option<SecretString> {
+        self.api_key.clone().filter(is_set)
+    }
+
+    pub fn internal_secret(&self) -> Option<SecretString> {
+        self.internal_secret.clone().filter(is_set)
+    }
+
     pub fn data_dir(&self) -> Result<PathBuf, String> {
         let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".ash"));
         self.data_dir.clone().or_else(home).ok_or_else(|| {

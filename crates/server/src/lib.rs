@@ -15,6 +15,7 @@ mod render;
 mod routes;
 mod shapes;
 mod sse;
+mod turn;
 
 pub use app::serve;
 pub use config::{Config, Sandbox};

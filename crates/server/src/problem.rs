@@ -49,14 +49,19 @@ pub(crate) fn status(kind: Kind) -> StatusCode {
     }
 }
 
+/// The one shape of an error.
+pub(crate) fn answer(status: StatusCode, code: &str, error: &str) -> Response {
+    let body = json!({ "error": error, "statusCode": status.as_u16(), "code": code });
+    (status, Json(body)).into_response()
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = status(self.kind);
         if self.kind == Kind::Internal {
             tracing::error!(code = %self.code, error = %self.error, "a request failed");
         }
-        let body = json!({ "error": self.error, "statusCode": status.as_u16(), "code": self.code });
-        let mut response = (status, Json(body)).into_response();
+        let mut response = answer(status, &self.code, &self.error);
         if self.kind == Kind::Unavailable {
             response.headers_mut().insert("retry-after", axum::http::HeaderValue::from_static("1"));
         }

@@ -34,20 +34,8 @@ pub(crate) fn frames(session: &SessionId, view: View, item: &Item) -> Vec<Frame>
     match &item.what {
         WhatItem::Delta(line) if ours => message(line),
         WhatItem::Event(Fact::Said { line }) if ours => message(line),
-        // That a session failed ends whatever a reader is waiting for.
-        WhatItem::Event(fact) if ours || matches!(fact, Fact::Failed { .. }) => {
-            fact_frames(session, view, fact)
-        }
+        WhatItem::Event(fact) if ours => fact_frames(session, view, fact),
         WhatItem::Delta(_) | WhatItem::Event(_) => Vec::new(),
-    }
-}
-
-/// Whether the stream of a turn ends with this item.
-pub(crate) fn ends(turn: TurnId, item: &Item) -> bool {
-    match &item.what {
-        WhatItem::Event(Fact::Finished { turn: over, .. } | Fact::Cut { turn: over, .. }) => *over == turn,
-        WhatItem::Event(Fact::Failed { .. }) => true,
-        WhatItem::Event(_) | WhatItem::Delta(_) => false,
     }
 }
 
@@ -104,7 +92,7 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
     }
 }
 
-fn error_frame(error: &str, code: &str) -> Frame {
+pub(crate) fn error_frame(error: &str, code: &str) -> Frame {
     Frame::new("error", json!({ "error": error, "code": code }))
 }
 
@@ -172,7 +160,28 @@ fn tool_results(message: &Value) -> Vec<Frame> {
 /// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
 /// names are ours.
 fn is_event_name(name: &str) -> bool {
-    const OURS: [&str; 6] = ["done", "error", "session_start", "message", "turn_complete", "tool_result"];
+    const OURS: [&str; 20] = [
+        "session_start",
+        "session_end",
+        "message",
+        "text_delta",
+        "thinking_delta",
+        "tool_use",
+        "tool_result",
+        "turn_complete",
+        "error",
+        "done",
+        "turn_continued",
+        "turn_started",
+        "interrupting",
+        "checkpoint",
+        "created",
+        "forked",
+        "resumed",
+        "paused",
+        "stopped",
+        "ended",
+    ];
     (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
         && !OURS.contains(&name)
@@ -207,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_block_named_by_the_agent_cannot_forge_a_frame() {
-        for forged in ["done", "error", "x\\ndata: 1", "a b", ""] {
+        for forged in ["done", "error", "ended", "checkpoint", "text_delta", "x\\ndata: 1", "a b", ""] {
             let line = format!(r#"{{"type":"assistant","message":{{"content":[{{"type":"{forged}"}}]}}}}"#);
             assert_eq!(names(&line), ["message"], "{forged}");
         }

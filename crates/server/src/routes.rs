@@ -9,12 +9,16 @@ mod messages;
 mod sessions;
 mod take;
 
-use crate::{app::App, auth, problem::Problem};
+use crate::{
+    app::App,
+    auth,
+    problem::{self, Problem},
+};
 use ash_model::Kind;
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Request, State},
-    http::{HeaderValue, Method, Uri, header},
+    http::{HeaderValue, Method, StatusCode, Uri, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{delete, get, patch, post},
@@ -25,6 +29,9 @@ use tower_http::{
 };
 
 const MIB: usize = 1 << 20;
+/// Of the reference, in characters.
+const MOST_MODEL: usize = 100;
+const MOST_SYSTEM_PROMPT: usize = 1_000_000;
 
 pub(crate) fn router(app: App) -> Router {
     let limited = |most: usize| DefaultBodyLimit::max(most);
@@ -102,14 +109,8 @@ async fn no_route(method: Method, uri: Uri) -> Problem {
 }
 
 async fn no_method(method: Method, uri: Uri) -> Response {
-    let problem = Problem::new(
-        Kind::NotFound,
-        "method_not_allowed",
-        format!("Route {method}:{} not found", uri.path()),
-    );
-    let mut response = problem.into_response();
-    *response.status_mut() = axum::http::StatusCode::METHOD_NOT_ALLOWED;
-    response
+    let error = format!("Route {method}:{} not found", uri.path());
+    problem::answer(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", &error)
 }
 
 fn panicked(panic: Box<dyn std::any::Any + Send>) -> Response {

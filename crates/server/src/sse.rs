@@ -1,7 +1,10 @@
 //! Event streams: what a follower reads, as frames with ids. A reader that comes back with the last id it saw
 //! goes on right after it.
 
-use crate::render::{self, View};
+use crate::{
+    render::{self, Frame, View},
+    turn::{Meaning, Turn},
+};
 use ash_model::{Cursor, Fact, SessionId};
 use ash_session::Follower;
 use ash_store::{Item, WhatItem};
@@ -10,17 +13,16 @@ use axum::{
     http::header::{CACHE_CONTROL, CONNECTION, CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
-use std::{convert::Infallible, fmt::Write, time::Duration};
+use std::{borrow::Cow, convert::Infallible, fmt::Write, time::Duration};
 
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 pub(crate) struct Streaming {
     pub(crate) follower: Follower,
     pub(crate) session: SessionId,
-    pub(crate) view: View,
     pub(crate) deltas: Deltas,
-    /// The turn has rested: whatever else happens to the session, its end still comes.
-    pub(crate) rested: bool,
+    /// Whose stream it is, if it is one turn's.
+    pub(crate) turn: Option<Turn>,
     /// Frames of the first item that the reader has seen already.
     pub(crate) skip: Option<(Cursor, u32)>,
 }
@@ -75,31 +77,62 @@ impl Streaming {
 
     /// True: nothing comes after this item.
     fn write(&mut self, item: &Item, text: &mut String) -> bool {
-        let View::Turn(turn) = self.view else { return self.write_shown(item, text) };
-        self.rested |= matches!(item.what, WhatItem::Event(Fact::Rested { turn: over, .. }) if over == turn);
-        let elsewhere = self.rested && matches!(item.what, WhatItem::Event(Fact::Failed { .. }));
-        !elsewhere && self.write_shown(item, text)
-    }
-
-    fn write_shown(&mut self, item: &Item, text: &mut String) -> bool {
+        let meaning = self.turn.as_mut().map(|turn| turn.see(item));
+        match meaning {
+            Some(Meaning::Elsewhere) => return false,
+            Some(Meaning::Cut(problem)) => {
+                self.write_all(item.at, &[render::error_frame(&problem.error, &problem.code)], text);
+                return true;
+            }
+            Some(Meaning::Goes | Meaning::Over) | None => {}
+        }
         let hidden = self.deltas == Deltas::Hide && matches!(item.what, WhatItem::Delta(_));
         if !hidden {
             self.write_frames(item, text);
         }
-        match self.view {
-            View::Turn(turn) => render::ends(turn, item),
-            View::All => matches!(item.what, WhatItem::Event(Fact::Ended)),
-        }
+        meaning == Some(Meaning::Over) || matches!(item.what, WhatItem::Event(Fact::Ended))
     }
 
     fn write_frames(&mut self, item: &Item, text: &mut String) {
-        let frames = render::frames(&self.session, self.view, item);
-        let seen = self.skip.take_if(|(at, _)| *at == item.at).map_or(0, |(_, seen)| seen as usize);
+        let view = self.turn.as_ref().map_or(View::All, |turn| View::Turn(turn.id()));
+        let frames = render::frames(&self.session, view, item);
+        self.write_all(item.at, &frames, text);
+    }
+
+    fn write_all(&mut self, at: Cursor, frames: &[Frame], text: &mut String) {
+        let seen = self.skip.take_if(|(place, _)| *place == at).map_or(0, |(_, seen)| seen as usize);
         let last = frames.len().saturating_sub(1);
         for (place, frame) in frames.iter().enumerate().skip(seen) {
-            let id = if place == last { item.at } else { item.at.partly(place as u32 + 1) };
+            let id = if place == last { at } else { at.partly(place as u32 + 1) };
             // Writing into a string does not fail.
-            write!(text, "id: {id}\nevent: {}\ndata: {}\n\n", frame.name, frame.data).ok();
+            write!(text, "id: {id}\nevent: {}\ndata: {}\n\n", frame.name, one_line(&frame.data)).ok();
         }
+    }
+}
+
+/// JSON may hold these inside its strings as they are, and some readers (Python's among them) end a line at them.
+fn one_line(json: &str) -> Cow<'_, str> {
+    const BREAKS: [(char, &str); 3] =
+        [('\u{85}', "\\u0085"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
+    let mut text = Cow::Borrowed(json);
+    for (character, escape) in BREAKS {
+        if text.contains(character) {
+            text = Cow::Owned(text.replace(character, escape));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn data_is_one_line_to_every_reader_and_the_same_json() {
+        let json = "{\"x\":\"a\u{2028}b\u{2029}c\u{85}ä\"}";
+        let line = one_line(json);
+        assert_eq!(line, r#"{"x":"a\u2028b\u2029c\u0085ä"}"#);
+        let values = [json, &line].map(|text| serde_json::from_str::<serde_json::Value>(text).expect("JSON"));
+        assert_eq!(values[0], values[1]);
     }
 }

@@ -22,10 +22,12 @@ use crate::{
 };
 use ash_driver::{Driver, Say};
 use ash_model::{Delta, Fact, Incarnation, Note, Receipt, Status, TurnId};
-use ash_sandbox::{Records, Remote};
+use ash_sandbox::{Record, Records, Remote};
+use ash_snapshot::Taken;
 use ash_store::{Append, Checkpoint, Lease, Session};
 use close::Closing;
 use exec::Execs;
+use hear::Unwritten;
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -35,8 +37,12 @@ use tokio::{
 
 /// The agent's number among a sandbox's processes.
 const AGENT: u16 = 1;
-/// How long changes between turns may stay uncaptured.
-const SETTLE: Duration = Duration::from_secs(5);
+/// How long changes between turns wait for more of them. They are promised to be captured within five seconds.
+const SETTLE: Duration = Duration::from_secs(3);
+/// How long to wait before something that could not be written is tried again.
+const BREATH: Duration = Duration::from_secs(1);
+/// After this long with nothing to do the keeper goes; the session is in the database.
+const IDLE: Duration = Duration::from_secs(60);
 /// How long to wait before a failed capture is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -130,6 +136,11 @@ pub(crate) struct Actor {
     forking: Vec<Reply<ForkPoint>>,
     writing: Vec<Reply<FileSource>>,
     closing: Option<Closing>,
+    /// What was heard and could not be written yet.
+    unwritten: Option<Unwritten>,
+    idle_since: Instant,
+    /// The number under which a tree that could not be trusted was kept, for the next receipt.
+    salvage: Option<u64>,
     /// When an agent that was asked to stop its turn is ended instead.
     patience: Option<Instant>,
 }
@@ -139,19 +150,49 @@ type Effect = JoinHandle<Done>;
 
 enum Done {
     Woke(Box<Result<wake::Woken>>),
-    Saved { turn: Option<TurnId>, result: Result<save::Captured>, began: Instant },
-    Slept,
-    Furnished(Result<crate::live::Made>),
+    Saved {
+        turn: Option<TurnId>,
+        result: Result<save::Captured>,
+        began: Instant,
+    },
+    /// The sandbox is gone; this is what it still said.
+    Slept {
+        incarnation: Incarnation,
+        said: Vec<Record>,
+    },
+    /// The uid of a tree that was made without a sandbox.
+    Furnished(Result<Option<u32>>),
+    /// What was found on disk instead of a tree that can be trusted.
+    Salvaged(Result<Option<Taken>>),
+    /// The work was cut off: it panicked.
+    Lost,
 }
 
 impl Actor {
     /// Runs until nobody can send wishes any more, or somebody else owns the session.
     pub(crate) async fn run(mut self) -> Result<()> {
         while !self.is_over() {
-            self.drive().await?;
-            self.step().await?;
+            let done = match self.drive().await {
+                Ok(()) => self.step().await,
+                failed => failed,
+            };
+            if let Err(error) = done {
+                self.outlive(error).await?;
+            }
         }
         Ok(())
+    }
+
+    /// What could not be written leaves the state as it was, so it is simply tried again. A lost lease is the end.
+    async fn outlive(&mut self, error: Error) -> Result<()> {
+        match error {
+            Error::Store(ash_store::Error::Full) => {
+                tracing::error!(session = %self.session.id, "the disk is full: the session waits until there is space");
+                tokio::time::sleep(BREATH).await;
+                Ok(())
+            }
+            other => Err(other),
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -162,7 +203,9 @@ impl Actor {
     /// Waits for whatever happens first.
     async fn step(&mut self) -> Result<()> {
         let deadline = self.deadline();
-        let records = self.hands.as_mut().map(|hands| &mut hands.records);
+        // While something heard could not be written, nothing more is listened to: the journal keeps it.
+        let records =
+            self.hands.as_mut().filter(|_| self.unwritten.is_none()).map(|hands| &mut hands.records);
         let effect = self.effect.as_mut();
         tokio::select! {
             request = self.inbox.recv() => match request {
@@ -191,10 +234,26 @@ impl Actor {
         let dirty = self.dirty.map(|since| (since + SETTLE).max(self.not_before.unwrap_or(since)));
         let dirty = dirty.filter(|_| self.effect.is_none() && self.state.is_at_rest() && self.tree.is_some());
         let closing = self.closing.as_ref().filter(|_| self.effect.is_none()).map(|closing| closing.deadline);
-        [dirty, closing, self.patience, self.execs.deadline()].into_iter().flatten().min()
+        let saving = self.not_before.filter(|_| self.effect.is_none() && !self.state.is_at_rest());
+        let unwritten = self.unwritten.as_ref().map(|unwritten| unwritten.again);
+        let idle = self.is_idle().then_some(self.idle_since + IDLE);
+        let all = [dirty, closing, saving, unwritten, idle, self.patience, self.execs.deadline()];
+        all.into_iter().flatten().min()
+    }
+
+    /// Nothing is under way or outstanding: the log knows everything that this keeper knows.
+    fn is_idle(&self) -> bool {
+        let waiting = self.pausing.is_empty()
+            && self.resuming.is_empty()
+            && self.forking.is_empty()
+            && self.writing.is_empty();
+        let calm =
+            self.hands.is_none() && self.leaving.is_none() && self.effect.is_none() && self.closing.is_none();
+        calm && waiting && self.dirty.is_none() && self.state.next() == Next::Wait
     }
 
     async fn take(&mut self, request: Request) -> Result<()> {
+        self.idle_since = Instant::now();
         match request {
             Request::Wish { wish, reply } => self.grant(wish, reply).await,
             Request::Exec { command, timeout, reply } => {
@@ -234,8 +293,13 @@ impl Actor {
             }
         };
         match wish {
-            // Sent twice with one key: the first one counts.
+            // Sent twice with one key: the first one counts. If it was cut, this is the wish to go on.
             Wish::Prompt { turn, .. } if self.rooms.store.turn(self.session.no, turn).await?.is_some() => {
+                let open = self.state.turns.iter().any(|known| known.id == turn);
+                let back = self.state.decide(&Wish::Resume).unwrap_or_default();
+                if open && !back.is_empty() {
+                    self.note(back).await?;
+                }
                 reply.send(Ok(Answer { turn: Some(turn), receipt: None })).ok();
                 Ok(())
             }
@@ -275,8 +339,8 @@ impl Actor {
         }
         if let Some((input, say)) = told {
             self.tell(input, &say).await;
-            self.patience = Some(Instant::now() + self.rooms.settings.interrupt_grace);
         }
+        self.lose_patience_later();
         reply.send(Ok(Answer { turn, receipt: None })).ok();
         Ok(())
     }
@@ -296,7 +360,9 @@ impl Actor {
                 self.log_resume(&receipt);
                 reply.send(Ok(Answer { receipt: Some(receipt), turn: None })).ok();
             }
-            None if self.state.next() == Next::Wake => self.resuming.push(reply),
+            None if self.state.status == Status::Starting || self.state.next() == Next::Wake => {
+                self.resuming.push(reply)
+            }
             None => {
                 reply.send(Ok(Answer::default())).ok();
             }
@@ -327,6 +393,11 @@ impl Actor {
     async fn drive_on(&mut self) -> Result<()> {
         self.execs.expire(self.hands.as_ref().map(|hands| &hands.remote)).await;
         self.lose_patience().await;
+        self.write_again().await?;
+        if self.is_idle() && self.idle_since + IDLE <= Instant::now() {
+            // Whoever asks from here on finds another keeper; what was asked before is still answered.
+            self.inbox.close();
+        }
         loop {
             if self.effect.is_some() {
                 return Ok(());
@@ -340,7 +411,7 @@ impl Actor {
             }
             if self.closing.is_some() {
                 self.drive_closing().await?;
-                if self.leaving.is_some() {
+                if self.leaving.is_some() || self.closing.is_none() {
                     continue;
                 }
                 return Ok(());
@@ -355,7 +426,9 @@ impl Actor {
                     }
                     return Ok(());
                 }
+                Next::Wake if self.live.has_leftovers(self.tree.is_some()) => self.start_salvage(),
                 Next::Wake => self.start_wake(),
+                Next::Save { .. } if self.not_before.is_some_and(|at| at > Instant::now()) => return Ok(()),
                 Next::Save { turn } if self.tree.is_some() => self.start_save(Some(turn)),
                 Next::Save { turn } => {
                     let gone = Error::Save(
@@ -363,6 +436,7 @@ impl Actor {
                     );
                     self.could_not_save(Some(turn), gone).await?;
                 }
+                Next::Sleep if self.hands.is_none() => self.note_asleep().await?,
                 Next::Sleep => self.start_sleep(),
                 Next::Tell { fact, input, say } => {
                     self.note(vec![fact]).await?;
@@ -390,15 +464,20 @@ impl Actor {
     }
 
     async fn pause(&mut self) -> Result<()> {
-        let facts = self.state.decide(&Wish::Pause);
-        let result = match facts {
-            Ok(facts) => self.note(facts).await.map_err(|error| error.problem()),
-            Err(refused) => Err(Error::from(refused).problem()),
+        let waiting = std::mem::take(&mut self.pausing);
+        let facts = match self.state.decide(&Wish::Pause) {
+            Ok(facts) => facts,
+            Err(refused) => {
+                waiting.into_iter().for_each(|reply| drop(reply.send(Err(refused.into()))));
+                return Ok(());
+            }
         };
-        for reply in self.pausing.drain(..) {
-            reply.send(result.clone().map(|()| Answer::default()).map_err(Error::Failed)).ok();
+        let noted = self.note(facts).await;
+        for reply in waiting {
+            let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
+            reply.send(failed.map_or_else(|| Ok(Answer::default()), Err)).ok();
         }
-        Ok(())
+        self.survive(noted)
     }
 
     async fn answer_forkers(&mut self) -> Result<()> {
@@ -410,11 +489,20 @@ impl Actor {
             None => None,
         };
         let memory = self.state.unborn.unwrap_or(self.session.native_id);
-        let point = ForkPoint { checkpoint, memory, told: self.state.told, card: self.state.card() };
+        let mut card = self.state.card();
+        // Turns that are not over are not shared.
+        card.turns -= card.open_turns;
+        let point = ForkPoint { checkpoint, memory, told: self.state.told, card };
         for reply in self.forking.drain(..) {
             reply.send(Ok(point.clone())).ok();
         }
         Ok(())
+    }
+
+    fn lose_patience_later(&mut self) {
+        if self.patience.is_none() && self.state.was_asked_to_stop() {
+            self.patience = Some(Instant::now() + self.rooms.settings.interrupt_grace);
+        }
     }
 
     /// An agent that does not stop its turn when asked is ended; the turn is over either way.
@@ -431,7 +519,9 @@ impl Actor {
         match done {
             Done::Woke(woken) => self.woke(*woken).await,
             Done::Saved { turn, result, began } => self.saved(turn, result, began).await,
-            Done::Slept => self.slept().await,
+            Done::Slept { incarnation, said } => self.slept(incarnation, said).await,
+            Done::Salvaged(salvaged) => self.salvaged(salvaged).await,
+            Done::Lost => Err(Error::Gone),
             Done::Furnished(made) => {
                 self.furnished(made);
                 Ok(())
@@ -541,8 +631,7 @@ async fn next_record(records: Option<&mut Records>) -> Option<ash_sandbox::Recor
 
 async fn finished(effect: Option<&mut JoinHandle<Done>>) -> Done {
     match effect {
-        // Effects do not panic and are not aborted; if one does, there is nothing to settle.
-        Some(task) => task.await.unwrap_or(Done::Slept),
+        Some(task) => task.await.unwrap_or(Done::Lost),
         None => std::future::pending().await,
     }
 }

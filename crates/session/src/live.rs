@@ -71,13 +71,6 @@ pub(crate) struct Recipe {
     pub(crate) fresh: bool,
 }
 
-#[derive(Debug)]
-pub(crate) struct Made {
-    pub(crate) uid: Option<u32>,
-    /// What was found instead and could not be trusted.
-    pub(crate) salvage: Option<Taken>,
-}
-
 impl Live {
     pub(crate) fn new(root: &Path, workspace: WorkspaceId) -> Live {
         Live { dir: root.join(workspace.to_string()) }
@@ -126,23 +119,52 @@ impl Live {
         write().map_err(Error::io("cannot stamp the live tree"))
     }
 
-    /// Makes the tree anew. What is there is salvaged first; nothing is visible before it is whole.
-    pub(crate) fn make(&self, recipe: &Recipe, repo: &Repo, uids: &Uids) -> Result<Made> {
+    /// Makes the tree anew; nothing is visible before it is whole. What was there must have been put aside.
+    pub(crate) fn make(&self, recipe: &Recipe, repo: &Repo, uids: &Uids) -> Result<Option<u32>> {
         make_dir(&self.dir)?;
-        let salvage = self.salvage(repo)?;
-        let old = self.stamp().and_then(|stamp| stamp.uid);
-        remove_if_there(&self.dir.join("stamp"))?;
-        for leftover in ["tree", "tree.new"] {
-            Folder::erase(&self.dir.join(leftover))?;
-        }
-        uids.give_back(old);
+        Folder::erase(&self.dir.join("tree.new"))?;
         let uid = uids.take()?;
         let made = self.fill(recipe, repo, uid);
         if made.is_err() {
             uids.give_back(uid);
         }
-        made?;
-        Ok(Made { uid, salvage })
+        made.map(|()| uid)
+    }
+
+    /// Whether something is here that no checkpoint is known to hold, if the tree is not the current one.
+    pub(crate) fn has_leftovers(&self, current: bool) -> bool {
+        self.dir.join("tree.old").exists() || (!current && self.dir.join("tree").exists())
+    }
+
+    /// Puts a tree that cannot be trusted aside and captures it. It is erased only when the capture is recorded.
+    pub(crate) fn salvage(&self, repo: &Repo, uids: &Uids) -> Result<Option<Taken>> {
+        let old = self.dir.join("tree.old");
+        if !old.exists() {
+            uids.give_back(self.stamp().and_then(|stamp| stamp.uid));
+            remove_if_there(&self.dir.join("stamp"))?;
+            fs::rename(self.dir.join("tree"), &old).map_err(Error::io("cannot put the old tree aside"))?;
+        }
+        if !old.join("workspace").exists() || !old.join("home").exists() {
+            return Ok(None);
+        }
+        take(repo, &old).map(Some)
+    }
+
+    pub(crate) fn forget_old(&self) -> Result<()> {
+        Ok(Folder::erase(&self.dir.join("tree.old"))?)
+    }
+
+    /// Somebody outside is about to write: whoever finds this after a crash captures the tree.
+    pub(crate) fn mark_dirty(&self) -> Result<()> {
+        fs::write(self.dir.join("dirty"), b"").map_err(Error::io("cannot mark the tree as changed"))
+    }
+
+    pub(crate) fn is_marked_dirty(&self) -> bool {
+        self.dir.join("dirty").exists()
+    }
+
+    pub(crate) fn unmark_dirty(&self) {
+        fs::remove_file(self.dir.join("dirty")).ok();
     }
 
     fn fill(&self, recipe: &Recipe, repo: &Repo, uid: Option<u32>) -> Result<()> {
@@ -168,18 +190,9 @@ impl Live {
         self.write_stamp(&Stamp { epoch: recipe.epoch, boot: recipe.boot.clone(), uid })
     }
 
-    fn salvage(&self, repo: &Repo) -> Result<Option<Taken>> {
-        if !self.workspace().exists() || !self.home().exists() {
-            return Ok(None);
-        }
-        Ok(Some(self.take(repo)?))
-    }
-
     /// Captures the whole tree.
     pub(crate) fn take(&self, repo: &Repo) -> Result<Taken> {
-        let (workspace, home) = (Folder::open(&self.workspace())?, Folder::open(&self.home())?);
-        let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
-        Ok(repo.take(&roots, &is_excluded)?)
+        take(repo, &self.dir.join("tree"))
     }
 
     /// Gone for good: for ended sessions, whose last checkpoint holds everything.
@@ -190,6 +203,12 @@ impl Live {
         uids.give_back(uid);
         Ok(())
     }
+}
+
+fn take(repo: &Repo, tree: &Path) -> Result<Taken> {
+    let (workspace, home) = (Folder::open(&tree.join("workspace"))?, Folder::open(&tree.join("home"))?);
+    let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
+    Ok(repo.take(&roots, &is_excluded)?)
 }
 
 /// Agents' credentials are the owner's business, not the checkpoint's; shell snapshots are stale by design.
@@ -230,5 +249,23 @@ fn remove_if_there(path: &Path) -> Result<()> {
             Err(Error::io(format!("cannot remove {}", path.display()))(error))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_is_written_and_read_as_in_the_first_version() {
+        let stamps = [
+            (Some(60001), r#"{"epoch":7,"boot":"b0","uid":60001}"#),
+            (None, r#"{"epoch":7,"boot":"b0","uid":null}"#),
+        ];
+        for (uid, text) in stamps {
+            let stamp = Stamp { epoch: Epoch(7), boot: "b0".to_owned(), uid };
+            assert_eq!(serde_json::to_string(&stamp).expect("plain"), text);
+            assert_eq!(serde_json::from_str::<Stamp>(text).expect("read"), stamp);
+        }
     }
 }

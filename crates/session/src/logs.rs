@@ -5,6 +5,8 @@ use std::{collections::VecDeque, sync::Mutex};
 
 const KEPT: usize = 10_000;
 const LINE: usize = 4096;
+/// An agent can fill this as fast as it likes; all sessions together must fit into memory.
+const BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
@@ -34,6 +36,7 @@ pub(crate) struct Logs(Mutex<Ring>);
 
 #[derive(Default)]
 struct Ring {
+    bytes: usize,
     lines: VecDeque<LogLine>,
     next: u64,
 }
@@ -44,9 +47,11 @@ impl Logs {
         let mut ring = self.0.lock().expect("nobody panics while holding it");
         let index = ring.next;
         ring.next += 1;
+        ring.bytes += text.len();
         ring.lines.push_back(LogLine { index, level, text, at });
-        if ring.lines.len() > KEPT {
-            ring.lines.pop_front();
+        while ring.lines.len() > KEPT || ring.bytes > BYTES {
+            let gone = ring.lines.pop_front().map_or(0, |line| line.text.len());
+            ring.bytes -= gone;
         }
     }
 

@@ -16,6 +16,7 @@ use ash_model::{
 use ash_sandbox::{Backend, Inside, Limits, Spec};
 use ash_snapshot::{Repo, TreeId};
 use ash_store::{Card, Checkpoint, Env, Session, Store};
+use futures::future::BoxFuture;
 use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
@@ -60,6 +61,7 @@ pub struct Rooms {
     pub settings: Settings,
     pub(crate) bells: Bells,
     pub(crate) wakes: Semaphore,
+    pub(crate) restores: Semaphore,
     places: Arc<Semaphore>,
     repos: Mutex<HashMap<TenantId, Arc<Repo>>>,
     now: fn() -> Timestamp,
@@ -67,6 +69,12 @@ pub struct Rooms {
 
 /// How many sandboxes are made at the same time: more only makes all of them late.
 const WAKES: usize = 8;
+/// How many trees are written at the same time.
+const RESTORES: usize = 4;
+/// How long captures may take after the grace of a shutdown; what is not done by then is taken over at the next start.
+const CAPTURES: Duration = Duration::from_secs(60);
+/// The longest wait before a session whose keeper gave up gets another.
+const LONGEST: Duration = Duration::from_secs(60);
 
 impl Rooms {
     pub fn new(
@@ -84,6 +92,7 @@ impl Rooms {
             settings,
             bells: Bells::default(),
             wakes: Semaphore::new(WAKES),
+            restores: Semaphore::new(RESTORES),
             places,
             repos: Mutex::default(),
             now,
@@ -240,14 +249,20 @@ impl Sessions {
                 continue;
             }
             self.rooms.uids.keep(live.stamp().and_then(|stamp| stamp.uid));
-            if live.run().join("sock").exists() {
+            if live.run().join("sock").exists() || live.is_marked_dirty() {
                 found.extend(sessions.into_iter().map(|(no, _)| no));
             }
         }
         Ok(found)
     }
 
+    /// Goes on to its end even if the caller hangs up: half a session is nobody's.
     pub async fn create(&self, new: NewSession) -> Result<Session> {
+        let sessions = self.clone();
+        tokio::spawn(async move { sessions.create_whole(new).await }).await.map_err(|_| Error::Gone)?
+    }
+
+    async fn create_whole(&self, new: NewSession) -> Result<Session> {
         self.open_for_work()?;
         let rooms = &self.rooms;
         let agent = rooms
@@ -284,10 +299,8 @@ impl Sessions {
         let mut state = State::new(0);
         state.apply(1, &created);
         let no = session.no;
-        let keeper = self
-            .seat(no, |rooms, seat| async move { Ok(Actor::newborn(rooms, session, state, seat)) })
-            .await?;
-        self.ask(&keeper, |reply| Request::Wish { wish: Wish::Resume, reply }).await?;
+        self.seat(no, |rooms, seat| async move { Ok(Actor::newborn(rooms, session, state, seat)) }).await?;
+        self.ask(no, |reply| Request::Wish { wish: Wish::Resume, reply }).await?;
         self.get(no).await
     }
 
@@ -305,13 +318,19 @@ impl Sessions {
     }
 
     pub async fn fork(&self, parent: &Session, fork: Fork) -> Result<Session> {
+        let (sessions, parent) = (self.clone(), parent.clone());
+        tokio::spawn(async move { sessions.fork_whole(&parent, fork).await })
+            .await
+            .map_err(|_| Error::Gone)?
+    }
+
+    async fn fork_whole(&self, parent: &Session, fork: Fork) -> Result<Session> {
         self.open_for_work()?;
         let rooms = &self.rooms;
         if rooms.store.agent(&parent.tenant, &parent.agent).await?.is_none() {
             return Err(Error::NoAgent(parent.agent.to_string()));
         }
-        let keeper = self.keeper(parent.no).await?;
-        let point: ForkPoint = self.ask(&keeper, |reply| Request::ForkPoint { reply }).await?;
+        let point: ForkPoint = self.ask(parent.no, |reply| Request::ForkPoint { reply }).await?;
         let base = match parent.options.base {
             Some(number) => rooms.store.checkpoint(parent.workspace, number).await?,
             None => None,
@@ -370,8 +389,7 @@ impl Sessions {
 
     pub async fn exec(&self, no: SessionNo, command: String, timeout: Duration) -> Result<Executed> {
         self.open_for_work()?;
-        let keeper = self.keeper(no).await?;
-        self.ask(&keeper, |reply| Request::Exec { command, timeout, reply }).await
+        self.ask(no, |reply| Request::Exec { command, timeout, reply }).await
     }
 
     pub async fn files(&self, session: &Session) -> Result<Place> {
@@ -384,16 +402,17 @@ impl Sessions {
     }
 
     async fn place(&self, session: &Session, purpose: Purpose) -> Result<Place> {
-        let keeper = self.keeper(session.no).await?;
-        let source = self.ask(&keeper, |reply| Request::Files { purpose, reply }).await?;
+        if purpose == Purpose::Write {
+            self.open_for_work()?;
+        }
+        let source = self.ask(session.no, |reply| Request::Files { purpose, reply }).await?;
         Ok(Place { source, repo: self.rooms.repo(&session.tenant)? })
     }
 
     /// The number of a checkpoint that holds the workspace as it is now; 0 if it is still as the agent's own
     /// files. Refused while a turn runs: what a moving workspace is compared with later must be all of it.
     pub async fn capture(&self, no: SessionNo) -> Result<u64> {
-        let keeper = self.keeper(no).await?;
-        let point: ForkPoint = self.ask(&keeper, |reply| Request::ForkPoint { reply }).await?;
+        let point: ForkPoint = self.ask(no, |reply| Request::ForkPoint { reply }).await?;
         if point.card.open_turns > 0 {
             return Err(Error::Busy);
         }
@@ -453,13 +472,18 @@ impl Sessions {
     /// No new work from here on. Running turns get `grace`; then every sandbox is captured and ended.
     pub async fn shut_down(&self, grace: Duration) {
         self.stopping.store(true, Ordering::Relaxed);
-        let keepers: Vec<Keeper> = self.keepers.lock().await.values().cloned().collect();
+        let numbers: Vec<SessionNo> = self.keepers.lock().await.keys().copied().collect();
         let goodbyes =
-            keepers.iter().map(|keeper| self.ask(keeper, |reply| Request::Shutdown { grace, reply }));
-        for goodbye in futures::future::join_all(goodbyes).await {
-            if let Err(error) = goodbye {
-                tracing::warn!(%error, "a session could not be closed; it is taken over at the next start");
-            }
+            numbers.into_iter().map(|no| self.ask(no, move |reply| Request::Shutdown { grace, reply }));
+        let all = futures::future::join_all(goodbyes);
+        let Ok(goodbyes) = tokio::time::timeout(grace + CAPTURES, all).await else {
+            tracing::error!(
+                "not every session could be closed in time; the rest is taken over at the next start"
+            );
+            return;
+        };
+        for error in goodbyes.into_iter().filter_map(Result::err) {
+            tracing::warn!(%error, "a session could not be closed; it is taken over at the next start");
         }
     }
 
@@ -468,23 +492,52 @@ impl Sessions {
     }
 
     async fn wish(&self, no: SessionNo, wish: Wish) -> Result<Answer> {
-        let keeper = self.keeper(no).await?;
-        self.ask(&keeper, |reply| Request::Wish { wish, reply }).await
+        self.ask(no, |reply| Request::Wish { wish, reply }).await
     }
 
-    async fn ask<T>(&self, keeper: &Keeper, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
+    async fn ask<T>(&self, no: SessionNo, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
         let (reply, answer) = oneshot::channel();
-        keeper.inbox.send(request(reply)).await.map_err(|_| Error::Gone)?;
+        let mut request = request(reply);
+        loop {
+            let keeper = self.keeper(no).await?;
+            match keeper.inbox.send(request).await {
+                Ok(()) => break,
+                // It went while we were on our way; the next one gets it.
+                Err(mpsc::error::SendError(back)) => request = back,
+            }
+        }
         answer.await.map_err(|_| Error::Gone)?
     }
 
     /// Whoever looks after the session, called in if nobody does.
     async fn keeper(&self, no: SessionNo) -> Result<Keeper> {
-        if let Some(keeper) = self.keepers.lock().await.get(&no) {
-            return Ok(keeper.clone());
+        loop {
+            match self.keepers.lock().await.get(&no) {
+                Some(keeper) if !keeper.inbox.is_closed() => return Ok(keeper.clone()),
+                // It is on its way out, and two must never look after one session.
+                Some(_) => {}
+                None => break,
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let session = self.get(no).await?;
         self.seat(no, |rooms, seat| Actor::load(rooms, session, seat)).await
+    }
+
+    /// A session that is not at rest gets another keeper when its own gave up, not when somebody visits.
+    fn recall(self, no: SessionNo) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let mut wait = Duration::from_secs(1);
+            while !self.is_stopping() {
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(LONGEST);
+                match self.rooms.store.restless().await {
+                    Ok(restless) if !restless.contains(&no) => return,
+                    Ok(_) if self.keeper(no).await.is_ok() => return,
+                    Ok(_) | Err(_) => {}
+                }
+            }
+        })
     }
 
     /// The lock is held only to put the keeper in place; loading happens behind its inbox, so that one slow
@@ -498,20 +551,21 @@ impl Sessions {
         if let Some(keeper) = keepers.get(&no) {
             return Ok(keeper.clone());
         }
+        self.open_for_work()?;
         let (sender, inbox) = mpsc::channel(64);
         let keeper = Keeper { inbox: sender, logs: Arc::default(), mood: Arc::default() };
         let seat = Seat { logs: keeper.logs.clone(), mood: keeper.mood.clone(), inbox };
         let loading = load(self.rooms.clone(), seat);
+        // A task of its own: if it panics, the rest of us goes on.
+        let keeping = tokio::spawn(async move { Box::pin(loading.await?.run()).await });
         let sessions = self.clone();
         tokio::spawn(async move {
-            let kept = match loading.await {
-                Ok(actor) => Box::pin(actor.run()).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = kept {
-                tracing::error!(session = no.0, %error, "a session's keeper gave up; the next request finds another");
-            }
+            let kept = keeping.await.unwrap_or(Err(Error::Gone));
             sessions.keepers.lock().await.remove(&no);
+            if let Err(error) = kept {
+                tracing::error!(session = no.0, %error, "a session's keeper gave up; another one is called");
+                sessions.recall(no).await;
+            }
         });
         keepers.insert(no, keeper.clone());
         Ok(keeper)

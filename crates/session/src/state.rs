@@ -32,8 +32,12 @@ pub struct State {
     pub told: u64,
     /// A fork takes up the conversation that its parent kept under this id, until a checkpoint holds its own.
     pub unborn: Option<Uuid>,
+    /// An agent has run since, so that its own transcript is among the files.
+    born: bool,
     /// The next start is somebody coming back, who gets a receipt.
     pub resuming: bool,
+    /// Somebody wants the session paused; if it was only the server that stopped, waiting turns go on.
+    pub held: bool,
     pub turns_ever: u64,
     pub title: Option<String>,
     pub last_text: Option<String>,
@@ -97,6 +101,7 @@ pub enum Refused {
 
 /// What is to be done now.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
 pub enum Next {
     Wait,
     /// Make a sandbox and start the agent.
@@ -120,6 +125,8 @@ pub enum Next {
 pub enum Found {
     Alive(Incarnation),
     Dead,
+    /// Somebody is there who does not answer as a shim does.
+    Mute,
 }
 
 impl State {
@@ -133,7 +140,9 @@ impl State {
             last_checkpoint: 0,
             told: 0,
             unborn: None,
+            born: false,
             resuming: false,
+            held: false,
             turns_ever: 0,
             title: None,
             last_text: None,
@@ -143,11 +152,11 @@ impl State {
         }
     }
 
-    /// What a fork begins with, besides its own events.
-    pub fn forked_from(&mut self, parent: &Card) {
-        self.title = parent.title.clone();
-        self.last_text = parent.last_text.clone();
-        self.turns_ever = parent.turns;
+    /// What a fork has of its parent and no event of its own says.
+    pub fn adopt(&mut self, card: &Card) {
+        self.title = card.title.clone();
+        self.last_text = card.last_text.clone();
+        self.turns_ever = card.turns;
     }
 
     pub fn replay(mut self, events: &[Event]) -> State {
@@ -160,6 +169,10 @@ impl State {
 
     pub fn current(&self) -> Option<&Turn> {
         self.turns.front().filter(|turn| turn.phase != Phase::Queued)
+    }
+
+    pub fn is_running(&self, turn: TurnId) -> bool {
+        self.running() == Some(turn)
     }
 
     fn running(&self) -> Option<TurnId> {
@@ -308,20 +321,27 @@ impl State {
     pub fn died(&self, death: &Death) -> Vec<Fact> {
         let Some(awake) = &self.awake else { return Vec::new() };
         let asleep = Fact::Asleep { incarnation: Some(awake.incarnation) };
-        if self.was_asked_to_stop() {
-            // We ended it ourselves because it would not stop: the turn is over, and another agent is started.
-            return self.give_up_current().chain([asleep]).collect();
-        }
-        let failed = Fact::Failed { problem: death.problem() };
-        self.cut(death).into_iter().chain([asleep, failed]).collect()
+        let failed = match self.status {
+            // It was to end anyway.
+            Status::Stopped | Status::Ended => None,
+            // If we ended it ourselves because its turn would not stop, another agent is started.
+            Status::Starting | Status::Active | Status::Paused | Status::Error => {
+                (!self.was_asked_to_stop()).then(|| Fact::Failed { problem: death.problem() })
+            }
+        };
+        self.cut(death).into_iter().chain([asleep]).chain(failed).collect()
     }
 
-    fn was_asked_to_stop(&self) -> bool {
+    pub fn was_asked_to_stop(&self) -> bool {
         matches!(self.turns.front(), Some(Turn { phase: Phase::Running { inputs }, .. }) if asked_to_stop(inputs))
     }
 
+    /// The running turn's process is gone. One that was asked to stop has stopped; any other goes on later.
     fn cut(&self, death: &Death) -> Vec<Fact> {
         let Some(turn) = self.running() else { return Vec::new() };
+        if self.was_asked_to_stop() {
+            return self.give_up_current().collect();
+        }
         let deaths = self.turns.front().map_or(0, |turn| turn.deaths);
         let mut facts = vec![Fact::Cut { turn, death: death.clone() }];
         if counts(death) && deaths + 1 >= DEATHS {
@@ -373,6 +393,7 @@ impl State {
                 })
             }
             Status::Starting | Status::Active if waiting => Some(Fact::Resuming),
+            Status::Paused if waiting && !self.held => Some(Fact::Resuming),
             Status::Starting | Status::Active => Some(Fact::Paused),
             Status::Paused | Status::Error => None,
         }
@@ -409,15 +430,23 @@ impl State {
             Fact::Awake { incarnation } => {
                 // Number 1 was the greeting.
                 self.awake = Some(Awake { incarnation: *incarnation, next_input: 2 });
+                self.born = true;
                 self.activate();
             }
-            Fact::Asleep { .. } => self.awake = None,
+            Fact::Asleep { .. } => {
+                self.stop_running();
+                self.awake = None;
+            }
             Fact::Resuming => {
                 self.status = Status::Starting;
                 self.resuming = true;
             }
             Fact::Resumed { .. } => self.activate(),
-            Fact::Paused => self.status = Status::Paused,
+            Fact::Paused => {
+                self.status = Status::Paused;
+                // A server that stops has ended the sandbox before it says so.
+                self.held = self.awake.is_some();
+            }
             Fact::Stopped => self.status = Status::Stopped,
             Fact::Failed { problem } => {
                 self.status = Status::Error;
@@ -480,18 +509,33 @@ impl State {
         }
     }
 
+    /// Without a sandbox nothing runs: a turn that was asked to stop rests, any other is cut.
+    fn stop_running(&mut self) {
+        let Some(turn) = self.running() else { return };
+        if self.was_asked_to_stop() {
+            let rested = Phase::Saving { how: Outcome::Interrupted, text: String::new(), problem: None };
+            self.set_phase(turn, rested, TurnState::Saving);
+        } else {
+            self.set_phase(turn, Phase::Cut, TurnState::Cut);
+        }
+    }
+
     fn saved(&mut self, saved: &Saved) {
         self.last_checkpoint = saved.number;
         if !saved.salvage {
             self.checkpoint = Some(saved.number);
-            self.unborn = None;
+            if self.born {
+                self.unborn = None;
+            }
         }
     }
 
     fn finish(&mut self, id: TurnId, how: Outcome) {
         let Some(place) = self.turns.iter().position(|turn| turn.id == id) else { return };
         let Some(turn) = self.turns.remove(place) else { return };
-        if let Phase::Saving { text, .. } = &turn.phase {
+        if let Phase::Saving { text, .. } = &turn.phase
+            && !text.is_empty()
+        {
             self.last_text = Some(shortened(text, LAST_TEXT));
         }
         self.told += u64::from(turn.attempt > 0);

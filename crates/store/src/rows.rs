@@ -223,6 +223,7 @@ pub struct Item {
 }
 
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a page is short-lived, and a box per event would cost more")]
 pub enum WhatItem {
     Event(ash_model::Fact),
     Delta(String),

@@ -77,11 +77,16 @@ impl Sqlite {
 
 async fn check_version(connection: &mut sqlx::SqliteConnection) -> Result<()> {
     let found: String = sqlx::query("SELECT sqlite_version()").fetch_one(connection).await?.try_get(0)?;
-    let number = found.split('.').fold(0i64, |sum, part| sum * 1000 + part.parse::<i64>().unwrap_or(0));
-    if number < OLDEST.1 {
+    if is_too_old(&found) {
         return Err(Error::TooOld { found, needed: OLDEST.0 });
     }
     Ok(())
+}
+
+fn is_too_old(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<i64>().unwrap_or(0));
+    let number = (0..3).fold(0, |sum, _| sum * 1000 + parts.next().unwrap_or(0));
+    number < OLDEST.1
 }
 
 #[async_trait]
@@ -244,5 +249,20 @@ impl Store for Sqlite {
 
     async fn prune(&self, before: Timestamp) -> Result<u64> {
         self.writer.write(move |db| Box::pin(async move { write::prune(db, before).await })).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_too_old;
+
+    #[test]
+    fn a_sqlite_that_can_lose_data_is_refused() {
+        for old in ["3.51.2", "3.50.99", "3.9.0", "2.99.99", "3.51", "", "x"] {
+            assert!(is_too_old(old), "{old}");
+        }
+        for good in ["3.51.3", "3.51.10", "3.52.0", "3.52", "4.0.0", "3.51.3.1"] {
+            assert!(!is_too_old(good), "{good}");
+        }
     }
 }

@@ -11,14 +11,29 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs, path::Path};
 
 const SKIPPED: [&str; 12] = [
-    "node_modules", ".git", "__pycache__", ".cache", ".npm", ".pnpm-store", ".yarn", ".venv", "venv", ".tmp", "tmp", ".DS_Store",
+    "node_modules",
+    ".git",
+    "__pycache__",
+    ".cache",
+    ".npm",
+    ".pnpm-store",
+    ".yarn",
+    ".venv",
+    "venv",
+    ".tmp",
+    "tmp",
+    ".DS_Store",
 ];
 
 pub(crate) async fn deploy(deploy: Deploy) -> Result<()> {
-    let folder = fs::canonicalize(&deploy.path).map_err(Failure::local(&format!("cannot read {}", deploy.path.display())))?;
+    let folder = fs::canonicalize(&deploy.path)
+        .map_err(Failure::local(&format!("cannot read {}", deploy.path.display())))?;
     let has = |name: &str| folder.join(name).is_file();
     if !has("CLAUDE.md") && !has("AGENTS.md") && !has("ash.toml") {
-        return Err(Failure::invalid(format!("{} is not an agent's folder: it has no CLAUDE.md, AGENTS.md or ash.toml", folder.display())));
+        return Err(Failure::invalid(format!(
+            "{} is not an agent's folder: it has no CLAUDE.md, AGENTS.md or ash.toml",
+            folder.display()
+        )));
     }
     let name = deploy.name.unwrap_or_else(|| name_of(&folder));
     let mut env = dotenv(&folder);
@@ -46,7 +61,10 @@ pub(crate) async fn deploy(deploy: Deploy) -> Result<()> {
 
 fn name_of(folder: &Path) -> String {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '-' }).collect();
+    let clean: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '-' })
+        .collect();
     if clean.is_empty() { "agent".to_owned() } else { clean }
 }
 
@@ -93,12 +111,20 @@ pub(crate) async fn run(api: &Api, command: Agent, as_json: bool) -> Result<()> 
         Agent::List => list(api, as_json).await,
         Agent::Info { name } => {
             let answer = api.get(&format!("/api/agents/{}", encoded(&name))).await?;
-            if as_json { out::json(&answer) } else { info(&answer["agent"]) }
+            if as_json {
+                out::json(&answer)
+            } else {
+                info(&answer["agent"])
+            }
             Ok(())
         }
         Agent::Delete { name } => {
             let answer = api.delete(&format!("/api/agents/{}", encoded(&name))).await?;
-            if as_json { out::json(&answer) } else { eprintln!("deleted {name}; its sessions stay readable") }
+            if as_json {
+                out::json(&answer)
+            } else {
+                eprintln!("deleted {name}; its sessions stay readable")
+            }
             Ok(())
         }
     }

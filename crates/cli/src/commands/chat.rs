@@ -63,14 +63,18 @@ fn piped() -> Result<Option<String>> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).map_err(Failure::local("cannot read the message"))?;
     if text.trim().is_empty() {
-        return Err(Failure::invalid("there is no terminal to talk on; give a message: ash chat AGENT \"message\""));
+        return Err(Failure::invalid(
+            "there is no terminal to talk on; give a message: ash chat AGENT \"message\"",
+        ));
     }
     Ok(Some(text.trim_end().to_owned()))
 }
 
 async fn one_shot(api: &Api, id: &str, message: &str, as_json: bool) -> Result<u8> {
     if as_json {
-        let request = api.request(reqwest::Method::POST, &sessions::path(id, "/messages")).header("accept", "application/json");
+        let request = api
+            .request(reqwest::Method::POST, &sessions::path(id, "/messages"))
+            .header("accept", "application/json");
         let mut answer: serde_json::Value =
             api.send(request.json(&json!({ "content": message }))).await?.json().await.unwrap_or_default();
         answer["sessionId"] = json!(id);
@@ -83,7 +87,13 @@ async fn one_shot(api: &Api, id: &str, message: &str, as_json: bool) -> Result<u
 
 async fn talk(api: &Api, id: &str, agent: &str) -> Result<u8> {
     eprintln!("{}", paint_err(Paint::Bold, &format!("Talking to {agent}.")));
-    eprintln!("{}", paint_err(Paint::Dim, "A line that ends with \\ goes on; Ctrl-C interrupts, Ctrl-D leaves. Nothing you leave is lost."));
+    eprintln!(
+        "{}",
+        paint_err(
+            Paint::Dim,
+            "A line that ends with \\ goes on; Ctrl-C interrupts, Ctrl-D leaves. Nothing you leave is lost."
+        )
+    );
     let mut editor = editor()?;
     loop {
         let read = tokio::task::spawn_blocking(move || (editor.readline("› "), editor)).await;
@@ -121,9 +131,11 @@ impl Validator for Lines {
 type Keyboard = Editor<Lines, FileHistory>;
 
 fn editor() -> Result<Keyboard> {
-    let config = Config::builder().auto_add_history(false).max_history_size(1000).map(|builder| builder.build());
+    let config =
+        Config::builder().auto_add_history(false).max_history_size(1000).map(|builder| builder.build());
     let config = config.map_err(|error| Failure::invalid(error.to_string()))?;
-    let mut editor = Editor::with_config(config).map_err(|error| Failure::invalid(format!("no terminal: {error}")))?;
+    let mut editor =
+        Editor::with_config(config).map_err(|error| Failure::invalid(format!("no terminal: {error}")))?;
     editor.set_helper(Some(Lines));
     if let Some(path) = history() {
         // The first time there is none.

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 const STARTING: Duration = Duration::from_secs(30);
 /// Running turns get ten seconds, and captures take what they take.
 const STOPPING: Duration = Duration::from_secs(120);
+const DYING: Duration = Duration::from_secs(5);
 const GLANCE: Duration = Duration::from_millis(50);
 
 fn place() -> Result<PathBuf> {
@@ -32,24 +33,51 @@ fn log_file(data: &Path) -> PathBuf {
 }
 
 pub(crate) async fn start(daemon: Daemon) -> Result<()> {
-    if let Some(running) = running() {
+    let data = place()?;
+    if let Some(running) = wait_for_the_dying().await {
         eprintln!("ash {} is running already at {} (pid {})", running.version, running.url, running.pid);
         return Ok(());
     }
-    let data = place()?;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&data).map_err(Failure::local("cannot make the data directory"))?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&data)
+        .map_err(Failure::local("cannot make the data directory"))?;
     let spinner = out::spinner("starting the server");
     let pid = spawn(&daemon, &data)?;
     let started = wait_until_up(pid, &data).await;
     spinner.finish_and_clear();
     let running = started?;
-    eprintln!("{} ash {} at {} (pid {})", out::paint_err(Paint::Green, "✓"), running.version, running.url, running.pid);
+    eprintln!(
+        "{} ash {} at {} (pid {})",
+        out::paint_err(Paint::Green, "✓"),
+        running.version,
+        running.url,
+        running.pid
+    );
     Ok(())
+}
+
+/// A server that was just killed holds its lock for a moment longer; one that answers is alive.
+async fn wait_for_the_dying() -> Option<Running> {
+    let until = Instant::now() + DYING;
+    loop {
+        let running = running()?;
+        let settings = Settings { server: Some(running.url.clone()), key: None, json: false };
+        if Api::new(&settings).get("/health").await.is_ok() || Instant::now() >= until {
+            return Some(running);
+        }
+        tokio::time::sleep(GLANCE).await;
+    }
 }
 
 fn spawn(daemon: &Daemon, data: &Path) -> Result<u32> {
     let exe = std::env::current_exe().map_err(Failure::local("cannot find my own program"))?;
-    let log = fs::OpenOptions::new().create(true).append(true).open(log_file(data)).map_err(Failure::local("cannot open the log"))?;
+    let log = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log_file(data))
+        .map_err(Failure::local("cannot open the log"))?;
     let mut command = Command::new(exe);
     command.arg("serve").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).current_dir("/");
     // Of its own group: Ctrl-C in this terminal is not meant for it.
@@ -71,7 +99,8 @@ async fn wait_until_up(pid: u32, data: &Path) -> Result<Running> {
         let ended = !Path::new(&format!("/proc/{pid}")).exists() || is_zombie(pid);
         if ended || Instant::now() >= until {
             let last = last_lines(&log_file(data), 5);
-            let message = format!("the server did not start. The end of {}:\n{last}", log_file(data).display());
+            let message =
+                format!("the server did not start. The end of {}:\n{last}", log_file(data).display());
             return Err(Failure::new(Kind::Unavailable, message));
         }
         tokio::time::sleep(GLANCE).await;
@@ -79,7 +108,8 @@ async fn wait_until_up(pid: u32, data: &Path) -> Result<Running> {
 }
 
 fn is_zombie(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
 }
 
 fn last_lines(file: &Path, count: usize) -> String {
@@ -117,7 +147,10 @@ async fn end(pid: u32, signal: i32) -> Result<()> {
     let until = Instant::now() + STOPPING;
     while Path::new(&format!("/proc/{pid}")).exists() && !is_zombie(pid) {
         if Instant::now() >= until {
-            return Err(Failure::new(Kind::Unavailable, format!("the server (pid {pid}) does not stop; see `ash logs`")));
+            return Err(Failure::new(
+                Kind::Unavailable,
+                format!("the server (pid {pid}) does not stop; see `ash logs`"),
+            ));
         }
         tokio::time::sleep(GLANCE).await;
     }
@@ -139,7 +172,12 @@ pub(crate) async fn status(settings: &Settings) -> Result<()> {
     println!("  up        {}", duration(number(&health["uptime"])));
     println!("  sessions  {} active", number(&health["activeSessions"]));
     let pool = &health["pool"];
-    println!("  sandboxes {} running, {} waiting, at most {}", number(&pool["running"]), number(&pool["waiting"]), number(&pool["maxCapacity"]));
+    println!(
+        "  sandboxes {} running, {} waiting, at most {}",
+        number(&pool["running"]),
+        number(&pool["waiting"]),
+        number(&pool["maxCapacity"])
+    );
     Ok(())
 }
 

@@ -15,10 +15,16 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
     match command {
         Session::Create { agent, id, model, env, dir, all } => {
             let dir = dir.map(|dir| folder::existing(&dir)).transpose()?;
-            let made = create(api, &agent, json!({ "sessionId": id, "model": model, "extraEnv": map(&env)? })).await?;
+            let made =
+                create(api, &agent, json!({ "sessionId": id, "model": model, "extraEnv": map(&env)? }))
+                    .await?;
             let id = made["session"]["id"].as_str().unwrap_or_default().to_owned();
             // Said before the folder is copied: if that fails, the session is there all the same.
-            if as_json { out::json(&made) } else { println!("{id}") }
+            if as_json {
+                out::json(&made)
+            } else {
+                println!("{id}")
+            }
             match dir {
                 Some(dir) => Ok(folder::push(api, &id, &dir, folder::Which::of(all)).await?.exit_code()),
                 None => Ok(0),
@@ -29,7 +35,11 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
         Session::Get { id } => {
             let id = api.session_id(&id).await?;
             let answer = api.get(&path(&id, "")).await?;
-            if as_json { out::json(&answer) } else { show::session(&answer["session"]) }
+            if as_json {
+                out::json(&answer)
+            } else {
+                show::session(&answer["session"])
+            }
             Ok(0)
         }
         Session::Pause { id } => act(api, &id, "pause", as_json).await,
@@ -38,20 +48,32 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
         Session::End { id } => {
             let id = api.session_id(&id).await?;
             let answer = api.delete(&path(&id, "")).await?;
-            if as_json { out::json(&answer) } else { eprintln!("{} ended; its last checkpoint stays", short(&id)) }
+            if as_json {
+                out::json(&answer)
+            } else {
+                eprintln!("{} ended; its last checkpoint stays", short(&id))
+            }
             Ok(0)
         }
         Session::Fork { id, new } => {
             let id = api.session_id(&id).await?;
             let answer = api.post(&path(&id, "/fork"), &json!({ "sessionId": new })).await?;
-            if as_json { out::json(&answer) } else { println!("{}", answer["session"]["id"].as_str().unwrap_or_default()) }
+            if as_json {
+                out::json(&answer)
+            } else {
+                println!("{}", answer["session"]["id"].as_str().unwrap_or_default())
+            }
             Ok(0)
         }
         Session::Interrupt { id } => {
             let id = api.session_id(&id).await?;
             let answer = api.post(&path(&id, "/interrupt"), &json!({})).await?;
             let ran = !answer["turn"].is_null();
-            if as_json { out::json(&answer) } else { eprintln!("{}", if ran { "interrupted" } else { "no turn runs" }) }
+            if as_json {
+                out::json(&answer)
+            } else {
+                eprintln!("{}", if ran { "interrupted" } else { "no turn runs" })
+            }
             Ok(0)
         }
         Session::Exec { id, command, timeout } => exec(api, &id, &command, timeout, as_json).await,
@@ -96,7 +118,13 @@ pub(crate) async fn create(api: &Api, agent: &str, options: Value) -> Result<Val
         body[name] = value.clone();
     }
     api.post("/api/sessions", &body).await.map_err(|failure| match failure.kind {
-        ash_model::Kind::NotFound => Failure { message: format!("{}; `ash agent list` shows what there is, `ash deploy DIR` adds one", failure.message), ..failure },
+        ash_model::Kind::NotFound => Failure {
+            message: format!(
+                "{}; `ash agent list` shows what there is, `ash deploy DIR` adds one",
+                failure.message
+            ),
+            ..failure
+        },
         _ => failure,
     })
 }
@@ -132,7 +160,8 @@ async fn resume(api: &Api, id: &str, detach: bool, as_json: bool) -> Result<u8> 
     }
     eprintln!("{}", out::paint_err(Paint::Dim, "following; Ctrl-C leaves it running"));
     let last = api.get(&path(&id, "/events?limit=1000&type=lifecycle")).await?;
-    let last = last["events"].as_array().and_then(|events| events.last()).map(|event| event["sequence"].to_string());
+    let last =
+        last["events"].as_array().and_then(|events| events.last()).map(|event| event["sequence"].to_string());
     follow(api, &id, &last.unwrap_or_default(), None).await
 }
 
@@ -140,7 +169,8 @@ async fn send(api: &Api, id: &str, message: &str, (raw, as_json): (bool, bool)) 
     let id = api.session_id(id).await?;
     if as_json {
         let request = api.request(Method::POST, &path(&id, "/messages")).header("accept", "application/json");
-        let answer: Value = api.send(request.json(&json!({ "content": message }))).await?.json().await.unwrap_or_default();
+        let answer: Value =
+            api.send(request.json(&json!({ "content": message }))).await?.json().await.unwrap_or_default();
         out::json(&answer);
         return Ok(if answer["status"] == "done" { 0 } else { 1 });
     }
@@ -186,8 +216,13 @@ async fn follow(api: &Api, id: &str, last: &str, kind: Option<&str>) -> Result<u
         };
         match next {
             Next::Frame(frame) => {
-                if kind.is_none_or(|kind| kind == frame.event) && (kind.is_some() || frame.event != "message") {
-                    println!("{} {}", paint(Paint::Cyan, &format!("{:>8} {:<14}", frame.id, frame.event)), out::harmless(&out::shortened(&frame.data.to_string(), 160)));
+                if kind.is_none_or(|kind| kind == frame.event) && (kind.is_some() || frame.event != "message")
+                {
+                    println!(
+                        "{} {}",
+                        paint(Paint::Cyan, &format!("{:>8} {:<14}", frame.id, frame.event)),
+                        out::harmless(&out::shortened(&frame.data.to_string(), 160))
+                    );
                 }
                 if frame.event == "ended" {
                     return Ok(0);
@@ -207,11 +242,15 @@ async fn exec(api: &Api, id: &str, command: &str, timeout: u64, as_json: bool) -
         out::json(&answer);
         return Ok(code);
     }
-    let write = |mut to: Box<dyn Write>, text: &Value| to.write_all(text.as_str().unwrap_or_default().as_bytes());
+    let write =
+        |mut to: Box<dyn Write>, text: &Value| to.write_all(text.as_str().unwrap_or_default().as_bytes());
     write(Box::new(std::io::stdout()), &answer["stdout"]).ok();
     write(Box::new(std::io::stderr()), &answer["stderr"]).ok();
     if answer["timedOut"] == true {
-        eprintln!("{}", out::paint_err(Paint::Yellow, &format!("(ended after {timeout} ms; allow more with --timeout)")));
+        eprintln!(
+            "{}",
+            out::paint_err(Paint::Yellow, &format!("(ended after {timeout} ms; allow more with --timeout)"))
+        );
     }
     Ok(code)
 }
@@ -220,7 +259,8 @@ async fn files(api: &Api, id: &str, file: Option<&str>, as_json: bool) -> Result
     let id = api.session_id(id).await?;
     if let Some(file) = file {
         let name: Vec<String> = file.split('/').map(encoded).collect();
-        let response = api.send(api.request(Method::GET, &path(&id, &format!("/files/{}", name.join("/"))))).await?;
+        let response =
+            api.send(api.request(Method::GET, &path(&id, &format!("/files/{}", name.join("/"))))).await?;
         let bytes = response.bytes().await.map_err(|error| api.unreachable(&error))?;
         std::io::stdout().write_all(&bytes).map_err(Failure::local("cannot write"))?;
         return Ok(0);
@@ -235,13 +275,21 @@ async fn files(api: &Api, id: &str, file: Option<&str>, as_json: bool) -> Result
     for file in answer["files"].as_array().into_iter().flatten() {
         let text = |name: &str| file[name].as_str().unwrap_or_default().to_owned();
         let size = out::size(file["size"].as_u64().unwrap_or(0));
-        table.row(vec![(text("path"), None), (size, None), (out::ago(&text("modifiedAt"), now), Some(Paint::Dim))]);
+        table.row(vec![
+            (text("path"), None),
+            (size, None),
+            (out::ago(&text("modifiedAt"), now), Some(Paint::Dim)),
+        ]);
     }
     table.print();
     Ok(0)
 }
 
-async fn list(api: &Api, (agent, status, limit): (Option<String>, Option<String>, u32), as_json: bool) -> Result<u8> {
+async fn list(
+    api: &Api,
+    (agent, status, limit): (Option<String>, Option<String>, u32),
+    as_json: bool,
+) -> Result<u8> {
     let mut query = format!("/api/sessions?limit={limit}");
     for (name, value) in [("agent", agent), ("status", status)] {
         if let Some(value) = value {
@@ -261,7 +309,10 @@ async fn list(api: &Api, (agent, status, limit): (Option<String>, Option<String>
     show::sessions(&sessions);
     let total = answer["total"].as_u64().unwrap_or(0) as usize;
     if total > sessions.len() {
-        eprintln!("{}", out::paint_err(Paint::Dim, &format!("{} of {total}; see more with --limit", sessions.len())));
+        eprintln!(
+            "{}",
+            out::paint_err(Paint::Dim, &format!("{} of {total}; see more with --limit", sessions.len()))
+        );
     }
     Ok(0)
 }

@@ -61,7 +61,10 @@ pub(crate) fn session(session: &Value) {
     }
     line("agent", format!("{} version {} ({})", text("agentName"), session["agentVersion"], text("runtime")));
     line("turns", format!("{} ({} open)", session["turns"], session["openTurns"]));
-    line("checkpoint", session["checkpoint"].as_u64().map_or_else(|| "none yet".to_owned(), |n| n.to_string()));
+    line(
+        "checkpoint",
+        session["checkpoint"].as_u64().map_or_else(|| "none yet".to_owned(), |n| n.to_string()),
+    );
     line("created", out::ago(&text("createdAt"), now));
     line("active", out::ago(&text("lastActiveAt"), now));
     if let Some(parent) = session["parentSessionId"].as_str() {
@@ -87,7 +90,8 @@ pub(crate) fn receipt(receipt: &Value) {
         (_, _, Some("fresh")) => "from the agent's own files".to_owned(),
         _ => format!("from checkpoint {}", receipt["checkpoint"]),
     };
-    let lost: Vec<&str> = receipt["lost"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let lost: Vec<&str> =
+        receipt["lost"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     if lost.is_empty() {
         eprintln!("{} back, {from}; nothing was lost", paint_err(Paint::Green, "✓"));
     } else {
@@ -141,16 +145,27 @@ impl Printer {
             "text_delta" => self.text(frame.data["delta"].as_str().unwrap_or_default()),
             "tool_use" => {
                 let input = &frame.data["input"];
-                let shown = input.as_object().and_then(|input| input.values().find_map(Value::as_str)).map_or_else(|| input.to_string(), str::to_owned);
+                let shown = input
+                    .as_object()
+                    .and_then(|input| input.values().find_map(Value::as_str))
+                    .map_or_else(|| input.to_string(), str::to_owned);
                 let name = frame.data["name"].as_str().unwrap_or("tool");
-                self.line(&format!("{} {}", paint(Paint::Cyan, &format!("▸ {name}")), paint(Paint::Dim, &out::harmless(&out::shortened(&shown, FOLDED)))));
+                self.line(&format!(
+                    "{} {}",
+                    paint(Paint::Cyan, &format!("▸ {name}")),
+                    paint(Paint::Dim, &out::harmless(&out::shortened(&shown, FOLDED)))
+                ));
             }
             "tool_result" => self.result(&frame.data),
             "turn_continued" => self.note("the turn was cut and goes on"),
             "error" => {
                 self.failed = true;
                 self.close();
-                eprintln!("{} {}", paint_err(Paint::Red, "error:"), frame.data["error"].as_str().unwrap_or_default());
+                eprintln!(
+                    "{} {}",
+                    paint_err(Paint::Red, "error:"),
+                    frame.data["error"].as_str().unwrap_or_default()
+                );
             }
             "done" => {
                 self.close();
@@ -169,7 +184,8 @@ impl Printer {
         let lines = text.lines().count();
         let first = out::harmless(&out::shortened(text.lines().next().unwrap_or_default(), FOLDED));
         let more = if lines > 1 { format!(" (+{} lines)", lines - 1) } else { String::new() };
-        let mark = if data["is_error"] == true { paint(Paint::Red, "  ✗") } else { paint(Paint::Dim, "  └") };
+        let mark =
+            if data["is_error"] == true { paint(Paint::Red, "  ✗") } else { paint(Paint::Dim, "  └") };
         self.line(&format!("{mark} {}", paint(Paint::Dim, &format!("{first}{more}"))));
         self.spinner = out::spinner("thinking");
     }

@@ -280,6 +280,7 @@ fn is_passing(e: &io::Error) -> bool {
 fn leave(dir: &File, left: &Left) -> io::Result<()> {
     let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, "init.tmp", flags, Mode::RUSR | Mode::WUSR)?;
-    File::from(file).write_all(&serde_json::to_vec(left).map_err(io::Error::other)?)?;
+    let mut file = File::from(file);
+    file.write_all(&serde_json::to_vec(left).map_err(io::Error::other)?)?;
     Ok(rustix::fs::renameat(dir, "init.tmp", dir, "init")?)
 }

@@ -1,6 +1,9 @@
 //! Agents: deployed from a folder on the server or from uploaded files; each deploy is a version.
 
-use super::take::{Body, Part, blocking};
+use super::{
+    MOST_SYSTEM_PROMPT,
+    take::{Body, Part, at_most, blocking, environment},
+};
 use crate::{
     app::App,
     auth::Caller,
@@ -9,8 +12,8 @@ use crate::{
     shapes,
 };
 use ash_model::{AgentName, Runtime, TenantId};
-use ash_snapshot::{Folder, Links, RelPath, Repo, Root};
-use ash_store::{Agent, Env, NewAgent};
+use ash_snapshot::{Folder, Links, RelPath, Repo, Root, Trouble};
+use ash_store::{Agent, NewAgent};
 use axum::{
     Json,
     extract::State,
@@ -67,6 +70,8 @@ pub(super) async fn deploy(
             "Only the server's own tenant may deploy from a path; upload the files instead",
         ));
     }
+    at_most("systemPrompt", system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
+    let env = env.map(environment).transpose()?;
     let origin = path.clone().unwrap_or_else(|| PathBuf::from(format!("agents/{name}")));
     let repo = app.sessions.rooms().repo(&caller.0)?;
     let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
@@ -82,7 +87,7 @@ pub(super) async fn deploy(
         tree,
         runtime: runtime.or(manifest.runtime).unwrap_or(app.default_runtime),
         origin: origin.display().to_string(),
-        env: env.map(Env::from_plain),
+        env,
         at: app.sessions.rooms().clock(),
     };
     let claim = once(&app, &caller.0, &headers, ("POST /api/agents", &body.bytes), name.to_string()).await?;
@@ -152,15 +157,26 @@ fn fill(scratch: &std::path::Path, name: &AgentName, (files, system_prompt): Fil
                 format!("The content of \"{}\" is not valid base64", file.path),
             )
         })?;
-        folder.write_file(&path, &mut content.as_slice(), None, 0o644)?;
+        write(&folder, &path, &content)?;
         has_prompt |= file.path == CLAUDE_MD;
     }
     if !has_prompt {
         let prompt = system_prompt.unwrap_or_else(|| format!("# {name}\n"));
         let path = RelPath::parse(CLAUDE_MD).map_err(Problem::internal)?;
-        folder.write_file(&path, &mut prompt.as_bytes(), None, 0o644)?;
+        write(&folder, &path, prompt.as_bytes())?;
     }
     Ok(folder)
+}
+
+fn write(folder: &Folder, path: &RelPath, mut content: &[u8]) -> Answer<()> {
+    let written = folder.write_file(path, &mut content, None, 0o644);
+    written.map(drop).map_err(|error| match error.kind() {
+        // The folder was empty before: two of the paths do not go together.
+        Trouble::Invalid | Trouble::NotAFile | Trouble::NotFound => {
+            Problem::invalid("invalid_path", format!("Path \"{path}\" cannot be written: {error}"))
+        }
+        Trouble::Full | Trouble::Damaged | Trouble::Io => error.into(),
+    })
 }
 
 fn take(repo: &Repo, folder: &Folder) -> Answer<(String, Manifest)> {
@@ -177,6 +193,26 @@ fn manifest(folder: &Folder) -> Answer<Manifest> {
         .read_to_string(&mut text)
         .map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))?;
     toml::from_str(&text).map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))
+}
+
+const DEFAULT: &str = "default";
+const DEFAULT_PROMPT: &str =
+    "# default\n\nYou are a helpful agent. Your workspace is the current directory.\n";
+
+/// An agent called `default` is there for whoever asks for it before anything was deployed under that name.
+pub(super) async fn make_default(app: &App, tenant: &TenantId, name: &AgentName) -> Answer<()> {
+    let rooms = app.sessions.rooms();
+    if name.as_str() != DEFAULT || rooms.store.agent(tenant, name).await?.is_some() {
+        return Ok(());
+    }
+    let (repo, scratch, own) =
+        (rooms.repo(tenant)?, app.scratch.join(uuid::Uuid::new_v4().to_string()), name.clone());
+    let files = (Vec::new(), Some(DEFAULT_PROMPT.to_owned()));
+    let (tree, _) = blocking(move || from_upload(&repo, &scratch, &own, files)).await?;
+    let (runtime, origin, at) = (app.default_runtime, "built in".to_owned(), rooms.clock());
+    let agent = NewAgent { tenant: tenant.clone(), name: name.clone(), tree, runtime, origin, env: None, at };
+    rooms.store.deploy(agent).await?;
+    Ok(())
 }
 
 async fn find(app: &App, tenant: &TenantId, name: &str) -> Answer<Agent> {
@@ -203,7 +239,7 @@ pub(super) async fn change(
 ) -> Answer<Json<Value>> {
     let agent = find(&app, &caller.0, &name).await?;
     let config = body.value.config.map(|change| merged(&agent, change));
-    let env = body.value.env.map(Env::from_plain);
+    let env = body.value.env.map(environment).transpose()?;
     app.sessions.rooms().store.change_agent(&caller.0, &agent.name, config, env).await?;
     get(State(app), caller, Part(name)).await
 }

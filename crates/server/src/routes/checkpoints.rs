@@ -1,8 +1,8 @@
 //! A session's checkpoints: taking one now, and what is different in the workspace since one.
 
 use super::{
-    files::{ALWAYS_SKIPPED, writable_session},
-    take::{Asked, Body, Part, blocking, session},
+    files::ALWAYS_SKIPPED,
+    take::{Asked, Body, Part, blocking, open_session, session},
 };
 use crate::{
     app::App,
@@ -35,8 +35,7 @@ pub(super) async fn create(
     Part(id): Part,
     body: Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
-    let found = session(&app, &caller, &id).await?;
-    writable_session(&found)?;
+    let found = open_session(&app, &caller, &id).await?;
     let number = app.sessions.capture(found.no).await?;
     if body.value.base {
         // Read again: a capture takes its time, and options may have changed meanwhile.

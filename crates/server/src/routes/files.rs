@@ -2,7 +2,7 @@
 
 use super::{
     checkpoints,
-    take::{Asked, Body, Part, blocking, session},
+    take::{Asked, Body, Named, Part, blocking, open_session, session},
 };
 use crate::{
     app::App,
@@ -11,13 +11,13 @@ use crate::{
     problem::{Answer, Problem},
 };
 use ash_model::{Kind, Status};
-use ash_session::{FoundFile, Place, Refused};
+use ash_session::{FoundFile, Place};
 use ash_snapshot::{FileInfo, RelPath};
 use ash_store::Session;
 use axum::{
     Json,
     body::Body as HttpBody,
-    extract::{Path, State},
+    extract::State,
     http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
     response::{IntoResponse, Response},
 };
@@ -76,9 +76,6 @@ pub(super) struct Format {
     checkpoint: Option<u64>,
 }
 
-/// One file of one session, as a path names it.
-pub(super) type Named = Path<(String, String)>;
-
 fn rel(path: &str) -> Answer<RelPath> {
     RelPath::parse(path).map_err(|_| Problem::invalid("invalid_path", "Invalid file path"))
 }
@@ -86,7 +83,7 @@ fn rel(path: &str) -> Answer<RelPath> {
 pub(super) async fn read(
     State(app): State<App>,
     caller: Caller,
-    Path((id, path)): Named,
+    Named { id, path }: Named,
     Asked(asked): Asked<Format>,
 ) -> Answer<Response> {
     let session = session(&app, &caller, &id).await?;
@@ -179,25 +176,13 @@ struct NewFile {
     content: String,
 }
 
-pub(super) fn writable_session(session: &Session) -> Answer<()> {
-    match session.card.status {
-        Status::Ended => Err(ash_session::Error::from(Refused::Not(Status::Ended)).into()),
-        Status::Starting | Status::Active | Status::Paused | Status::Stopped | Status::Error => Ok(()),
-    }
-}
-
-async fn writable(app: &App, session: &Session) -> Answer<Place> {
-    writable_session(session)?;
-    Ok(app.sessions.files_to_write(session).await?)
-}
-
 pub(super) async fn write(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
     body: Body<Writing>,
 ) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    let session = open_session(&app, &caller, &id).await?;
     let Writing { files, target_path } = body.value;
     if !(1..=500).contains(&files.len()) {
         return Err(Problem::invalid("invalid_body", "files must have 1 to 500 entries"));
@@ -206,10 +191,25 @@ pub(super) async fn write(
     if let Some(target) = &target {
         rel(target.trim_end_matches('/'))?;
     }
-    let place = writable(&app, &session).await?;
-    let written = blocking(move || Ok(write_all(&place, target.as_deref(), files))).await?;
-    app.sessions.touched(session.no).await?;
+    let written = change(&app, &session, move |place| Ok(write_all(place, target.as_deref(), files))).await?;
     Ok(Json(json!({ "files": written })))
+}
+
+/// Changes files and tells the session's keeper, even if the caller hangs up in between.
+async fn change<T: Send + 'static>(
+    app: &App,
+    session: &Session,
+    work: impl FnOnce(&Place) -> Answer<T> + Send + 'static,
+) -> Answer<T> {
+    let (sessions, session) = (app.sessions.clone(), session.clone());
+    let changing = tokio::spawn(async move {
+        let place = sessions.files_to_write(&session).await?;
+        let done = blocking(move || work(&place)).await;
+        // Part of it may be there even if the rest was refused.
+        sessions.touched(session.no).await?;
+        done
+    });
+    changing.await.map_err(|_| Problem::internal("the work was cut off"))?
 }
 
 fn write_all(place: &Place, target: Option<&str>, files: Vec<NewFile>) -> Vec<Value> {
@@ -246,19 +246,15 @@ fn write_one(place: &Place, path: &str, content: &str, total: &mut usize) -> Res
 pub(super) async fn delete(
     State(app): State<App>,
     caller: Caller,
-    Path((id, path)): Named,
+    Named { id, path }: Named,
 ) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    let session = open_session(&app, &caller, &id).await?;
     let name = rel(&path)?;
-    let place = writable(&app, &session).await?;
-    let removed = blocking(move || Ok(place.remove(&name)?)).await?;
+    let removed = change(&app, &session, move |place| Ok(place.remove(&name)?)).await?;
     match removed {
         FoundFile::Missing => Err(Problem::not_found("file_not_found", "File not found")),
         FoundFile::NotAFile => Err(Problem::invalid("not_a_file", "Path is not a file")),
-        FoundFile::File { .. } => {
-            app.sessions.touched(session.no).await?;
-            Ok(Json(json!({ "path": path, "deleted": true })))
-        }
+        FoundFile::File { .. } => Ok(Json(json!({ "path": path, "deleted": true }))),
     }
 }
 
@@ -290,18 +286,14 @@ pub(super) async fn unbundle(
     Part(id): Part,
     body: Body<Bundle>,
 ) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
+    let session = open_session(&app, &caller, &id).await?;
     let bytes = STANDARD
         .decode(&body.value.bundle)
         .map_err(|_| Problem::new(Kind::Invalid, "invalid_base64", "Invalid bundle: not valid base64"))?;
     if bytes.is_empty() {
         return Err(Problem::invalid("invalid_bundle", "Empty bundle"));
     }
-    let place = writable(&app, &session).await?;
-    let unpacked = blocking(move || archive::unpack(&place, &bytes)).await;
-    // Part of it may be there even if the rest was refused.
-    app.sessions.touched(session.no).await?;
-    let unpacked = unpacked?;
+    let unpacked = change(&app, &session, move |place| archive::unpack(place, &bytes)).await?;
     let live = session.card.status == Status::Active;
     let message = if live { "Workspace restored to live sandbox" } else { "Workspace saved as snapshot" };
     Ok(Json(json!({ "message": message, "written": unpacked.written, "skipped": unpacked.skipped })))

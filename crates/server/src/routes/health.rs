@@ -17,9 +17,14 @@ use serde_json::{Value, json};
 pub(super) async fn hello(State(app): State<App>, headers: HeaderMap) -> Response {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     if !accept.contains("text/html") {
-        return Json(json!({ "name": "ash", "version": crate::VERSION, "health": "/health", "api": "/api" })).into_response();
+        return Json(json!({ "name": "ash", "version": crate::VERSION, "health": "/health", "api": "/api" }))
+            .into_response();
     }
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).filter(|host| is_host(host)).unwrap_or("127.0.0.1:4100");
+    let host = headers
+        .get(HOST)
+        .and_then(|host| host.to_str().ok())
+        .filter(|host| is_host(host))
+        .unwrap_or("127.0.0.1:4100");
     let page = include_str!("hello.html")
         .replace("{{version}}", crate::VERSION)
         .replace("{{host}}", host)

@@ -1,31 +1,36 @@
 //! The conversation: sending a message, following the stream, reading what was said.
 
-use super::take::{Asked, Body, Part, session};
+use super::{
+    MOST_MODEL,
+    take::{Asked, Body, Part, at_most, session},
+};
 use crate::{
     app::App,
     auth::Caller,
     once::once,
     problem::{Answer, Problem},
-    render::View,
     shapes,
     sse::{self, Deltas, Streaming},
+    turn::{Meaning, Turn},
 };
-use ash_model::{Ask, Cursor, Event, Fact, Kind, TurnId};
+use ash_model::{Ask, Cursor, Event, Fact, Kind, Status, TurnId};
 use ash_session::{Prompt, Wake};
 use ash_store::{EventQuery, Session, WhatItem};
 use axum::{
     Json,
     extract::State,
-    http::{HeaderMap, header::ACCEPT},
+    http::{HeaderMap, StatusCode, header::ACCEPT},
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
 const MOST_TEXT: usize = 500_000;
 const MOST_BLOCKS: usize = 20;
 const PAGE: u32 = 500;
+/// What one answer may hold, unless its first entry alone is larger: how long they are is the agent's doing.
+const MOST_BYTES: usize = 8 << 20;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -38,8 +43,8 @@ pub(super) struct Message {
     max_turns: Option<u32>,
     max_budget_usd: Option<f64>,
     effort: Option<String>,
-    thinking: Option<Value>,
-    output_format: Option<Value>,
+    thinking: Option<Map<String, Value>>,
+    output_format: Option<Map<String, Value>>,
 }
 
 pub(super) async fn send(
@@ -58,12 +63,14 @@ pub(super) async fn send(
     app.sessions.prompt(session.no, Prompt { turn, ..prompt }).await?;
     let row = app.sessions.rooms().store.turn(session.no, turn).await?;
     let queued = row.ok_or_else(|| Problem::internal("the message is not there"))?.seq;
+    // Whoever sends again is not interested in deaths that the turn has survived since.
+    let since = if claim.again { app.sessions.get(session.no).await?.last_seq } else { queued };
+    let turn = Turn::new(turn, since);
     if wants_json(&headers) {
         return wait(&app, &session, turn, queued).await;
     }
     let follower = app.sessions.follow(session.no, Cursor::delta(queued.saturating_sub(1), i64::MAX as u64));
-    Ok(Streaming { follower, session: session.id, view: View::Turn(turn), deltas, rested: false, skip: None }
-        .response())
+    Ok(Streaming { follower, session: session.id, turn: Some(turn), deltas, skip: None }.response())
 }
 
 fn wants_json(headers: &HeaderMap) -> bool {
@@ -73,6 +80,13 @@ fn wants_json(headers: &HeaderMap) -> bool {
 
 fn prompt(message: Message) -> Answer<Prompt> {
     check_content(&message.content)?;
+    at_most("model", message.model.as_deref(), MOST_MODEL)?;
+    if message.max_turns == Some(0) || message.max_budget_usd.is_some_and(|most| most < 0.0) {
+        return Err(Problem::invalid(
+            "invalid_body",
+            "maxTurns must be at least 1, and maxBudgetUsd at least 0",
+        ));
+    }
     if let Some(effort) = &message.effort
         && !["low", "medium", "high", "max"].contains(&effort.as_str())
     {
@@ -83,8 +97,8 @@ fn prompt(message: Message) -> Answer<Prompt> {
         max_turns: message.max_turns,
         max_budget_usd: message.max_budget_usd,
         effort: message.effort,
-        thinking: message.thinking,
-        output_format: message.output_format,
+        thinking: message.thinking.map(Value::Object),
+        output_format: message.output_format.map(Value::Object),
     };
     let wake = if message.auto_resume == Some(false) { Wake::No } else { Wake::Yes };
     Ok(Prompt { turn: TurnId::fresh(), content: message.content, ask, wake })
@@ -116,24 +130,28 @@ fn check_content(content: &Value) -> Answer<()> {
 }
 
 /// Waits for the end of the turn and answers it whole.
-async fn wait(app: &App, session: &Session, turn: TurnId, queued: u64) -> Answer<Response> {
+async fn wait(app: &App, session: &Session, mut turn: Turn, queued: u64) -> Answer<Response> {
     let mut follower = app.sessions.follow(session.no, Cursor::event(queued));
-    let (mut text, mut usage, mut rested) = (String::new(), Value::Null, false);
+    let (mut text, mut usage) = (String::new(), Value::Null);
     loop {
         for item in follower.next().await? {
-            let WhatItem::Event(fact) = item.what else { continue };
-            match fact {
-                Fact::Rested { turn: over, text: said, usage: used, .. } if over == turn => {
-                    (text, rested) = (said, true);
+            if let Meaning::Cut(problem) = turn.see(&item) {
+                return Err(failed(problem));
+            }
+            match item.what {
+                WhatItem::Event(Fact::Rested { turn: over, text: said, usage: used, .. })
+                    if over == turn.id() =>
+                {
+                    text = said;
                     usage = serde_json::to_value(used).unwrap_or_default();
                 }
-                Fact::Finished { turn: over, how, checkpoint, problem } if over == turn => {
-                    let body = json!({ "turn": turn, "status": how, "text": text, "usage": usage, "checkpoint": checkpoint, "error": problem });
+                WhatItem::Event(Fact::Finished { turn: over, how, checkpoint, problem })
+                    if over == turn.id() =>
+                {
+                    let body = json!({ "turn": over, "status": how, "text": text, "usage": usage, "checkpoint": checkpoint, "error": problem });
                     return Ok(Json(body).into_response());
                 }
-                Fact::Cut { turn: cut, death } if cut == turn => return Err(failed(death.problem())),
-                Fact::Failed { problem } if !rested => return Err(failed(problem)),
-                _ => {}
+                WhatItem::Event(_) | WhatItem::Delta(_) => {}
             }
         }
     }
@@ -167,10 +185,14 @@ pub(super) async fn stream(
     let cursor = cursor.ok_or_else(|| {
         Problem::invalid("invalid_cursor", "This is not the id of an event of this session")
     })?;
+    if session.card.status == Status::Ended && cursor.seq >= session.last_seq && cursor.frames.is_none() {
+        // Nothing will ever come; an EventSource that gets this does not ask again.
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
     let (after, skip) = sse::after(cursor);
     let deltas = if asked.include_partial_messages == Some(false) { Deltas::Hide } else { Deltas::Show };
     let follower = app.sessions.follow(session.no, after);
-    Ok(Streaming { follower, session: session.id, view: View::All, deltas, rested: false, skip }.response())
+    Ok(Streaming { follower, session: session.id, turn: None, deltas, skip }.response())
 }
 
 #[derive(Deserialize)]
@@ -226,7 +248,12 @@ pub(super) async fn events(
     Ok(Json(json!({ "events": events })))
 }
 
-/// Reads on until there are enough to show. What one event shows stays together: a reader goes on by its number.
+/// How long an entry is, but for a few fields that are short.
+fn size(entry: &Value) -> usize {
+    ["content", "data"].iter().filter_map(|name| entry[*name].as_str()).map(str::len).sum()
+}
+
+/// Reads on until there are enough to show, or too much for one answer. What one event shows stays together: a reader goes on by its number.
 async fn read(
     app: &App,
     session: &Session,
@@ -234,7 +261,7 @@ async fn read(
     kinds: &[&'static str],
     show: impl Fn(&Event) -> Vec<Value>,
 ) -> Answer<Vec<Value>> {
-    let mut shown: Vec<Value> = Vec::new();
+    let (mut shown, mut bytes) = (Vec::<Value>::new(), 0);
     let mut query = EventQuery { after: after.min(i64::MAX as u64), limit: PAGE, kinds: kinds.to_vec() };
     loop {
         let events = app.sessions.rooms().store.events(session.no, &query).await?;
@@ -242,7 +269,8 @@ async fn read(
         query.after = last.seq;
         for event in &events {
             let entries = show(event);
-            if !shown.is_empty() && shown.len() + entries.len() > limit {
+            bytes += entries.iter().map(size).sum::<usize>();
+            if !shown.is_empty() && (shown.len() + entries.len() > limit || bytes > MOST_BYTES) {
                 return Ok(shown);
             }
             shown.extend(entries);

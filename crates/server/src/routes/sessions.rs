@@ -1,6 +1,10 @@
 //! Sessions: making, finding, and moving them through their states.
 
-use super::take::{Asked, Body, Part, session};
+use super::agents;
+use super::{
+    MOST_MODEL, MOST_SYSTEM_PROMPT,
+    take::{Asked, Body, Part, at_most, environment, open_session, session},
+};
 use crate::{
     app::App,
     auth::Caller,
@@ -10,7 +14,7 @@ use crate::{
 };
 use ash_model::{AgentName, OnInterrupted, Options, SessionId, SessionNo, Status, Timestamp};
 use ash_session::{Fork, NewSession};
-use ash_store::{Env, Filter, Session};
+use ash_store::{Filter, Session};
 use axum::{
     Json,
     extract::State,
@@ -21,7 +25,6 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
 const MOST_SESSIONS: u32 = 1000;
-const MOST_ENV: usize = 256;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -52,15 +55,8 @@ pub(super) struct Settable {
 
 impl Settable {
     fn over(self, before: Options) -> Answer<Options> {
-        let most = |what: &str, text: &Option<String>, most: usize| match text {
-            Some(text) if text.chars().count() > most => Err(Problem::invalid(
-                "invalid_body",
-                format!("{what} must not be longer than {most} characters"),
-            )),
-            _ => Ok(()),
-        };
-        most("model", &self.model, 100)?;
-        most("systemPrompt", &self.system_prompt, 1_000_000)?;
+        at_most("model", self.model.as_deref(), MOST_MODEL)?;
+        at_most("systemPrompt", self.system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
         if let Some(mode) = &self.permission_mode
             && !["bypassPermissions", "permissionsByAgent", "default"].contains(&mode.as_str())
         {
@@ -93,23 +89,6 @@ fn answer(app: &App, session: &Session) -> Json<Value> {
     Json(json!({ "session": shown(app, session) }))
 }
 
-fn environment(vars: BTreeMap<String, String>) -> Answer<Env> {
-    let is_name = |name: &str| {
-        let mut bytes = name.bytes();
-        bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-            && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
-    };
-    if vars.len() > MOST_ENV {
-        return Err(Problem::invalid("invalid_env", format!("At most {MOST_ENV} environment variables")));
-    }
-    match vars.iter().find(|(name, value)| !is_name(name) || value.contains('\0') || value.len() > 100_000) {
-        Some((name, _)) => {
-            Err(Problem::invalid("invalid_env", format!("{name:?} is not a valid environment variable")))
-        }
-        None => Ok(Env::from_plain(vars)),
-    }
-}
-
 pub(super) async fn create(
     State(app): State<App>,
     caller: Caller,
@@ -130,7 +109,10 @@ pub(super) async fn create(
     let new = NewSession { tenant: caller.0.clone(), id: id.clone(), agent, options, env };
     let made = match app.sessions.find(&caller.0, &id).await {
         Ok(session) if claim.again => session,
-        _ => app.sessions.create(new).await?,
+        _ => {
+            agents::make_default(&app, &caller.0, &new.agent).await?;
+            app.sessions.create(new).await?
+        }
     };
     Ok((StatusCode::CREATED, answer(&app, &made)))
 }
@@ -183,7 +165,7 @@ pub(super) async fn change_config(
     Part(id): Part,
     body: Body<Settable>,
 ) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
+    let found = open_session(&app, &caller, &id).await?;
     let options = body.value.over(found.options)?;
     app.sessions.rooms().store.set_options(found.no, &options).await?;
     get(State(app), caller, Part(id)).await
@@ -236,7 +218,7 @@ pub(super) async fn fork(
 }
 
 pub(super) async fn interrupt(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
+    let found = open_session(&app, &caller, &id).await?;
     let turn = app.sessions.interrupt(found.no).await?;
     Ok(Json(json!({ "ok": true, "turn": turn })))
 }

@@ -5,14 +5,18 @@ use crate::{
     auth::Caller,
     problem::{Answer, Problem},
 };
-use ash_model::{Kind, SessionId};
-use ash_store::Session;
+use ash_model::{Kind, SessionId, Status};
+use ash_session::Refused;
+use ash_store::{Env, Session};
 use axum::{
     body::Bytes,
     extract::{FromRequest, FromRequestParts, Path, Query, Request, rejection::BytesRejection},
     http::request::Parts,
 };
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+
+const MOST_ENV: usize = 256;
 
 /// A JSON body with its bytes, which idempotency keys are bound to. No body at all counts as `{}`: the Python
 /// client says it sends JSON even when it sends nothing.
@@ -68,10 +72,27 @@ impl FromRequestParts<App> for Part {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let found = Path::<String>::from_request_parts(parts, app).await;
-        found
-            .map(|Path(text)| Part(text))
-            .map_err(|_| Problem::invalid("invalid_path", "The path is not valid"))
+        found.map(|Path(text)| Part(text)).map_err(|_| unreadable_path())
     }
+}
+
+/// One file of one session, as a path names it.
+pub(crate) struct Named {
+    pub(crate) id: String,
+    pub(crate) path: String,
+}
+
+impl FromRequestParts<App> for Named {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let found = Path::<(String, String)>::from_request_parts(parts, app).await;
+        found.map(|Path((id, path))| Named { id, path }).map_err(|_| unreadable_path())
+    }
+}
+
+fn unreadable_path() -> Problem {
+    Problem::invalid("invalid_path", "The path is not valid")
 }
 
 impl FromRequestParts<App> for Caller {
@@ -87,6 +108,44 @@ pub(crate) async fn session(app: &App, caller: &Caller, id: &str) -> Answer<Sess
     let id =
         SessionId::parse(id).map_err(|error| Problem::invalid("invalid_session_id", error.to_string()))?;
     Ok(app.sessions.find(&caller.0, &id).await?)
+}
+
+/// The same, if it can still be changed: what has ended stays as it is.
+pub(crate) async fn open_session(app: &App, caller: &Caller, id: &str) -> Answer<Session> {
+    let found = session(app, caller, id).await?;
+    match found.card.status {
+        Status::Ended => Err(ash_session::Error::from(Refused::Not(Status::Ended)).into()),
+        Status::Starting | Status::Active | Status::Paused | Status::Stopped | Status::Error => Ok(found),
+    }
+}
+
+/// Environment variables as a process can take them.
+pub(crate) fn environment(vars: BTreeMap<String, String>) -> Answer<Env> {
+    let is_name = |name: &str| {
+        let mut bytes = name.bytes();
+        bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
+            && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    };
+    if vars.len() > MOST_ENV {
+        return Err(Problem::invalid("invalid_env", format!("At most {MOST_ENV} environment variables")));
+    }
+    match vars.iter().find(|(name, value)| !is_name(name) || value.contains('\0') || value.len() > 100_000) {
+        Some((name, _)) => {
+            Err(Problem::invalid("invalid_env", format!("{name:?} is not a valid environment variable")))
+        }
+        None => Ok(Env::from_plain(vars)),
+    }
+}
+
+/// A text that may be left out, but not be longer than this many characters.
+pub(crate) fn at_most(what: &str, text: Option<&str>, most: usize) -> Answer<()> {
+    match text {
+        Some(text) if text.chars().count() > most => {
+            let error = format!("{what} must not be longer than {most} characters");
+            Err(Problem::invalid("invalid_body", error))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Work that may block runs where it delays nobody.

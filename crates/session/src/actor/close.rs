@@ -7,7 +7,8 @@ use crate::{
     state::{Phase, Refused, Wish},
 };
 use ash_driver::Say;
-use ash_model::{Fact, Status};
+use ash_model::{Fact, Incarnation, Status};
+use ash_sandbox::Record;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -57,6 +58,10 @@ impl Closing {
         }
     }
 
+    fn is_end(&self) -> bool {
+        matches!(self.how, How::Wish(Wish::End, _))
+    }
+
     fn is_shutdown(&self) -> bool {
         matches!(self.how, How::Shutdown(_))
     }
@@ -71,6 +76,15 @@ impl Actor {
                 How::Shutdown(Some(reply)) => drop(reply.send(Ok(()))),
                 How::Wish(_, None) | How::Shutdown(None) => {}
             }
+        }
+    }
+
+    /// What is here could not be kept, so it is not thrown away either.
+    pub(super) fn give_up_closing(&mut self, error: &Error) {
+        if let Some(closing) = self.closing.take_if(|closing| closing.is_end())
+            && let How::Wish(_, Some(reply)) = closing.how
+        {
+            reply.send(Err(Error::Save(error.to_string()))).ok();
         }
     }
 
@@ -127,6 +141,12 @@ impl Actor {
     }
 
     async fn capture_or_go_on(&mut self) -> Result<()> {
+        let ends = self.closing.as_ref().is_some_and(Closing::is_end);
+        if ends && self.live.has_leftovers(self.tree.is_some()) {
+            // The end removes the directory: whatever is in it is kept first.
+            self.start_salvage();
+            return Ok(());
+        }
         self.set_stage(Stage::Captured);
         if self.tree.is_some() && self.dirty.is_some() {
             self.start_save(None);
@@ -193,22 +213,38 @@ impl Actor {
         let (run, id) = (self.live.run(), self.session.id.clone());
         self.effect = Some(tokio::spawn(async move {
             hands.remote.end().await.ok();
-            let goodbye = async { while hands.records.next().await.is_some() {} };
+            let mut said = Vec::new();
+            let goodbye = async {
+                while let Some(record) = hands.records.next().await {
+                    said.push(record);
+                }
+            };
             tokio::time::timeout(GOODBYE, goodbye).await.ok();
+            let incarnation = hands.incarnation;
             drop(hands);
             if let Err(error) = blocking(move || Ok(ash_sandbox::reap(&run)?)).await {
                 tracing::error!(session = %id, %error, "a sandbox could not be cleared up");
             }
-            Done::Slept
+            Done::Slept { incarnation, said }
         }));
     }
 
-    pub(super) async fn slept(&mut self) -> Result<()> {
-        let incarnation = self.state.awake.as_ref().map(|awake| awake.incarnation);
-        // A shutdown says this together with the rest, in one step.
-        if incarnation.is_some() && !self.closing.as_ref().is_some_and(Closing::is_shutdown) {
-            self.note(vec![Fact::Asleep { incarnation }]).await?;
+    pub(super) async fn slept(&mut self, incarnation: Incarnation, said: Vec<Record>) -> Result<()> {
+        if self.state.awake.as_ref().is_some_and(|awake| awake.incarnation == incarnation) {
+            // Its last words count; how it died does not, we ended it.
+            self.digest_of(incarnation, said).await?;
         }
-        Ok(())
+        // A shutdown says this together with the rest, in one step.
+        if self.closing.as_ref().is_some_and(Closing::is_shutdown) {
+            return Ok(());
+        }
+        self.note_asleep().await
+    }
+
+    pub(super) async fn note_asleep(&mut self) -> Result<()> {
+        match self.state.awake.as_ref().map(|awake| awake.incarnation) {
+            Some(incarnation) => self.note(vec![Fact::Asleep { incarnation: Some(incarnation) }]).await,
+            None => Ok(()),
+        }
     }
 }

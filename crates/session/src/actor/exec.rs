@@ -2,7 +2,7 @@
 
 use super::{Actor, Reply};
 use crate::{Error, state::Refused};
-use ash_model::{Problem, Status};
+use ash_model::{Epoch, Problem, Status};
 use ash_sandbox::{Exit, Remote, Start, What};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,8 +12,11 @@ use tokio::time::Instant;
 
 /// What one command may print before the rest is dropped (and said to be).
 const OUTPUT: usize = 10 << 20;
-/// The numbers above the agent's.
+/// Numbers of the agent's kind end here.
 const FIRST: u16 = 16;
+/// Each keeper of a session numbers from its own start, so that what an earlier one left running or unread is never
+/// taken for a command of this one.
+const PER_KEEPER: u16 = 1000;
 
 #[derive(Debug, Clone)]
 pub struct Executed {
@@ -27,22 +30,19 @@ pub struct Executed {
 pub(super) struct Execs {
     running: HashMap<u16, Running>,
     finished: Vec<(Running, Exit)>,
+    first: u16,
     next: u16,
 }
 
 struct Running {
+    /// Its own start was heard: what comes under the number before that is somebody else's.
+    started: bool,
     reply: Reply<Executed>,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     truncated: bool,
     deadline: Instant,
     timed_out: bool,
-}
-
-impl Default for Execs {
-    fn default() -> Self {
-        Execs { running: HashMap::new(), finished: Vec::new(), next: FIRST }
-    }
 }
 
 impl Actor {
@@ -74,10 +74,16 @@ impl Actor {
 }
 
 impl Execs {
+    pub(super) fn of(epoch: Epoch) -> Execs {
+        let keepers = u64::from((u16::MAX - FIRST) / PER_KEEPER);
+        let first = FIRST + u16::try_from(epoch.0 % keepers).unwrap_or(0) * PER_KEEPER;
+        Execs { running: HashMap::new(), finished: Vec::new(), first, next: first }
+    }
+
     fn number(&mut self) -> u16 {
         loop {
             let number = self.next;
-            self.next = self.next.checked_add(1).unwrap_or(FIRST);
+            self.next = if number - self.first + 1 < PER_KEEPER { number + 1 } else { self.first };
             if !self.running.contains_key(&number) {
                 return number;
             }
@@ -86,6 +92,7 @@ impl Execs {
 
     fn add(&mut self, process: u16, reply: Reply<Executed>, deadline: Instant) {
         let running = Running {
+            started: false,
             reply,
             stdout: Vec::new(),
             stderr: Vec::new(),
@@ -119,6 +126,10 @@ impl Execs {
 
     pub(super) fn hear(&mut self, process: u16, what: What) {
         let Some(running) = self.running.get_mut(&process) else { return };
+        running.started |= matches!(what, What::Started { .. } | What::StartFailed { .. });
+        if !running.started {
+            return;
+        }
         match what {
             What::Chunk(bytes) | What::Line(bytes) | What::Tail(bytes) => {
                 keep(&mut running.stdout, &bytes, &mut running.truncated)

@@ -1,15 +1,22 @@
 //! Listening to the sandbox. What a batch of records means and how far the journal is read become durable
 //! together; only then may the shim forget it.
 
-use super::{AGENT, Actor};
+use super::{AGENT, Actor, BREATH};
 use crate::{Error, Result, logs::Level};
 use ash_driver::Heard;
 use ash_model::{Death, Delta, Fact, Incarnation, TurnId};
 use ash_sandbox::{Record, What};
-use std::time::Duration;
+use tokio::time::Instant;
 
 /// How many records share one commit.
 const BATCH: usize = 256;
+
+/// Something heard that waits for space.
+pub(super) struct Unwritten {
+    meaning: Meaning,
+    place: (Incarnation, u64),
+    pub(super) again: Instant,
+}
 
 #[derive(Default)]
 struct Meaning {
@@ -66,40 +73,46 @@ impl Actor {
         for record in batch {
             self.understand(record, &mut meaning);
         }
+        self.write(meaning, (incarnation, position)).await
+    }
+
+    /// What could not be written for lack of space is kept, and tried again; the agent waits meanwhile.
+    pub(super) async fn write_again(&mut self) -> Result<()> {
+        let Some(unwritten) = self.unwritten.take_if(|unwritten| unwritten.again <= Instant::now()) else {
+            return Ok(());
+        };
+        let Unwritten { meaning, place, .. } = unwritten;
+        match self.write(meaning, place).await? {
+            Some(death) => self.mourn(death).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Commits what was heard and how far the journal is used up, then lets the shim forget it.
+    async fn write(&mut self, meaning: Meaning, place: (Incarnation, u64)) -> Result<Option<Death>> {
         let deltas = meaning
             .deltas
             .last()
             .filter(|d| d.seq == self.state.last_seq + meaning.facts.len() as u64)
             .map(|d| d.n);
-        self.commit_patiently(meaning.facts, meaning.deltas, (incarnation, position)).await?;
+        match self.commit(meaning.facts.clone(), meaning.deltas.clone(), Some(place), None).await {
+            Err(Error::Store(ash_store::Error::Full)) => {
+                tracing::error!(session = %self.session.id, "the disk is full: the agent waits until there is space");
+                self.unwritten = Some(Unwritten { meaning, place, again: Instant::now() + BREATH });
+                return Ok(None);
+            }
+            committed => committed?,
+        }
         self.deltas = deltas.unwrap_or(self.deltas);
-        if let Some(hands) = &mut self.hands {
-            hands.position = position;
-            hands.remote.ack(position).await.ok();
+        if let Some(hands) = self.hands.as_mut().filter(|hands| hands.incarnation == place.0) {
+            hands.position = place.1;
+            hands.remote.ack(place.1).await.ok();
         }
         self.execs.answer();
         if meaning.rested.is_some() {
             self.patience = None;
         }
         Ok(meaning.death)
-    }
-
-    /// The journal keeps what is not committed, so a full disk is waited out rather than lost over.
-    async fn commit_patiently(
-        &mut self,
-        facts: Vec<Fact>,
-        deltas: Vec<Delta>,
-        position: (Incarnation, u64),
-    ) -> Result<()> {
-        loop {
-            match self.commit(facts.clone(), deltas.clone(), Some(position), None).await {
-                Err(Error::Store(ash_store::Error::Full)) => {
-                    tracing::error!(session = %self.session.id, "the disk is full: the agent waits until there is space");
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                }
-                other => return other,
-            }
-        }
     }
 
     fn understand(&mut self, record: Record, meaning: &mut Meaning) {
@@ -121,7 +134,7 @@ impl Actor {
                 let death = if oom { Death::OutOfMemory } else { Death::Sandbox { how } };
                 meaning.death.get_or_insert(death);
             }
-            (_, What::Started { .. }) => {}
+            (AGENT, What::Started { .. }) => {}
             (process, what) => self.execs.hear(process, what),
         }
     }
@@ -137,7 +150,7 @@ impl Actor {
                 }
                 Heard::Message { line } => meaning.facts.push(Fact::Said { line }),
                 Heard::Rested { turn, how, text, usage, problem } => {
-                    let running = self.state.current().is_some_and(|current| current.id == turn);
+                    let running = self.state.is_running(turn);
                     if running && meaning.rested.is_none() {
                         meaning.rested = Some(turn);
                         meaning.facts.push(Fact::Rested { turn, how, text, usage, problem });

@@ -4,7 +4,7 @@ use super::{AGENT, Actor, Done, Execs, Hands, Purpose, Reply, Request, wake};
 use crate::{
     Error, Result,
     files::FileSource,
-    live::{Live, Made},
+    live::Live,
     logs::Logs,
     pool::{MoodCell, Rooms},
     state::{Found, State},
@@ -40,11 +40,8 @@ impl Actor {
         let session = rooms.store.session(session.no).await?.ok_or(Error::NotFound)?;
         let events = rooms.store.facts(session.no).await?;
         let base = session.base.map_or(0, |(_, seq)| seq);
-        let mut state = State::new(base);
-        if let Some((parent, _)) = session.base {
-            state.forked_from(&rooms.store.session(parent).await?.ok_or(Error::NotFound)?.card);
-        }
-        let state = state.replay(&events);
+        let mut state = State::new(base).replay(&events);
+        state.adopt(&session.card);
         let mut actor = Actor::with(rooms, session, state, lease, seat);
         actor.tree = tree;
         actor.state.last_seq = actor.session.last_seq;
@@ -61,7 +58,6 @@ impl Actor {
             rooms,
             session,
             state,
-            lease,
             live,
             driver,
             tree: None,
@@ -70,7 +66,8 @@ impl Actor {
             mood,
             inbox,
             deltas: 0,
-            execs: Execs::default(),
+            execs: Execs::of(lease.epoch),
+            lease,
             dirty: None,
             wants_capture: false,
             not_before: None,
@@ -81,6 +78,9 @@ impl Actor {
             forking: Vec::new(),
             writing: Vec::new(),
             closing: None,
+            unwritten: None,
+            idle_since: Instant::now(),
+            salvage: None,
             patience: None,
         }
     }
@@ -98,10 +98,14 @@ impl Actor {
 
     async fn take_over(&mut self) -> Result<()> {
         let found = self.find_sandbox().await?;
-        if found == Found::Dead
+        if !matches!(found, Found::Alive(_))
             && let Some(awake) = self.state.awake.clone()
         {
             self.hear_the_dead(awake.incarnation).await?;
+        }
+        if found == Found::Mute {
+            let run = self.live.run();
+            wake::blocking(move || Ok(ash_sandbox::reap(&run)?)).await?;
         }
         let on_interrupted = self.session.options.on_interrupted.unwrap_or(OnInterrupted::Continue);
         let facts = self.state.bereaved(found, on_interrupted);
@@ -112,13 +116,20 @@ impl Actor {
         if self.tree.is_some() {
             self.dirty = Some(Instant::now());
         }
+        self.lose_patience_later();
         Ok(())
     }
 
     /// A shim that outlived the last server is taken over; any other is ended.
     async fn find_sandbox(&mut self) -> Result<Found> {
-        let Some(knocked) = ash_sandbox::knock(&self.live.run(), self.lease.epoch).await? else {
-            return Ok(Found::Dead);
+        let knocked = match ash_sandbox::knock(&self.live.run(), self.lease.epoch).await {
+            Ok(Some(knocked)) => knocked,
+            Ok(None) => return Ok(Found::Dead),
+            // It does not answer as it should: nothing can be done with it.
+            Err(error) => {
+                tracing::warn!(session = %self.session.id, %error, "a sandbox that outlived its server is ended");
+                return Ok(Found::Mute);
+            }
         };
         let hello = knocked.hello.clone();
         let known = self.state.awake.as_ref().is_some_and(|awake| awake.incarnation == hello.incarnation);
@@ -159,9 +170,7 @@ impl Actor {
     /// Where the files are now, for somebody who reads; for a writer a tree is made if there is none.
     pub(super) fn files(&mut self, purpose: Purpose, reply: Reply<FileSource>) {
         match (purpose, self.tree) {
-            (_, Some(uid)) if self.effect.is_none() || purpose == Purpose::Read => {
-                reply.send(Ok(self.live_source(uid))).ok();
-            }
+            (Purpose::Read, Some(uid)) => drop(reply.send(Ok(self.live_source(uid)))),
             (Purpose::Read, _) => self.answer_reader(reply),
             (Purpose::Write, _) => self.writing.push(reply),
         }
@@ -189,13 +198,18 @@ impl Actor {
         if self.writing.is_empty() {
             return false;
         }
-        if let Some(uid) = self.tree {
-            let source = self.live_source(uid);
-            self.writing.drain(..).for_each(|reply| drop(reply.send(Ok(source.clone()))));
-            return false;
+        if self.live.has_leftovers(self.tree.is_some()) {
+            self.start_salvage();
+            return true;
         }
-        self.start_furnish();
-        true
+        let Some(uid) = self.tree else {
+            self.start_furnish();
+            return true;
+        };
+        let marked = self.live.mark_dirty().map(|()| self.live_source(uid)).map_err(|error| error.problem());
+        self.touch();
+        self.writing.drain(..).for_each(|reply| drop(reply.send(marked.clone().map_err(Error::Failed))));
+        false
     }
 
     /// Makes a tree without a sandbox.
@@ -212,17 +226,16 @@ impl Actor {
         }));
     }
 
-    pub(super) fn furnished(&mut self, made: Result<Made>) {
+    pub(super) fn furnished(&mut self, made: Result<Option<u32>>) {
         match made {
-            // What was found there is in the repository; the next start records it.
-            Ok(made) => self.tree = Some(made.uid),
-            Err(error) => {
-                let problem = error.problem();
-                self.writing
-                    .drain(..)
-                    .for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
-            }
+            Ok(uid) => self.tree = Some(uid),
+            Err(error) => self.answer_failed_writers(&error),
         }
+    }
+
+    pub(super) fn answer_failed_writers(&mut self, error: &Error) {
+        let problem = error.problem();
+        self.writing.drain(..).for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
     }
 }
 
@@ -232,7 +245,7 @@ async fn furnish(
     state: &State,
     lease: &Lease,
     live: &Live,
-) -> Result<Made> {
+) -> Result<Option<u32>> {
     let version = rooms.store.version(&session.tenant, &session.agent, session.version).await?;
     let (recipe, _) = wake::recipe(rooms, session, state, lease, version.as_ref()).await?;
     wake::make_tree(rooms, session, live, recipe).await

@@ -59,6 +59,9 @@ impl Actor {
 
     async fn record(&mut self, turn: Option<TurnId>, captured: Captured, began: Instant) -> Result<()> {
         self.not_before = None;
+        if self.dirty.is_none() {
+            self.live.unmark_dirty();
+        }
         if turn.is_none() && self.is_as_before(&captured.taken).await? {
             return Ok(());
         }
@@ -73,7 +76,6 @@ impl Actor {
             // The pack is there, its row is not: the capture is repeated when there is space again.
             Err(Error::Store(ash_store::Error::Full)) => {
                 self.not_before = Some(Instant::now() + RETRY);
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
                 self.touch();
                 Ok(())
             }

@@ -11,7 +11,7 @@ use crate::{
 };
 use ash_driver::{Driver, Heard, Launch, Remembered, Say};
 use ash_model::{Fact, Incarnation, Problem, Saved};
-use ash_sandbox::{Record, Records, Remote, Spec, Start, What};
+use ash_sandbox::{Link, Record, Records, Remote, Spec, Start, What};
 use ash_snapshot::{Taken, TreeId};
 use ash_store::{Lease, Session, Version};
 use std::{sync::Arc, time::Duration};
@@ -25,7 +25,6 @@ pub(super) struct Woken {
     hands: Hands,
     origin: Origin,
     uid: Option<u32>,
-    salvage: Option<Taken>,
     remembered: Option<Remembered>,
     began: Instant,
 }
@@ -63,24 +62,23 @@ impl Actor {
     }
 
     async fn greet(&mut self, woken: Woken) -> Result<()> {
-        let Woken { hands, origin, uid, salvage, remembered, began } = woken;
+        let Woken { hands, origin, uid, remembered, began } = woken;
         self.tree = Some(uid);
         self.touch();
-        let mut facts = Vec::new();
-        let mut checkpoint = None;
-        if let Some(taken) = salvage {
-            let saved = self.describe(&taken, None, ash_model::Consistency::Live, true);
-            checkpoint = Some(self.checkpoint_row(&saved, 0));
-            facts.push(Fact::Saved(saved));
-        }
-        let number = facts.first().map(|_| self.state.last_checkpoint + 1);
-        let receipt =
-            self.state.resuming.then(|| ladder::receipt(&self.state, origin, remembered.as_ref(), number));
-        facts.push(Fact::Awake { incarnation: hands.incarnation });
+        let receipt = self
+            .state
+            .resuming
+            .then(|| ladder::receipt(&self.state, origin, remembered.as_ref(), self.salvage));
+        let mut facts = vec![Fact::Awake { incarnation: hands.incarnation }];
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt }));
         let position = (hands.incarnation, hands.position);
+        if let Err(error) = self.commit(facts, Vec::new(), Some(position), None).await {
+            // Nobody knows of this sandbox: the next try makes another.
+            self.leaving = Some(hands);
+            return Err(error);
+        }
         self.hands = Some(hands);
-        self.commit(facts, Vec::new(), Some(position), checkpoint).await?;
+        self.salvage = None;
         if let Some(receipt) = &receipt {
             self.rooms.watch.resumed(receipt, began.elapsed());
             self.log_resume(receipt);
@@ -102,6 +100,42 @@ impl Actor {
         }
         replies.for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
         Ok(())
+    }
+
+    /// Keeps what is on disk and cannot be trusted, before anything takes its place.
+    pub(super) fn start_salvage(&mut self) {
+        let (rooms, live, tenant) = (self.rooms.clone(), self.live.clone(), self.session.tenant.clone());
+        self.effect = Some(tokio::spawn(async move {
+            let salvaged = blocking(move || {
+                ash_sandbox::reap(&live.run())?;
+                live.salvage(&*rooms.repo(&tenant)?, &rooms.uids)
+            });
+            Done::Salvaged(salvaged.await)
+        }));
+    }
+
+    pub(super) async fn salvaged(&mut self, salvaged: Result<Option<Taken>>) -> Result<()> {
+        match salvaged {
+            Ok(Some(taken)) => {
+                let saved = self.describe(&taken, None, ash_model::Consistency::Live, true);
+                let row = self.checkpoint_row(&saved, 1);
+                let number = saved.number;
+                self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
+                self.salvage = Some(number);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                self.give_up_closing(&error);
+                self.answer_failed_writers(&error);
+                return if self.state.status == ash_model::Status::Starting {
+                    self.stay_down(error).await
+                } else {
+                    Ok(())
+                };
+            }
+        }
+        let live = self.live.clone();
+        blocking(move || live.forget_old()).await
     }
 
     pub(super) fn describe(
@@ -130,16 +164,17 @@ impl Actor {
 }
 
 impl Waking {
-    async fn wake(self) -> Result<Woken> {
+    async fn wake(mut self) -> Result<Woken> {
         let began = Instant::now();
+        // Options may have been changed since the keeper came.
+        self.session = self.rooms.store.session(self.session.no).await?.ok_or(Error::NotFound)?;
         let version = self.version().await?;
         let driver = ash_driver::driver(version.runtime).ok_or(Error::NoRuntime(version.runtime.as_str()))?;
-        let _turn = self.rooms.wakes.acquire().await.map_err(|_| Error::Stopping)?;
         let room = self.rooms.admit()?;
         self.clear().await?;
-        let (origin, uid, salvage) = self.tree(&version).await?;
+        let (origin, uid) = self.tree(&version).await?;
         let spec = self.spec(uid);
-        let (remote, mut records) = self.rooms.backend.launch(&spec).await?.split();
+        let (remote, mut records) = self.launch(&spec).await?.split();
         let began_well = self.start(&remote, &mut records, driver.as_ref(), &version).await;
         let (remembered, position) = match began_well {
             Ok(ready) => ready,
@@ -149,7 +184,13 @@ impl Waking {
             }
         };
         let hands = Hands { incarnation: spec.incarnation, remote, records, position, _room: room };
-        Ok(Woken { hands, origin, uid, salvage, remembered, began })
+        Ok(Woken { hands, origin, uid, remembered, began })
+    }
+
+    /// Only so many walls are built at once; what an agent does with its time holds nobody up.
+    async fn launch(&self, spec: &Spec) -> Result<Link> {
+        let _turn = self.rooms.wakes.acquire().await.map_err(|_| Error::Stopping)?;
+        Ok(self.rooms.backend.launch(spec).await?)
     }
 
     async fn version(&self) -> Result<Version> {
@@ -168,14 +209,14 @@ impl Waking {
         .await
     }
 
-    async fn tree(&self, version: &Version) -> Result<(Origin, Option<u32>, Option<Taken>)> {
+    async fn tree(&self, version: &Version) -> Result<(Origin, Option<u32>)> {
         if let Some(uid) = self.tree {
-            return Ok((Origin::Live, uid, None));
+            return Ok((Origin::Live, uid));
         }
         let (recipe, origin) =
             recipe(&self.rooms, &self.session, &self.state, &self.lease, Some(version)).await?;
-        let made = make_tree(&self.rooms, &self.session, &self.live, recipe).await?;
-        Ok((origin, made.uid, made.salvage))
+        let uid = make_tree(&self.rooms, &self.session, &self.live, recipe).await?;
+        Ok((origin, uid))
     }
 
     fn spec(&self, uid: Option<u32>) -> Spec {
@@ -215,7 +256,13 @@ impl Waking {
         let start =
             Start { process: AGENT, argv: command.argv, env, cwd: inside.workspace, raw: false, stdin: true };
         remote.start(start).await?;
-        remote.input(AGENT, 1, driver.tell(&Say::Hello)).await?;
+        remote
+            .input(
+                AGENT,
+                1,
+                driver.tell(&Say::Hello { system_prompt: self.session.options.system_prompt.clone() }),
+            )
+            .await?;
         let ready = self.listen(records, driver);
         tokio::time::timeout(GREETING, ready)
             .await
@@ -283,7 +330,8 @@ pub(super) async fn make_tree(
     session: &Session,
     live: &Live,
     recipe: Recipe,
-) -> Result<crate::live::Made> {
+) -> Result<Option<u32>> {
+    let _turn = rooms.restores.acquire().await.map_err(|_| Error::Stopping)?;
     let (rooms, live, tenant) = (rooms.clone(), live.clone(), session.tenant.clone());
     blocking(move || live.make(&recipe, &*rooms.repo(&tenant)?, &rooms.uids)).await
 }

@@ -241,8 +241,37 @@ pub(super) async fn facts(db: &SqlitePool, no: SessionNo) -> Result<Vec<Event>> 
     rows.iter().map(event).collect()
 }
 
+/// What one answer may hold, unless its first row alone is larger: lines are as long as a sandbox likes to make
+/// them, and a page of them must still fit into memory.
+const MOST_BYTES: u64 = 8 << 20;
+
+/// How many rows of these sizes fit, after `used` bytes of others.
+fn fitting(sizes: &[SqliteRow], used: &mut u64) -> Result<u32> {
+    let mut count = 0;
+    for row in sizes {
+        let size = unsigned(row, "size")?;
+        if *used > 0 && *used + size > MOST_BYTES {
+            break;
+        }
+        *used += size.max(1);
+        count += 1;
+    }
+    Ok(count)
+}
+
+const ITEMS: &str = "
+    SELECT seq, 0 AS n, turn, at, kind, json FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?4
+    UNION ALL
+    SELECT seq, n, turn, at, 'delta', json FROM deltas WHERE session = ?1 AND (seq, n) > (?2, ?3) AND seq < ?4
+    ORDER BY 1, 2 LIMIT ?5";
+const ITEM_SIZES: &str = "
+    SELECT seq, 0 AS n, octet_length(json) AS size FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?4
+    UNION ALL
+    SELECT seq, n, octet_length(json) FROM deltas WHERE session = ?1 AND (seq, n) > (?2, ?3) AND seq < ?4
+    ORDER BY 1, 2 LIMIT ?5";
+
 pub(super) async fn items(db: &SqlitePool, line: &Line, after: Cursor, limit: u32) -> Result<Vec<Item>> {
-    let mut items = Vec::new();
+    let (mut items, mut used) = (Vec::new(), 0);
     for (no, own_after, upto) in parts(line) {
         let left = limit - items.len() as u32;
         if left == 0 || after.seq >= upto {
@@ -250,21 +279,17 @@ pub(super) async fn items(db: &SqlitePool, line: &Line, after: Cursor, limit: u3
         }
         // The deltas after a fork's last shared event belong to the parent alone.
         let from = if after.seq >= own_after { after } else { Cursor::event(own_after) };
-        let rows = query(
-            "SELECT seq, 0 AS n, turn, at, kind, json FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?4
-             UNION ALL
-             SELECT seq, n, turn, at, 'delta', json FROM deltas WHERE session = ?1 AND (seq, n) > (?2, ?3) AND seq < ?4
-             ORDER BY 1, 2 LIMIT ?5",
-        )
-        .bind(no.0)
-        .bind(from.seq as i64)
-        .bind(from.delta as i64)
-        .bind(upto as i64)
-        .bind(left)
-        .fetch_all(db)
-        .await?;
-        for row in &rows {
+        let asked = |sql: &'static str, limit: u32| {
+            let bound = query(sql).bind(no.0).bind(from.seq as i64).bind(from.delta as i64);
+            bound.bind(upto as i64).bind(limit)
+        };
+        let sizes = asked(ITEM_SIZES, left).fetch_all(db).await?;
+        let fitting = fitting(&sizes, &mut used)?;
+        for row in &asked(ITEMS, fitting).fetch_all(db).await? {
             items.push(item(row)?);
+        }
+        if (fitting as usize) < sizes.len() {
+            break;
         }
     }
     Ok(items)
@@ -282,28 +307,33 @@ fn item(row: &SqliteRow) -> Result<Item> {
     })
 }
 
+const EVENTS: &str = "
+    SELECT * FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?3
+      AND (?4 IS NULL OR kind IN (SELECT value FROM json_each(?4))) ORDER BY seq LIMIT ?5";
+const EVENT_SIZES: &str = "
+    SELECT octet_length(json) AS size FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?3
+      AND (?4 IS NULL OR kind IN (SELECT value FROM json_each(?4))) ORDER BY seq LIMIT ?5";
+
 pub(super) async fn events(db: &SqlitePool, line: &Line, asked: &EventQuery) -> Result<Vec<Event>> {
     let kinds =
         (!asked.kinds.is_empty()).then(|| serde_json::to_string(&asked.kinds).expect("a list of words"));
-    let mut events = Vec::new();
+    let (mut events, mut used) = (Vec::new(), 0);
     for (no, own_after, upto) in parts(line) {
         let left = asked.limit - events.len() as u32;
         if left == 0 || asked.after >= upto {
             continue;
         }
-        let rows = query(
-            "SELECT * FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?3
-               AND (?4 IS NULL OR kind IN (SELECT value FROM json_each(?4))) ORDER BY seq LIMIT ?5",
-        )
-        .bind(no.0)
-        .bind(asked.after.max(own_after) as i64)
-        .bind(upto as i64)
-        .bind(&kinds)
-        .bind(left)
-        .fetch_all(db)
-        .await?;
-        for row in &rows {
+        let after = asked.after.max(own_after) as i64;
+        let asked = |sql: &'static str, limit: u32| {
+            query(sql).bind(no.0).bind(after).bind(upto as i64).bind(&kinds).bind(limit)
+        };
+        let sizes = asked(EVENT_SIZES, left).fetch_all(db).await?;
+        let fitting = fitting(&sizes, &mut used)?;
+        for row in &asked(EVENTS, fitting).fetch_all(db).await? {
             events.push(event(row)?);
+        }
+        if (fitting as usize) < sizes.len() {
+            break;
         }
     }
     Ok(events)

@@ -4,7 +4,8 @@ use crate::{
     Append, Card, Checkpoint, Claimed, Error, Hold, Key, Lease, NewAgent, NewSession, Result, TurnRow,
 };
 use ash_model::{
-    AgentName, Consistency, Delta, Epoch, Fact, Note, Seq, SessionNo, TenantId, Timestamp, WorkspaceId,
+    AgentName, Consistency, Delta, Epoch, Fact, Note, Problem, Seq, SessionNo, TenantId, Timestamp,
+    WorkspaceId,
 };
 use sqlx::{Row, SqliteConnection, query};
 use uuid::Uuid;
@@ -109,8 +110,10 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     let base_seq = new.base.map_or(0, |(_, seq)| seq);
     let inserted = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
-             base_session, base_seq, last_seq, title, last_text, turns, checkpoint, created_at, last_active_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, ?14, ?15, ?16, ?17, ?18, ?18) RETURNING n",
+             base_session, base_seq, last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at,
+             last_active_at)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?20)
+         RETURNING n",
     )
     .bind(new.tenant.as_str())
     .bind(new.id.as_str())
@@ -128,6 +131,8 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     .bind(&new.card.title)
     .bind(&new.card.last_text)
     .bind(number(new.card.turns)?)
+    .bind(number(new.card.open_turns)?)
+    .bind(new.card.problem.as_ref().map(encoded))
     .bind(new.card.checkpoint.map(number).transpose()?)
     .bind(new.at.0)
     .fetch_one(&mut *db)
@@ -174,8 +179,9 @@ pub(super) async fn claim(db: &mut Db, workspace: WorkspaceId, node: &str, from:
 }
 
 pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Result<()> {
-    let last = append.first + append.notes.len() as u64 - 1;
-    advance(db, lease, append, last).await?;
+    // No event is before the first one, so nothing can be there that a step numbered 0 follows.
+    let before = append.first.checked_sub(1).ok_or(Error::Stale)?;
+    advance(db, lease, append, before).await?;
     add_events(db, append.session, append.first, &append.notes).await?;
     add_deltas(db, append.session, &append.deltas, append.at).await?;
     for turn in &append.turns {
@@ -208,7 +214,7 @@ pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Resul
 }
 
 /// Moves the session's row on, which only the holder of the lease can do, and only from the step before.
-async fn advance(db: &mut Db, lease: &Lease, append: &Append, last: Seq) -> Result<()> {
+async fn advance(db: &mut Db, lease: &Lease, append: &Append, before: Seq) -> Result<()> {
     let Card { status, title, last_text, turns, open_turns, problem, checkpoint } = &append.card;
     let done = query(
         "UPDATE sessions SET last_seq = ?1, status = ?2, title = ?3, last_text = ?4, turns = ?5, open_turns = ?6,
@@ -216,17 +222,17 @@ async fn advance(db: &mut Db, lease: &Lease, append: &Append, last: Seq) -> Resu
          WHERE n = ?10 AND last_seq = ?11
            AND EXISTS (SELECT 1 FROM workspaces w WHERE w.id = sessions.workspace AND w.id = ?12 AND w.epoch = ?13)",
     )
-    .bind(number(last)?)
+    .bind(number(before + append.notes.len() as u64)?)
     .bind(status.as_str())
     .bind(title)
     .bind(last_text)
     .bind(number(*turns)?)
     .bind(number(*open_turns)?)
-    .bind(problem.as_ref().map(|p| serde_json::to_string(p).expect("two strings")))
+    .bind(problem.as_ref().map(encoded))
     .bind(checkpoint.map(number).transpose()?)
     .bind(append.at.0)
     .bind(append.session.0)
-    .bind(number(append.first - 1)?)
+    .bind(number(before)?)
     .bind(lease.workspace.to_string())
     .bind(number(lease.epoch.0)?)
     .execute(db)
@@ -344,6 +350,10 @@ pub(super) async fn prune(db: &mut Db, before: Timestamp) -> Result<u64> {
     .await?;
     let keys = query("DELETE FROM idempotency WHERE at < ?").bind(before.0).execute(db).await?;
     Ok(deltas.rows_affected() + keys.rows_affected())
+}
+
+fn encoded(problem: &Problem) -> String {
+    serde_json::to_string(problem).expect("two strings")
 }
 
 /// SQLite's integers are signed; nothing of ours comes near the limit unless it is damaged.

@@ -23,6 +23,8 @@ enum Message {
 trait Job: Send {
     fn run<'c>(&'c mut self, db: &'c mut SqliteConnection)
     -> Pin<Box<dyn Future<Output = bool> + Send + 'c>>;
+    /// Whether it failed for want of space, which can undo the whole transaction, not only this job.
+    fn found_no_space(&self) -> bool;
     /// Called once the fate of the shared commit is known.
     fn answer(self: Box<Self>, commit: std::result::Result<(), Fate>);
 }
@@ -57,10 +59,15 @@ where
         })
     }
 
+    fn found_no_space(&self) -> bool {
+        matches!(&self.result, Some(Err(Error::Database(error))) if is_full(error))
+    }
+
     fn answer(self: Box<Self>, commit: std::result::Result<(), Fate>) {
         let result = match (commit, self.result) {
             (Ok(()), Some(result)) => result,
-            (Err(Fate::Full), Some(Ok(_))) => Err(Error::Full),
+            (Err(Fate::Full), Some(Ok(_)) | None) => Err(Error::Full),
+            (_, Some(Err(Error::Database(error)))) if is_full(&error) => Err(Error::Full),
             (_, Some(Err(error))) => Err(error),
             (_, _) => Err(Error::Closed),
         };
@@ -125,7 +132,8 @@ async fn run(mut db: SqliteConnection, mut inbox: mpsc::Receiver<Message>) {
 async fn commit(db: &mut SqliteConnection, mut batch: Vec<Box<dyn Job>>) {
     let fate = try_commit(db, &mut batch).await.map_err(|error| {
         tracing::error!(%error, writes = batch.len(), "a commit failed");
-        if is_full(&error) { Fate::Full } else { Fate::Lost }
+        let full = is_full(&error) || batch.iter().any(|job| job.found_no_space());
+        if full { Fate::Full } else { Fate::Lost }
     });
     if fate.is_err() {
         // Ends whatever is left of the transaction, so that the next one can begin.
@@ -155,4 +163,83 @@ async fn try_commit(
 pub(super) fn is_full(error: &sqlx::Error) -> bool {
     // SQLITE_FULL, and SQLITE_IOERR_WRITE as some file systems put it.
     matches!(error, sqlx::Error::Database(e) if matches!(e.code().as_deref(), Some("13" | "778")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::future::join_all;
+    use sqlx::{Row, sqlite::SqliteConnectOptions};
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    async fn open(dir: &tempfile::TempDir) -> SqliteConnection {
+        let options = SqliteConnectOptions::new()
+            .filename(dir.path().join("x.db"))
+            .create_if_missing(true)
+            .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal);
+        let mut db = SqliteConnection::connect_with(&options).await.expect("opened");
+        sqlx::query("CREATE TABLE t (bytes BLOB)").execute(&mut db).await.expect("made");
+        db
+    }
+
+    async fn add(writer: &Writer, bytes: usize) -> Result<()> {
+        writer
+            .write(move |db| {
+                Box::pin(async move {
+                    let add = sqlx::query("INSERT INTO t VALUES (zeroblob(?))").bind(bytes as i64);
+                    add.execute(db).await?;
+                    Ok(())
+                })
+            })
+            .await
+    }
+
+    async fn count(writer: &Writer) -> i64 {
+        let counted = writer.write(|db| {
+            Box::pin(
+                async move { Ok(sqlx::query("SELECT count(*) FROM t").fetch_one(db).await?.try_get(0)?) },
+            )
+        });
+        counted.await.expect("counted")
+    }
+
+    #[tokio::test]
+    async fn many_writes_share_a_commit() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut db = open(&dir).await;
+        let commits = Arc::new(AtomicUsize::new(0));
+        let counter = commits.clone();
+        db.lock_handle().await.expect("locked").set_commit_hook(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+            true
+        });
+        let writer = Writer::start(db);
+        let written = join_all((0..200).map(|_| add(&writer, 10))).await;
+        assert!(written.iter().all(Result::is_ok));
+        let commits = commits.load(Ordering::Relaxed);
+        assert!((1..=10).contains(&commits), "{commits} commits");
+        assert_eq!(count(&writer).await, 200);
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_is_said_to_be_full_and_passes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut db = open(&dir).await;
+        sqlx::query("PRAGMA max_page_count = 50").execute(&mut db).await.expect("limited");
+        let writer = Writer::start(db);
+        add(&writer, 10).await.expect("fits");
+        let (before, large, after) =
+            tokio::join!(add(&writer, 10), add(&writer, 50 * 4096), add(&writer, 10));
+        assert!(matches!(large, Err(Error::Full)), "{large:?}");
+        // Neighbours commit, or are told the same; never something else.
+        for neighbour in [&before, &after] {
+            assert!(matches!(neighbour, Ok(()) | Err(Error::Full)), "{neighbour:?}");
+        }
+        add(&writer, 10).await.expect("there is space for a small one");
+        let kept = 2 + [before, after].iter().filter(|answer| answer.is_ok()).count() as i64;
+        assert_eq!(count(&writer).await, kept);
+    }
 }

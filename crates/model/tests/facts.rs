@@ -1,0 +1,212 @@
+//! The JSON of every fact, as databases hold it. The golden file is only ever added to: a line that changes is
+//! a log that can no longer be read.
+
+use ash_model::{
+    AgentName, Ask, Consistency, Death, Fact, From, Incarnation, OnInterrupted, Options, Outcome, Path,
+    Problem, Receipt, Saved, SessionId, Source, Tier, TurnId, Usage,
+};
+use serde_json::json;
+use std::collections::BTreeSet;
+use uuid::Uuid;
+
+const GOLDEN: &str = include_str!("golden/facts-1.txt");
+
+fn turn() -> TurnId {
+    TurnId(Uuid::from_u128(7))
+}
+
+fn problem() -> Option<Problem> {
+    Some(Problem::new("code", "A sentence."))
+}
+
+fn beginnings() -> Vec<Fact> {
+    let agent = AgentName::parse("helper").expect("a name");
+    let options = Options {
+        base: None,
+        model: Some("m".into()),
+        system_prompt: Some("Be kind".into()),
+        permission_mode: Some("default".into()),
+        allowed_tools: Some(vec!["Read".into()]),
+        disallowed_tools: Some(vec!["Bash".into()]),
+        betas: Some(vec!["b".into()]),
+        mcp_servers: Some(json!({"s": {"command": "x"}})),
+        subagents: Some(json!({"a": {}})),
+        initial_agent: Some("a".into()),
+        on_interrupted: Some(OnInterrupted::Ask),
+    };
+    let parent = SessionId::parse("parent").expect("a name");
+    let forked =
+        |checkpoint| Fact::Forked { parent: parent.clone(), checkpoint, memory: Uuid::from_u128(9), told: 3 };
+    vec![
+        Fact::Created { agent: agent.clone(), version: 2, options: Options::default() },
+        Fact::Created { agent, version: 2, options },
+        forked(Some(1)),
+        forked(None),
+    ]
+}
+
+fn turns() -> Vec<Fact> {
+    let turn = turn();
+    let ask = Ask {
+        model: Some("m".into()),
+        max_turns: Some(5),
+        max_budget_usd: Some(0.5),
+        effort: Some("high".into()),
+        thinking: Some(json!({"type": "disabled"})),
+        output_format: Some(json!({"type": "json_schema"})),
+    };
+    let usage = Usage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
+    let mut facts = vec![
+        Fact::Queued { turn, content: json!("hi"), ask: Ask::default() },
+        Fact::Queued { turn, content: json!([{"text": "hi", "type": "text"}]), ask },
+        Fact::Started { turn, input: 2 },
+        Fact::Continued { turn, attempt: 2, discard_after: 41, input: 3 },
+        Fact::Said { line: "{ \"type\":\"assistant\" , \"x\":\"\\u00e4\" }".into() },
+        Fact::Interrupting { turn, input: 4 },
+        Fact::Rested { turn, how: Outcome::Done, text: "ä\n\"".into(), usage, problem: None },
+        Fact::Rested { turn, how: Outcome::Failed, text: String::new(), usage, problem: problem() },
+        Fact::Finished { turn, how: Outcome::Failed, checkpoint: None, problem: problem() },
+    ];
+    facts.extend([Outcome::Done, Outcome::Interrupted, Outcome::Cancelled].map(|how| Fact::Finished {
+        turn,
+        how,
+        checkpoint: Some(4),
+        problem: None,
+    }));
+    facts.extend(
+        [
+            Death::Agent { how: "signal 9".into() },
+            Death::Sandbox { how: "exit code 1".into() },
+            Death::OutOfMemory,
+            Death::LineTooLong,
+            Death::Machine,
+            Death::Shutdown,
+        ]
+        .map(|death| Fact::Cut { turn, death }),
+    );
+    facts
+}
+
+fn captures() -> Vec<Fact> {
+    let saved = Saved {
+        number: 4,
+        turn: Some(turn()),
+        tree: "237a7f".into(),
+        consistency: Consistency::Frozen,
+        files: 10,
+        bytes: 4096,
+        skipped: Vec::new(),
+        salvage: false,
+    };
+    let skipped = vec!["home/.claude/.credentials.json".to_owned()];
+    vec![
+        Fact::Saved(saved.clone()),
+        Fact::Saved(Saved { consistency: Consistency::Stopped, turn: None, skipped, ..saved.clone() }),
+        Fact::Saved(Saved { consistency: Consistency::Live, turn: None, salvage: true, ..saved }),
+        Fact::SaveFailed { turn: Some(turn()), error: "no space".into() },
+        Fact::SaveFailed { turn: None, error: "no space".into() },
+    ]
+}
+
+fn life() -> Vec<Fact> {
+    let incarnation = Incarnation(Uuid::from_u128(8));
+    let whole = Receipt {
+        path: Path::Warm,
+        source: Source::Local,
+        from: From::Live,
+        tier: Tier::Native,
+        checkpoint: Some(4),
+        verified: true,
+        lost: Vec::new(),
+        salvage: None,
+    };
+    let torn = Receipt {
+        path: Path::Cold,
+        from: From::Checkpoint,
+        checkpoint: None,
+        verified: false,
+        lost: vec!["workspace".into()],
+        salvage: Some(5),
+        ..whole.clone()
+    };
+    let mut facts = vec![
+        Fact::Awake { incarnation },
+        Fact::Asleep { incarnation: Some(incarnation) },
+        Fact::Asleep { incarnation: None },
+        Fact::Resuming,
+        Fact::Resumed { receipt: whole },
+    ];
+    let ways = [
+        (Source::Cloud, Tier::Repaired),
+        (Source::Fresh, Tier::Rebuilt),
+        (Source::Local, Tier::History),
+        (Source::Local, Tier::Fresh),
+    ];
+    facts.extend(
+        ways.map(|(source, tier)| Fact::Resumed { receipt: Receipt { source, tier, ..torn.clone() } }),
+    );
+    let failed = Fact::Failed { problem: Problem::new("code", "A sentence.") };
+    facts.extend([Fact::Paused, Fact::Stopped, failed, Fact::Ended]);
+    facts
+}
+
+fn every_fact() -> Vec<Fact> {
+    [beginnings(), turns(), captures(), life()].concat()
+}
+
+/// A new kind does not compile here until it has a place, and fails below until it has a line.
+const KINDS: usize = 20;
+fn place(fact: &Fact) -> usize {
+    match fact {
+        Fact::Created { .. } => 0,
+        Fact::Forked { .. } => 1,
+        Fact::Queued { .. } => 2,
+        Fact::Started { .. } => 3,
+        Fact::Continued { .. } => 4,
+        Fact::Said { .. } => 5,
+        Fact::Interrupting { .. } => 6,
+        Fact::Rested { .. } => 7,
+        Fact::Saved(_) => 8,
+        Fact::SaveFailed { .. } => 9,
+        Fact::Finished { .. } => 10,
+        Fact::Cut { .. } => 11,
+        Fact::Awake { .. } => 12,
+        Fact::Asleep { .. } => 13,
+        Fact::Resuming => 14,
+        Fact::Resumed { .. } => 15,
+        Fact::Paused => 16,
+        Fact::Stopped => 17,
+        Fact::Failed { .. } => 18,
+        Fact::Ended => 19,
+    }
+}
+
+#[test]
+fn every_fact_is_written_as_it_was_in_the_first_version() {
+    let written: String =
+        every_fact().iter().map(|fact| format!("{}\t{}\n", fact.kind(), fact.encode())).collect();
+    assert_eq!(written, GOLDEN, "written now:\n{written}");
+}
+
+#[test]
+fn every_fact_of_the_first_version_is_still_read() {
+    let read: Vec<Fact> = GOLDEN
+        .lines()
+        .map(|line| line.split_once('\t').expect("a kind and its json"))
+        .map(|(kind, json)| Fact::decode(kind, json.to_owned()).expect(kind))
+        .collect();
+    assert_eq!(read, every_fact());
+}
+
+#[test]
+fn every_kind_has_a_line() {
+    let places: BTreeSet<usize> = every_fact().iter().map(place).collect();
+    assert_eq!(places, (0..KINDS).collect());
+}
+
+#[test]
+fn a_field_that_a_later_version_adds_does_not_hurt() {
+    let later = r#"{"kind":"started","turn":"00000000-0000-0000-0000-000000000007","input":2,"new":true}"#;
+    let read = Fact::decode("started", later.to_owned()).expect("read");
+    assert_eq!(read, Fact::Started { turn: turn(), input: 2 });
+}

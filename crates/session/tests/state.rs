@@ -1,0 +1,379 @@
+//! A session's life as promises: whatever happens in whatever order, every turn is told once, ends once and in
+//! order, and nobody waits for ever.
+
+#[path = "state/world.rs"]
+mod world;
+
+use ash_model::{Ask, Death, Fact, Incarnation, OnInterrupted, Outcome, Status, TurnId};
+use ash_session::state::{Found, Next, Phase, Refused, State, Wake, Wish};
+use proptest::prelude::{Just, ProptestConfig, Strategy, prop_oneof};
+use uuid::Uuid;
+use world::{Luck, Op, World};
+
+const PROMPT: Op = Op::Prompt(Wake::Yes);
+const DONE: Op = Op::Effect(Luck::Good);
+const FAILS: Op = Op::Effect(Luck::Bad);
+const START: Op = Op::Start(Luck::Good);
+/// The server, the sandbox and the tree: everything of ours on the machine.
+const POWER_CUT: [Op; 3] = [Op::Crash, Op::Die, Op::Start(Luck::Bad)];
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let luck = || prop_oneof![4 => Just(Luck::Good), 1 => Just(Luck::Bad)];
+    let op = prop_oneof![
+        5 => Just(Op::Prompt(Wake::Yes)),
+        1 => Just(Op::Prompt(Wake::No)),
+        2 => Just(Op::Interrupt),
+        2 => Just(Op::Pause),
+        1 => Just(Op::Stop),
+        2 => Just(Op::Resume),
+        1 => prop_oneof![3 => Just(Op::Resume), 1 => Just(Op::End)],
+        12 => luck().prop_map(Op::Effect),
+        1 => Just(Op::Capture),
+        5 => Just(Op::Rest),
+        3 => Just(Op::Die),
+        2 => Just(Op::Late),
+        2 => Just(Op::Crash),
+        1 => Just(Op::CrashBeforeTelling),
+        4 => luck().prop_map(Op::Start),
+        1 => Just(Op::Shutdown),
+    ];
+    proptest::collection::vec(op, 1..80)
+}
+
+proptest::proptest! {
+    #![proptest_config(ProptestConfig { cases: 5000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_every_turn_ends_once_and_nobody_waits_for_ever(
+        ops in ops(),
+        ask in prop_oneof![Just(OnInterrupted::Continue), Just(OnInterrupted::Ask)],
+    ) {
+        let mut world = World::new(ask).after(&ops);
+        world.come_to_rest();
+        assert!(world.outcomes().iter().all(Option::is_some), "{:?}", world.state().turns);
+    }
+}
+
+/// The status, and what became of each turn so far.
+fn stands(world: &World) -> (Status, Vec<Option<Outcome>>) {
+    (world.state().status, world.outcomes())
+}
+
+fn phase(world: &World) -> Option<&Phase> {
+    world.state().turns.front().map(|turn| &turn.phase)
+}
+
+// What a death means.
+
+#[test]
+fn when_only_the_server_dies_the_turn_goes_on() {
+    let mut world = World::awake().after(&[PROMPT, Op::Crash]);
+    let before = world.log.len();
+    world.act(START);
+    assert_eq!(world.kinds_since(before), [""; 0], "nothing happened to the session");
+    assert!(matches!(phase(&world), Some(Phase::Running { .. })));
+    let world = world.after(&[Op::Rest, DONE]);
+    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Done)]));
+}
+
+#[test]
+fn a_turn_that_ended_while_nobody_listened_is_saved_and_not_told_again() {
+    let ways: [&[Op]; 3] = [
+        &[START, DONE],
+        &[Op::Die, START, DONE],
+        // Its files are gone with the machine, its answer is not.
+        &[Op::Die, Op::Start(Luck::Bad)],
+    ];
+    for way in ways {
+        let world = World::awake().after(&[PROMPT, Op::Crash, Op::Rest]).after(way);
+        assert_eq!(world.outcomes(), [Some(Outcome::Done)], "{way:?}");
+        assert!(!world.log.iter().any(|event| event.fact.kind() == "continued"), "{way:?}");
+    }
+}
+
+#[test]
+fn a_dead_agent_cuts_its_turn_and_the_session_shows_it() {
+    let mut world = World::awake().after(&[PROMPT]);
+    let before = world.log.len();
+    world.act(Op::Die);
+    assert_eq!(world.kinds_since(before), ["cut", "asleep", "failed"]);
+    assert_eq!(stands(&world), (Status::Error, vec![None]));
+    assert_eq!(world.state().card().problem.map(|problem| problem.code).as_deref(), Some("agent_died"));
+}
+
+#[test]
+fn the_next_resume_or_message_continues_the_cut_turn_first() {
+    for wish in [Op::Resume, PROMPT] {
+        let world = World::awake().after(&[PROMPT, Op::Die, DONE, wish, DONE]);
+        let first = world.state().turns.front().expect("under way");
+        assert!(matches!(first.phase, Phase::Running { .. }) && first.attempt == 2, "{wish:?}: {first:?}");
+        let world = world.after(&[Op::Rest, DONE]);
+        assert_eq!(world.outcomes()[0], Some(Outcome::Done), "{wish:?}");
+    }
+}
+
+#[test]
+fn a_power_cut_resumes_what_ran_and_pauses_what_rested() {
+    let world = World::awake().after(&[PROMPT]).after(&POWER_CUT);
+    assert_eq!((world.state().status, world.state().next()), (Status::Starting, Next::Wake));
+    assert_eq!(phase(&world), Some(&Phase::Cut));
+    let world = World::awake().after(&POWER_CUT);
+    assert_eq!((world.state().status, world.state().next()), (Status::Paused, Next::Wait));
+}
+
+#[test]
+fn who_wants_to_be_asked_is_asked() {
+    let world = World::new(OnInterrupted::Ask).after(&[DONE, PROMPT]).after(&POWER_CUT);
+    assert_eq!((world.state().status, phase(&world)), (Status::Error, Some(&Phase::Cut)));
+    let world = world.after(&[Op::Resume, DONE, Op::Rest, DONE]);
+    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Done)]));
+}
+
+#[test]
+fn a_turn_cut_twice_is_given_up_and_the_next_one_runs() {
+    let world = World::awake().after(&[PROMPT, PROMPT, Op::Die, DONE, Op::Resume, DONE, Op::Die]);
+    assert_eq!(stands(&world), (Status::Error, vec![Some(Outcome::Failed), None]));
+    let problem = world.log.iter().find_map(|event| match &event.fact {
+        Fact::Finished { problem, .. } => problem.clone(),
+        _ => None,
+    });
+    assert_eq!(problem.map(|problem| problem.code).as_deref(), Some("crashed_twice"));
+    let world = world.after(&[DONE, Op::Resume, DONE, Op::Rest, DONE]);
+    assert_eq!(world.outcomes(), [Some(Outcome::Failed), Some(Outcome::Done)]);
+}
+
+#[test]
+fn a_turn_given_up_by_a_second_power_cut_leaves_the_session_at_rest() {
+    let world = World::awake().after(&[PROMPT]).after(&POWER_CUT).after(&[DONE]).after(&POWER_CUT);
+    assert_eq!(stands(&world), (Status::Paused, vec![Some(Outcome::Failed)]));
+}
+
+#[test]
+fn a_turn_that_was_asked_to_stop_is_never_begun_again() {
+    let deaths: [&[Op]; 5] = [
+        &[Op::Die],
+        &POWER_CUT,
+        &[Op::Crash, Op::Die, START],
+        &[Op::Shutdown, Op::Late, DONE, DONE, START],
+        // The stop failed because the files could not be saved.
+        &[Op::Stop, Op::Late, DONE, FAILS],
+    ];
+    for death in deaths {
+        let mut world = World::awake().after(&[PROMPT, Op::Interrupt]).after(death);
+        world.come_to_rest();
+        assert_eq!(world.outcomes(), [Some(Outcome::Interrupted)], "{death:?}");
+    }
+}
+
+#[test]
+fn a_message_that_waited_through_a_power_cut_runs_after_it() {
+    let world = World::new(OnInterrupted::Continue).after(&[PROMPT]).after(&POWER_CUT);
+    assert_eq!((world.state().status, phase(&world)), (Status::Starting, Some(&Phase::Queued)));
+    let world = world.after(&[DONE, Op::Rest, DONE]);
+    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Done)]));
+}
+
+#[test]
+fn a_stopped_or_ended_session_is_not_woken_by_a_death() {
+    for (last, status) in [(Fact::Stopped, Status::Stopped), (Fact::Ended, Status::Ended)] {
+        let mut state = State::new(0);
+        let incarnation = Incarnation(Uuid::from_u128(1));
+        for (seq, fact) in (1..).zip([Fact::Awake { incarnation }, last]) {
+            state.apply(seq, &fact);
+        }
+        let asleep = vec![Fact::Asleep { incarnation: Some(incarnation) }];
+        assert_eq!(state.died(&Death::OutOfMemory), asleep);
+        assert_eq!(state.bereaved(Found::Dead, OnInterrupted::Continue), asleep);
+        state.apply(3, &asleep[0]);
+        assert_eq!((state.status, state.next()), (status, Next::Wait));
+    }
+}
+
+// Stopping on purpose.
+
+#[test]
+fn a_shutdown_cuts_what_still_runs_and_it_goes_on_at_the_next_start() {
+    let mut world = World::awake().after(&[PROMPT]);
+    for _ in 0..5 {
+        let before = world.log.len();
+        world = world.after(&[Op::Shutdown, Op::Late, DONE, DONE]);
+        assert_eq!(world.kinds_since(before), ["saved", "cut", "asleep", "paused"]);
+        assert_eq!(world.replayed().status, Status::Paused);
+        world = world.after(&[START, DONE]);
+        assert!(matches!(phase(&world), Some(Phase::Running { .. })), "a shutdown is not a crash");
+    }
+    let world = world.after(&[Op::Rest, DONE]);
+    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Done)]));
+}
+
+#[test]
+fn a_shutdown_waits_for_a_turn_that_comes_to_its_end() {
+    let world = World::awake().after(&[PROMPT, Op::Shutdown, Op::Rest, DONE, DONE, DONE]);
+    assert_eq!(world.outcomes(), [Some(Outcome::Done)]);
+    assert_eq!((world.replayed().status, world.replayed().awake), (Status::Paused, None));
+}
+
+#[test]
+fn a_message_that_waited_through_a_shutdown_runs_after_it() {
+    let world = World::awake().after(&[PROMPT, PROMPT, Op::Shutdown, Op::Rest, DONE, DONE, DONE]);
+    assert_eq!(world.outcomes(), [Some(Outcome::Done), None]);
+    let world = world.after(&[START, DONE, Op::Rest, DONE]);
+    assert_eq!(world.outcomes(), [Some(Outcome::Done), Some(Outcome::Done)]);
+}
+
+#[test]
+fn who_was_paused_stays_paused_over_a_shutdown() {
+    let world = World::awake().after(&[PROMPT, PROMPT, Op::Pause, Op::Rest, DONE]);
+    assert_eq!(stands(&world), (Status::Paused, vec![Some(Outcome::Done), None]));
+    let world = world.after(&[Op::Shutdown, DONE, DONE, START]);
+    assert_eq!(stands(&world), (Status::Paused, vec![Some(Outcome::Done), None]));
+}
+
+#[test]
+fn a_stop_interrupts_the_turn_and_keeps_those_that_wait() {
+    let world = World::awake().after(&[PROMPT, PROMPT, Op::Stop, Op::Rest, DONE, DONE, DONE]);
+    assert_eq!(stands(&world), (Status::Stopped, vec![Some(Outcome::Interrupted), None]));
+    let world = world.after(&[Op::Resume, DONE, Op::Rest, DONE]);
+    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Interrupted), Some(Outcome::Done)]));
+}
+
+#[test]
+fn a_pause_lets_the_turn_come_to_its_end_and_starts_no_other() {
+    let world = World::awake().after(&[PROMPT, PROMPT, Op::Pause]);
+    assert!(matches!(phase(&world), Some(Phase::Running { .. })));
+    let world = world.after(&[Op::Rest, DONE]);
+    assert_eq!(stands(&world), (Status::Paused, vec![Some(Outcome::Done), None]));
+}
+
+#[test]
+fn the_end_of_a_session_is_the_end_of_its_turns() {
+    let world = World::awake().after(&[PROMPT, PROMPT, Op::End, Op::Rest, DONE, DONE, DONE]);
+    let outcomes = vec![Some(Outcome::Interrupted), Some(Outcome::Cancelled)];
+    assert_eq!(stands(&world), (Status::Ended, outcomes));
+    let before = world.log.len();
+    let world = world.after(&[Op::Interrupt, Op::End, Op::Crash, START, Op::Shutdown, START]);
+    assert_eq!((world.kinds_since(before), world.state().status), (vec![], Status::Ended));
+}
+
+#[test]
+fn a_turn_that_rested_keeps_its_outcome_when_the_session_ends() {
+    let world = World::awake().after(&[PROMPT, Op::Rest]);
+    let facts = world.state().decide(&Wish::End).expect("granted");
+    assert!(matches!(facts[0], Fact::Finished { how: Outcome::Done, .. }), "{facts:?}");
+}
+
+#[test]
+fn a_sandbox_that_nobody_wants_any_more_is_ended() {
+    for (status, next) in [
+        (Status::Stopped, Next::Sleep),
+        (Status::Ended, Next::Sleep),
+        (Status::Error, Next::Sleep),
+        (Status::Paused, Next::Wait),
+        (Status::Active, Next::Wait),
+    ] {
+        let mut state = in_status(status);
+        state.awake = in_status(Status::Active).awake;
+        assert_eq!(state.next(), next, "{status}");
+    }
+}
+
+#[test]
+fn an_answer_stands_even_if_its_files_could_not_be_saved() {
+    let mut world = World::awake().after(&[PROMPT, Op::Rest]);
+    let before = world.log.len();
+    world.act(FAILS);
+    assert_eq!(world.kinds_since(before), ["save_failed", "finished"]);
+    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Done)]));
+    assert_eq!(world.state().checkpoint, None);
+}
+
+// Status codes.
+
+fn in_status(status: Status) -> State {
+    let mut state = State::new(0);
+    let fact = match status {
+        Status::Starting => Fact::Resuming,
+        Status::Active => Fact::Awake { incarnation: Incarnation(Uuid::from_u128(1)) },
+        Status::Paused => Fact::Paused,
+        Status::Stopped => Fact::Stopped,
+        Status::Error => Fact::Failed { problem: Death::Machine.problem() },
+        Status::Ended => Fact::Ended,
+    };
+    state.apply(1, &fact);
+    assert_eq!(state.status, status);
+    state
+}
+
+#[test]
+fn each_wish_is_granted_or_refused_by_status() {
+    let turn = TurnId(Uuid::from_u128(9));
+    let prompt = |wake| Wish::Prompt { turn, content: serde_json::json!("hi"), ask: Ask::default(), wake };
+    let kinds = |state: &State, wish: &Wish| {
+        state.decide(wish).map(|facts| facts.iter().map(Fact::kind).collect::<Vec<_>>())
+    };
+    for status in Status::ALL {
+        let state = in_status(status);
+        let (awake, resting) = match status {
+            Status::Starting | Status::Active => (true, false),
+            Status::Paused | Status::Stopped | Status::Error => (false, true),
+            Status::Ended => (false, false),
+        };
+        let waking = match (awake, resting) {
+            (true, _) => Ok(vec!["queued"]),
+            (false, true) => Ok(vec!["queued", "resuming"]),
+            (false, false) => Err(Refused::Not(Status::Ended)),
+        };
+        assert_eq!(kinds(&state, &prompt(Wake::Yes)), waking, "{status}");
+        let quiet = if awake { Ok(vec!["queued"]) } else { Err(Refused::Not(status)) };
+        assert_eq!(kinds(&state, &prompt(Wake::No)), quiet, "{status}");
+        let resumed = match (awake, resting) {
+            (true, _) => Ok(vec![]),
+            (false, true) => Ok(vec!["resuming"]),
+            (false, false) => Err(Refused::Gone),
+        };
+        assert_eq!(kinds(&state, &Wish::Resume), resumed, "{status}");
+        let paused = Err(Refused::Cannot { wish: "pause", status });
+        let paused = if status == Status::Active { Ok(vec!["paused"]) } else { paused };
+        assert_eq!(kinds(&state, &Wish::Pause), paused, "{status}");
+        let stopped = Err(Refused::Cannot { wish: "stop", status });
+        assert_eq!(kinds(&state, &Wish::Stop), if awake { Ok(vec!["stopped"]) } else { stopped }, "{status}");
+        let ended = if status == Status::Ended { vec![] } else { vec!["ended"] };
+        assert_eq!(kinds(&state, &Wish::End), Ok(ended), "{status}");
+        assert_eq!(kinds(&state, &Wish::Interrupt), Ok(vec![]), "{status}: nothing runs");
+    }
+}
+
+#[test]
+fn refusals_say_what_the_api_says() {
+    assert_eq!(Refused::Not(Status::Ended).to_string(), "Session is ended");
+    assert_eq!(Refused::Not(Status::Paused).to_string(), "Session is paused");
+    let cannot = Refused::Cannot { wish: "pause", status: Status::Stopped };
+    assert_eq!(cannot.to_string(), "Cannot pause session with status \"stopped\"");
+}
+
+#[test]
+fn a_paused_session_that_is_still_awake_is_back_at_once() {
+    let world = World::awake().after(&[Op::Pause, DONE]);
+    assert_eq!(world.state().status, Status::Paused);
+    let before = world.log.len();
+    let world = world.after(&[Op::Resume]);
+    assert_eq!((world.kinds_since(before), world.state().status), (vec!["resumed"], Status::Active));
+}
+
+#[test]
+fn messages_that_come_while_a_turn_runs_wait_in_order() {
+    let mut world = World::awake().after(&[PROMPT, PROMPT, PROMPT]);
+    for done in 1..=3 {
+        world = world.after(&[Op::Rest, DONE]);
+        let over = world.outcomes().into_iter().take_while(Option::is_some).count();
+        assert_eq!(over, done);
+    }
+}
+
+#[test]
+fn a_prompt_that_was_written_down_but_not_sent_is_sent_by_the_next_server() {
+    let world = World::awake().after(&[Op::CrashBeforeTelling, PROMPT, START, Op::Rest, DONE]);
+    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Done)]));
+    let continued = world.log.iter().any(|event| event.fact.kind() == "continued");
+    assert!(!continued, "its first attempt is the only one");
+}

@@ -1,0 +1,781 @@
+//! Everything around a `State` that the actor is in real life: the log, the effects under way, a shim that
+//! outlives the server, and deaths. It does what the actor does, in the actor's order, without any I/O, and
+//! checks after every fact that nothing was promised in vain.
+
+use ash_driver::Say;
+use ash_model::{
+    Ask, Consistency, Death, Event, Fact, From, Incarnation, OnInterrupted, Options, Outcome, Path, Problem,
+    Receipt, Saved, Source, Status, Tier, Timestamp, TurnId, Usage,
+};
+use ash_session::state::{Found, Next, Phase, Refused, State, Wake, Wish};
+use ash_store::TurnState;
+use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
+
+/// What may happen to a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    Prompt(Wake),
+    Interrupt,
+    Pause,
+    Stop,
+    Resume,
+    End,
+    /// The effect under way is over.
+    Effect(Luck),
+    /// Files were written by somebody else: a capture between turns.
+    Capture,
+    /// The agent is through with what it was told.
+    Rest,
+    /// The agent's process ends, or its whole sandbox.
+    Die,
+    /// A closing session's turn had long enough.
+    Late,
+    /// The server dies; what it put into the log but did not tell the agent yet is told by the next one.
+    Crash,
+    /// As above, right after the next fact that is to be told and before it is.
+    CrashBeforeTelling,
+    /// The server starts again. Bad luck: there is no room for the sandbox, or it is not ours.
+    Start(Luck),
+    Shutdown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Luck {
+    Good,
+    Bad,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    Wake,
+    Save(Option<TurnId>),
+    Sleep,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Close {
+    Stop,
+    End,
+    Shutdown,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Closing {
+    how: Close,
+    late: bool,
+    captured: bool,
+}
+
+/// What lives outside the server.
+#[derive(Debug)]
+struct Shim {
+    incarnation: Incarnation,
+    /// A dead one has left its journal.
+    alive: bool,
+    last_in: u64,
+    prompts: BTreeSet<TurnId>,
+    working: Option<TurnId>,
+    asked_to_stop: bool,
+    /// What the agent said and nobody heard.
+    unheard: Vec<Fact>,
+}
+
+/// What dies with the server.
+#[derive(Debug)]
+struct Server {
+    state: State,
+    effect: Option<Effect>,
+    leaving: bool,
+    closing: Option<Closing>,
+    pausing: bool,
+    wants_capture: bool,
+    tree: bool,
+    dirty: bool,
+    save_failed: bool,
+    /// The connection to the shim.
+    hands: bool,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    queued: Vec<TurnId>,
+    finished: BTreeMap<TurnId, Outcome>,
+    rested: BTreeSet<TurnId>,
+    asked_to_stop: BTreeSet<TurnId>,
+    deaths: BTreeMap<TurnId, u32>,
+    rows: BTreeMap<TurnId, TurnState>,
+    checkpoint: Option<u64>,
+    ended: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) log: Vec<Event>,
+    server: Option<Server>,
+    shim: Option<Shim>,
+    crash_before_telling: bool,
+    on_interrupted: OnInterrupted,
+    told: Told,
+    last_input: u64,
+    fresh: u128,
+}
+
+impl World {
+    pub(crate) fn new(on_interrupted: OnInterrupted) -> World {
+        let agent = ash_model::AgentName::parse("helper").expect("a name");
+        let mut world = World {
+            log: Vec::new(),
+            server: Some(Server::new(State::new(0))),
+            shim: None,
+            crash_before_telling: false,
+            on_interrupted,
+            told: Told::default(),
+            last_input: 0,
+            fresh: 0,
+        };
+        world.note(vec![Fact::Created { agent, version: 1, options: Options::default() }]);
+        world.drive();
+        world
+    }
+
+    /// A session that has just been made and waits for its first message.
+    pub(crate) fn awake() -> World {
+        let mut world = World::new(OnInterrupted::Continue);
+        world.act(Op::Effect(Luck::Good));
+        world
+    }
+
+    pub(crate) fn after(mut self, ops: &[Op]) -> World {
+        ops.iter().for_each(|op| self.act(*op));
+        self
+    }
+
+    pub(crate) fn state(&self) -> &State {
+        &self.server.as_ref().expect("the server is up").state
+    }
+
+    /// What a fresh server would make of the log.
+    pub(crate) fn replayed(&self) -> State {
+        State::new(0).replay(&self.log)
+    }
+
+    pub(crate) fn outcomes(&self) -> Vec<Option<Outcome>> {
+        self.told.queued.iter().map(|turn| self.told.finished.get(turn).copied()).collect()
+    }
+
+    pub(crate) fn kinds_since(&self, seq: usize) -> Vec<&'static str> {
+        self.log[seq..].iter().map(|event| event.fact.kind()).collect()
+    }
+
+    fn next_fresh(&mut self) -> Uuid {
+        self.fresh += 1;
+        Uuid::from_u128(self.fresh)
+    }
+
+    pub(crate) fn act(&mut self, op: Op) {
+        match op {
+            Op::Prompt(wake) => {
+                let turn = TurnId(self.next_fresh());
+                let content = serde_json::json!(format!("message {}", self.fresh));
+                self.wish(&Wish::Prompt { turn, content, ask: Ask::default(), wake });
+            }
+            Op::Interrupt => self.wish(&Wish::Interrupt),
+            Op::Pause => self.wish(&Wish::Pause),
+            Op::Stop => self.wish(&Wish::Stop),
+            Op::Resume => self.wish(&Wish::Resume),
+            Op::End => self.wish(&Wish::End),
+            Op::Effect(luck) => self.settle(luck),
+            Op::Capture => self.capture(),
+            Op::Rest => self.rest(),
+            Op::Die => self.die(),
+            Op::Late => {
+                if let Some(closing) = self.server.as_mut().and_then(|server| server.closing.as_mut()) {
+                    closing.late = true;
+                }
+            }
+            Op::Crash => self.crash(),
+            Op::CrashBeforeTelling => self.crash_before_telling = true,
+            Op::Start(luck) => self.start(luck),
+            Op::Shutdown => self.close(Close::Shutdown),
+        }
+        self.drive();
+        self.check();
+    }
+
+    // What the actor does with a wish.
+
+    fn wish(&mut self, wish: &Wish) {
+        let Some(server) = &self.server else { return };
+        if server.closing.is_some_and(|closing| refuses(closing.how, wish)) {
+            return;
+        }
+        let decided = server.state.decide(wish);
+        self.check_decision(wish, &decided);
+        let Ok(facts) = decided else { return };
+        match wish {
+            Wish::Prompt { .. } | Wish::Resume => self.note(facts),
+            Wish::Interrupt => self.note_and_tell(facts),
+            Wish::Pause => {
+                if let Some(server) = &mut self.server {
+                    server.pausing = true;
+                    server.wants_capture = true;
+                }
+            }
+            Wish::Stop | Wish::End if facts.is_empty() => {}
+            Wish::Stop => self.close(Close::Stop),
+            Wish::End => self.close(Close::End),
+        }
+    }
+
+    fn check_decision(&self, wish: &Wish, decided: &Result<Vec<Fact>, Refused>) {
+        if self.state().status != Status::Ended {
+            return;
+        }
+        match wish {
+            Wish::Prompt { .. } => assert_eq!(*decided, Err(Refused::Not(Status::Ended))),
+            Wish::Resume => assert_eq!(*decided, Err(Refused::Gone)),
+            Wish::Pause | Wish::Stop => assert!(decided.is_err()),
+            Wish::Interrupt | Wish::End => assert_eq!(*decided, Ok(Vec::new())),
+        }
+    }
+
+    fn note_and_tell(&mut self, facts: Vec<Fact>) {
+        let told = facts.iter().find_map(|fact| match fact {
+            Fact::Interrupting { turn, input } => Some((*input, Say::Interrupt { turn: *turn })),
+            _ => None,
+        });
+        self.note(facts);
+        if let Some((input, say)) = told {
+            self.tell(input, say);
+        }
+    }
+
+    fn close(&mut self, how: Close) {
+        if let Some(server) = &mut self.server {
+            server.closing = Some(Closing { how, late: false, captured: false });
+        }
+    }
+
+    fn capture(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        server.dirty = true;
+        let free = server.effect.is_none() && server.closing.is_none();
+        if free && server.state.is_at_rest() && server.tree && server.state.next() == Next::Wait {
+            server.save(None);
+        }
+    }
+
+    // What the actor does by itself.
+
+    fn drive(&mut self) {
+        for _ in 0..100 {
+            let Some(server) = &mut self.server else { return };
+            if server.effect.is_some() {
+                return;
+            }
+            if std::mem::take(&mut server.leaving) {
+                server.effect = Some(Effect::Sleep);
+                return;
+            }
+            if server.closing.is_some() {
+                self.drive_closing();
+                if self.server.as_ref().is_some_and(|server| server.leaving || server.closing.is_none()) {
+                    continue;
+                }
+                return;
+            }
+            if server.pausing {
+                self.pause();
+                continue;
+            }
+            match server.state.next() {
+                Next::Wait => return,
+                Next::Wake => server.effect = Some(Effect::Wake),
+                Next::Save { turn } if server.tree => server.save(Some(turn)),
+                Next::Save { turn } => self.could_not_save(Some(turn)),
+                Next::Sleep => server.sleep(),
+                Next::Tell { fact, input, say } => {
+                    self.note(vec![fact]);
+                    self.tell(input, say);
+                }
+            }
+        }
+        panic!("the actor would spin for ever: {:?}", self.state());
+    }
+
+    fn pause(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        if server.wants_capture && server.state.is_at_rest() && server.tree {
+            server.save(None);
+            return;
+        }
+        server.pausing = false;
+        if let Ok(facts) = server.state.decide(&Wish::Pause) {
+            self.note(facts);
+        }
+    }
+
+    fn drive_closing(&mut self) {
+        let Some(Server { state, closing: Some(closing), hands, .. }) = &mut self.server else { return };
+        let phase = state.current().map(|turn| &turn.phase);
+        let running = *hands && matches!(phase, Some(Phase::Running { .. }));
+        let saving = matches!(phase, Some(Phase::Saving { .. }));
+        let turn = state.current().map(|turn| turn.id);
+        if closing.captured {
+            return self.conclude();
+        }
+        if running && !closing.late {
+            if closing.how != Close::Shutdown {
+                let facts = state.decide(&Wish::Interrupt).unwrap_or_default();
+                self.note_and_tell(facts);
+            }
+            return;
+        }
+        let late = closing.late;
+        let Some(server) = &mut self.server else { return };
+        if saving && !late {
+            server.save(turn);
+        } else if server.hands {
+            server.sleep();
+        } else {
+            server.closing.as_mut().expect("seen above").captured = true;
+            if server.tree && server.dirty {
+                server.save(None);
+            } else {
+                self.conclude();
+            }
+        }
+    }
+
+    fn conclude(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        let Some(closing) = server.closing.take() else { return };
+        let unsafe_files = server.dirty && server.tree && server.save_failed;
+        let wish = match closing.how {
+            Close::Shutdown => {
+                let facts = server.state.shut_down();
+                self.note(facts);
+                self.server = None;
+                return;
+            }
+            Close::Stop => Wish::Stop,
+            Close::End => Wish::End,
+        };
+        if unsafe_files {
+            return;
+        }
+        if let Ok(facts) = server.state.decide(&wish) {
+            let ends = closing.how == Close::End;
+            self.note(facts);
+            if let Some(server) = self.server.as_mut().filter(|_| ends) {
+                server.tree = false;
+                server.dirty = false;
+            }
+        }
+    }
+
+    fn settle(&mut self, luck: Luck) {
+        let Some(effect) = self.server.as_mut().and_then(|server| server.effect.take()) else { return };
+        match (effect, luck) {
+            (Effect::Wake, Luck::Good) => self.woke(),
+            (Effect::Wake, Luck::Bad) => {
+                self.note(vec![Fact::Failed { problem: Problem::new("agent_failed", "It did not start") }]);
+            }
+            (Effect::Save(turn), Luck::Good) => self.saved(turn),
+            (Effect::Save(turn), Luck::Bad) => self.could_not_save(turn),
+            (Effect::Sleep, Luck::Good | Luck::Bad) => self.slept(),
+        }
+    }
+
+    fn woke(&mut self) {
+        assert!(!self.shim.as_ref().is_some_and(|shim| shim.alive), "two sandboxes for one workspace");
+        let incarnation = Incarnation(self.next_fresh());
+        let resuming = self.state().resuming;
+        self.shim = Some(Shim::new(incarnation));
+        if let Some(server) = &mut self.server {
+            server.tree = true;
+            server.dirty = true;
+            server.hands = true;
+        }
+        let resumed = resuming.then(|| Fact::Resumed { receipt: cold() });
+        self.note([Fact::Awake { incarnation }].into_iter().chain(resumed).collect());
+    }
+
+    fn saved(&mut self, turn: Option<TurnId>) {
+        let number = self.state().last_checkpoint + 1;
+        if let Some(server) = &mut self.server {
+            server.save_failed = false;
+        }
+        let saved = Saved {
+            number,
+            turn,
+            tree: "tree".into(),
+            consistency: Consistency::Frozen,
+            files: 1,
+            bytes: 1,
+            skipped: Vec::new(),
+            salvage: false,
+        };
+        let end = self.end_of(turn, Some(number));
+        self.note([Fact::Saved(saved)].into_iter().chain(end).collect());
+    }
+
+    fn could_not_save(&mut self, turn: Option<TurnId>) {
+        if let Some(server) = &mut self.server {
+            server.save_failed = true;
+            server.dirty = true;
+            server.pausing = false;
+        }
+        let end = self.end_of(turn, None);
+        self.note([Fact::SaveFailed { turn, error: "no".into() }].into_iter().chain(end).collect());
+    }
+
+    fn end_of(&self, turn: Option<TurnId>, checkpoint: Option<u64>) -> Option<Fact> {
+        let current = self.state().current().filter(|current| Some(current.id) == turn)?;
+        match &current.phase {
+            Phase::Saving { how, problem, .. } => {
+                Some(Fact::Finished { turn: current.id, how: *how, checkpoint, problem: problem.clone() })
+            }
+            Phase::Queued | Phase::Running { .. } | Phase::Cut => None,
+        }
+    }
+
+    fn slept(&mut self) {
+        self.shim = None;
+        let Some(server) = &self.server else { return };
+        let incarnation = server.state.awake.as_ref().map(|awake| awake.incarnation);
+        let shutting = server.closing.is_some_and(|closing| closing.how == Close::Shutdown);
+        if incarnation.is_some() && !shutting {
+            self.note(vec![Fact::Asleep { incarnation }]);
+        }
+    }
+
+    // What happens in the sandbox.
+
+    fn tell(&mut self, input: u64, say: Say) {
+        if std::mem::take(&mut self.crash_before_telling) {
+            self.server = None;
+            return;
+        }
+        let heard = self.server.as_ref().is_some_and(|server| server.hands);
+        if let Some(shim) = self.shim.as_mut().filter(|_| heard) {
+            shim.take(input, say);
+        }
+    }
+
+    fn rest(&mut self) {
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive) else { return };
+        let Some(turn) = shim.working.take() else { return };
+        let how = if std::mem::take(&mut shim.asked_to_stop) { Outcome::Interrupted } else { Outcome::Done };
+        let (text, usage) = ("answer".to_owned(), Usage::default());
+        shim.unheard.push(Fact::Rested { turn, how, text, usage, problem: None });
+        self.hear();
+    }
+
+    fn hear(&mut self) {
+        if !self.server.as_ref().is_some_and(|server| server.hands) {
+            return;
+        }
+        let unheard = self.shim.as_mut().map(|shim| std::mem::take(&mut shim.unheard)).unwrap_or_default();
+        self.digest(unheard);
+    }
+
+    fn digest(&mut self, unheard: Vec<Fact>) {
+        for fact in unheard {
+            let current = self.state().current().map(|turn| turn.id);
+            if matches!(&fact, Fact::Rested { turn, .. } if current == Some(*turn)) {
+                self.note(vec![fact]);
+            }
+        }
+    }
+
+    fn die(&mut self) {
+        self.hear();
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive) else { return };
+        shim.alive = false;
+        // If nobody listens, what it said last is in its journal, and that it died shows.
+        let Some(server) = self.server.as_mut().filter(|server| server.hands) else { return };
+        let facts = server.state.died(&Death::Agent { how: "signal 9".into() });
+        server.sleep();
+        self.note(facts);
+    }
+
+    fn crash(&mut self) {
+        let waking = self.server.take().is_some_and(|server| server.effect == Some(Effect::Wake));
+        if waking {
+            // It got as far as a sandbox that the log does not know.
+            self.shim = Some(Shim::new(Incarnation(self.next_fresh())));
+        }
+    }
+
+    fn start(&mut self, luck: Luck) {
+        if self.server.is_some() {
+            return;
+        }
+        let mut server = Server::new(self.replayed());
+        let awake = server.state.awake.clone();
+        server.tree = luck == Luck::Good && self.log.iter().any(|event| event.fact.kind() == "awake");
+        server.dirty = server.tree;
+        let known =
+            |shim: &&mut Shim| awake.as_ref().is_some_and(|awake| awake.incarnation == shim.incarnation);
+        let mut found = Found::Dead;
+        let (mut untold, mut unheard) = (Vec::new(), Vec::new());
+        if let Some(shim) = self.shim.as_mut().filter(known) {
+            if shim.alive && server.tree {
+                server.hands = true;
+                found = Found::Alive(shim.incarnation);
+                untold = server.state.untold(shim.last_in);
+            } else {
+                unheard = std::mem::take(&mut shim.unheard);
+            }
+        }
+        if let Some(shim) = self.shim.as_mut().filter(|_| found == Found::Dead) {
+            shim.alive = false;
+        }
+        self.server = Some(server);
+        for (input, say) in untold {
+            self.tell(input, say);
+        }
+        if self.server.is_none() {
+            return;
+        }
+        self.digest(unheard);
+        let facts = self.state().bereaved(found, self.on_interrupted);
+        self.note(facts);
+        self.hear();
+    }
+
+    /// Lets everything go well, and resumes the session if need be, until nothing is left to do.
+    pub(crate) fn come_to_rest(&mut self) {
+        self.crash_before_telling = false;
+        for _ in 0..300 {
+            let Some(op) = self.towards_rest() else { return };
+            self.act(op);
+        }
+        panic!("it does not come to rest: {:?}", self.state());
+    }
+
+    fn towards_rest(&self) -> Option<Op> {
+        let Some(server) = &self.server else { return Some(Op::Start(Luck::Good)) };
+        let working = self.shim.as_ref().is_some_and(|shim| shim.alive && shim.working.is_some());
+        match (server.effect, server.closing, server.state.status) {
+            (Some(_), _, _) => Some(Op::Effect(Luck::Good)),
+            (None, _, _) if working && server.hands => Some(Op::Rest),
+            (None, Some(_), _) => Some(Op::Late),
+            (None, None, Status::Ended | Status::Active | Status::Starting) => None,
+            (None, None, Status::Paused | Status::Stopped | Status::Error) => Some(Op::Resume),
+        }
+    }
+
+    // The log, and what must hold of it.
+
+    fn note(&mut self, facts: Vec<Fact>) {
+        for fact in facts {
+            self.check_fact(&fact);
+            let server = self.server.as_mut().expect("only a server writes");
+            let seq = server.state.last_seq + 1;
+            server.state.apply(seq, &fact);
+            let changed = server.state.take_changed();
+            self.told.rows.extend(changed.iter().map(|row| (row.id, row.state)));
+            self.log.push(Event { seq, turn: None, at: Timestamp(0), fact });
+        }
+    }
+
+    fn check_fact(&mut self, fact: &Fact) {
+        let told = &mut self.told;
+        match fact {
+            Fact::Queued { turn, .. } => told.queued.push(*turn),
+            Fact::Started { turn, input } | Fact::Continued { turn, input, .. } => {
+                let first_open = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
+                assert_eq!(first_open, Some(turn), "turns run in the order they were queued");
+                assert!(!told.rested.contains(turn), "told again after it rested");
+                assert!(!told.asked_to_stop.contains(turn), "told again after it was asked to stop");
+                assert!(told.deaths.get(turn).is_none_or(|deaths| *deaths < 2), "told a third time");
+                self.check_input(*input);
+            }
+            Fact::Interrupting { turn, input } => {
+                told.asked_to_stop.insert(*turn);
+                self.check_input(*input);
+            }
+            Fact::Rested { turn, .. } => {
+                told.rested.insert(*turn);
+            }
+            Fact::Saved(saved) => told.checkpoint = Some(saved.number),
+            Fact::Finished { turn, how, problem, .. } => {
+                assert!(told.queued.contains(turn), "the end of a turn that nobody asked for");
+                assert_eq!(told.finished.insert(*turn, *how), None, "a turn ended twice");
+                let deaths = told.deaths.get(turn).copied().unwrap_or(0);
+                let twice = problem.as_ref().is_some_and(|problem| problem.code == "crashed_twice");
+                assert_eq!(twice, deaths == 2, "{deaths} deaths");
+                assert_eq!(twice, *how == Outcome::Failed);
+            }
+            Fact::Cut { turn, death } => {
+                *told.deaths.entry(*turn).or_default() += u32::from(*death != Death::Shutdown);
+            }
+            Fact::Awake { .. } => self.last_input = 1,
+            Fact::Ended => told.ended = true,
+            Fact::Created { .. }
+            | Fact::Forked { .. }
+            | Fact::Said { .. }
+            | Fact::SaveFailed { .. }
+            | Fact::Asleep { .. }
+            | Fact::Resuming
+            | Fact::Resumed { .. }
+            | Fact::Paused
+            | Fact::Stopped
+            | Fact::Failed { .. } => {}
+        }
+    }
+
+    fn check_input(&mut self, input: u64) {
+        assert_eq!(input, self.last_input + 1, "inputs are numbered one after the other");
+        self.last_input = input;
+    }
+
+    fn check(&self) {
+        let Some(server) = &self.server else { return };
+        let state = &server.state;
+        assert_eq!(self.replayed(), *state, "a replay comes to another state");
+        assert_eq!(self.told.ended, state.status == Status::Ended, "ended is final, and only said once");
+        self.check_turns(state);
+        self.check_card(state);
+        if server.effect.is_none() && server.closing.is_none() {
+            self.check_wait(server);
+        }
+    }
+
+    fn check_turns(&self, state: &State) {
+        let open: Vec<TurnId> =
+            self.told.queued.iter().filter(|turn| !self.told.finished.contains_key(*turn)).copied().collect();
+        assert_eq!(state.turns.iter().map(|turn| turn.id).collect::<Vec<_>>(), open);
+        for (place, turn) in state.turns.iter().enumerate() {
+            assert!(place == 0 || turn.phase == Phase::Queued, "only the first can be under way");
+            let expected = match turn.phase {
+                Phase::Queued => TurnState::Queued,
+                Phase::Running { .. } => TurnState::Running,
+                Phase::Saving { .. } => TurnState::Saving,
+                Phase::Cut => TurnState::Cut,
+            };
+            assert_eq!(self.told.rows.get(&turn.id), Some(&expected));
+            assert!(turn.deaths < 2, "given up after the second death");
+        }
+        for (turn, how) in &self.told.finished {
+            let expected = match how {
+                Outcome::Done => TurnState::Done,
+                Outcome::Failed => TurnState::Failed,
+                Outcome::Interrupted => TurnState::Interrupted,
+                Outcome::Cancelled => TurnState::Cancelled,
+            };
+            assert_eq!(self.told.rows.get(turn), Some(&expected));
+        }
+    }
+
+    fn check_card(&self, state: &State) {
+        let card = state.card();
+        assert_eq!(card.status, state.status);
+        assert_eq!(card.turns, self.told.queued.len() as u64);
+        assert_eq!(card.open_turns, state.turns.len() as u64);
+        assert_eq!(card.checkpoint, self.told.checkpoint);
+        assert_eq!(card.title.is_some(), card.turns > 0);
+        match card.status {
+            Status::Active => assert_eq!(card.problem, None),
+            Status::Error => assert!(card.problem.is_some()),
+            Status::Starting | Status::Paused | Status::Stopped | Status::Ended => {}
+        }
+    }
+
+    /// Nothing is under way and the actor waits: somebody else must have something to do.
+    fn check_wait(&self, server: &Server) {
+        let state = &server.state;
+        assert_eq!(state.next(), Next::Wait);
+        assert_ne!(state.status, Status::Starting, "nobody starts it");
+        assert_eq!(state.awake.is_some(), server.hands);
+        let Some(front) = state.turns.front() else { return };
+        match front.phase {
+            Phase::Running { .. } => {
+                let shim = self.shim.as_ref().filter(|shim| shim.alive && server.hands);
+                let working = shim.and_then(|shim| shim.working);
+                assert_eq!(working, Some(front.id), "nobody works on the turn that runs");
+            }
+            Phase::Saving { .. } => panic!("nobody saves the turn"),
+            Phase::Queued | Phase::Cut => assert_ne!(state.status, Status::Active, "nobody starts the turn"),
+        }
+    }
+}
+
+impl Shim {
+    fn new(incarnation: Incarnation) -> Shim {
+        Shim {
+            incarnation,
+            alive: true,
+            last_in: 1,
+            prompts: BTreeSet::new(),
+            working: None,
+            asked_to_stop: false,
+            unheard: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, input: u64, say: Say) {
+        assert!(input > self.last_in, "input {input} came after {}", self.last_in);
+        self.last_in = input;
+        match say {
+            Say::Hello { .. } => panic!("greeted twice"),
+            Say::Prompt { turn, .. } => {
+                assert!(self.prompts.insert(turn), "a prompt reached the agent twice");
+                assert_eq!(self.working, None, "two prompts at once");
+                self.working = Some(turn);
+                self.asked_to_stop = false;
+            }
+            // One that comes too late is for a turn that is over.
+            Say::Interrupt { turn } => self.asked_to_stop |= self.working == Some(turn),
+        }
+    }
+}
+
+impl Server {
+    fn new(state: State) -> Server {
+        Server {
+            state,
+            effect: None,
+            leaving: false,
+            closing: None,
+            pausing: false,
+            wants_capture: false,
+            tree: false,
+            dirty: false,
+            save_failed: false,
+            hands: false,
+        }
+    }
+
+    fn save(&mut self, turn: Option<TurnId>) {
+        self.dirty = false;
+        self.wants_capture = false;
+        self.effect = Some(Effect::Save(turn));
+    }
+
+    fn sleep(&mut self) {
+        if std::mem::take(&mut self.hands) {
+            self.dirty = true;
+            self.leaving = true;
+        }
+    }
+}
+
+fn refuses(closing: Close, wish: &Wish) -> bool {
+    closing == Close::Shutdown || *wish != Wish::End
+}
+
+fn cold() -> Receipt {
+    Receipt {
+        path: Path::Cold,
+        source: Source::Local,
+        from: From::Live,
+        tier: Tier::Native,
+        checkpoint: None,
+        verified: true,
+        lost: Vec::new(),
+        salvage: None,
+    }
+}

@@ -1,0 +1,91 @@
+//! What every `Store` promises. A promise is a function over `&dyn Store`; `promises!` is the list of all of
+//! them, and each backend runs the whole list on a fresh database of its own.
+
+#[path = "contract/agents.rs"]
+mod agents;
+#[path = "contract/fixture.rs"]
+mod fixture;
+#[path = "contract/log.rs"]
+mod log;
+#[path = "contract/once.rs"]
+mod once;
+#[path = "contract/reading.rs"]
+mod reading;
+#[path = "contract/sessions.rs"]
+mod sessions;
+#[path = "contract/sqlite.rs"]
+mod sqlite;
+
+/// Hands the list of promises to a macro, which makes a test of each.
+macro_rules! promises {
+    ($keep:ident) => {
+        $keep! {
+            sessions::a_new_session_is_found_as_it_was_made
+            sessions::what_was_never_made_is_not_found
+            sessions::tenants_do_not_see_each_other
+            sessions::a_taken_id_makes_nothing_at_all
+            sessions::of_many_who_want_one_id_one_gets_it
+            sessions::an_environment_comes_back_only_for_its_session
+            sessions::options_can_be_changed
+            sessions::lists_are_newest_first_filtered_and_counted
+            sessions::pages_of_a_list_leave_nothing_out
+            sessions::the_restless_are_awake_starting_or_have_open_turns
+            sessions::a_fork_says_where_it_comes_from
+            log::a_step_is_there_as_a_whole
+            log::a_step_that_fails_at_its_end_leaves_nothing
+            log::only_the_holder_writes
+            log::a_step_must_follow_the_one_before
+            log::a_refused_step_does_not_hurt_its_neighbours
+            log::of_many_steps_with_one_place_one_gets_it
+            log::events_are_dense_and_in_order
+            log::facts_leave_out_what_the_agent_said
+            log::a_step_without_events_keeps_deltas_and_position
+            log::a_journals_place_is_forgotten_with_its_shim
+            log::a_turns_row_follows_its_turn
+            log::of_a_turns_rows_in_one_step_the_last_counts
+            log::checkpoints_belong_to_their_workspace
+            log::of_many_claims_from_one_hold_one_wins
+            log::a_claim_names_exactly_whom_it_takes_over_from
+            log::two_hundred_sessions_write_at_once
+            reading::deltas_stand_between_the_events_they_came_between
+            reading::pages_may_be_cut_anywhere
+            reading::a_cursor_among_deltas_that_are_gone_goes_on_at_the_next_event
+            reading::a_fork_begins_with_what_it_shares
+            reading::a_fork_of_a_fork_shares_both
+            reading::a_fork_may_leave_before_its_parent_began
+            reading::a_fork_may_leave_exactly_where_its_parent_began
+            reading::a_long_line_of_forks_reads_like_one_log
+            reading::events_can_be_chosen_by_kind
+            reading::a_page_of_huge_lines_may_be_short_but_is_never_empty
+            agents::a_deployed_agent_is_there_as_it_came
+            agents::each_deploy_is_a_version_of_its_own
+            agents::agents_are_listed_by_name
+            agents::an_agent_changes_only_where_it_is_asked_to
+            agents::a_deleted_agent_goes_on_counting_but_forgets_its_settings
+            agents::a_key_opens_its_tenant_until_it_is_removed
+            once::a_retry_finds_what_the_first_made
+            once::of_many_at_once_one_is_the_first
+            once::an_old_key_may_be_used_again
+            once::old_deltas_go_but_not_those_of_a_turn_that_is_not_over
+            once::an_old_delta_of_no_turn_goes
+        }
+    };
+}
+
+mod on_sqlite {
+    use super::{agents, log, once, reading, sessions, sqlite};
+
+    macro_rules! kept {
+        ($($room:ident::$promise:ident)*) => {
+            $(
+                #[tokio::test]
+                async fn $promise() {
+                    let (store, _dir) = sqlite::fresh().await;
+                    $room::$promise(&store).await;
+                }
+            )*
+        };
+    }
+
+    promises!(kept);
+}

@@ -1,0 +1,140 @@
+//! Agents with their versions, and API keys.
+
+use crate::fixture::{agent, env, tenant};
+use ash_model::{Runtime, Timestamp};
+use ash_store::{Agent, Env, Key, NewAgent, Store};
+use std::collections::BTreeMap;
+
+fn new_agent(name: &str) -> NewAgent {
+    NewAgent {
+        tenant: tenant("t"),
+        name: agent(name),
+        tree: "tree-1".into(),
+        runtime: Runtime::Builtin,
+        origin: "/agents/helper".into(),
+        env: None,
+        at: Timestamp(1),
+    }
+}
+
+/// An agent without its random id, with its secrets in the open, so that whole values can be compared.
+type Seen = (u32, Runtime, String, String, String, BTreeMap<String, String>, (Timestamp, Timestamp));
+
+fn seen(agent: &Agent) -> Seen {
+    let Agent { version, runtime, tree, origin, config, env, created_at, updated_at, .. } = agent.clone();
+    (version, runtime, tree, origin, config, env.expose(), (created_at, updated_at))
+}
+
+pub(crate) async fn a_deployed_agent_is_there_as_it_came(store: &dyn Store) {
+    let deployed = store.deploy(NewAgent { env: Some(env("K", "v")), ..new_agent("helper") }).await;
+    let deployed = deployed.expect("deployed");
+    let expected = (
+        1,
+        Runtime::Builtin,
+        "tree-1".to_owned(),
+        "/agents/helper".to_owned(),
+        "{}".to_owned(),
+        env("K", "v").expose(),
+        (Timestamp(1), Timestamp(1)),
+    );
+    assert_eq!(seen(&deployed), expected);
+    let found = store.agent(&tenant("t"), &agent("helper")).await.expect("read").expect("there");
+    assert_eq!((found.id, seen(&found)), (deployed.id, expected));
+    assert!(store.agent(&tenant("other"), &agent("helper")).await.expect("read").is_none());
+    assert!(store.agents(&tenant("other")).await.expect("read").is_empty());
+}
+
+pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
+    let first = store.deploy(NewAgent { env: Some(env("K", "v")), ..new_agent("helper") }).await;
+    let first = first.expect("deployed");
+    let second = NewAgent {
+        tree: "tree-2".into(),
+        runtime: Runtime::Claude,
+        origin: "elsewhere".into(),
+        at: Timestamp(2),
+        ..new_agent("helper")
+    };
+    let second = store.deploy(second).await.expect("deployed");
+    assert_eq!((second.id, second.version), (first.id, 2));
+    assert_eq!((second.created_at, second.updated_at), (Timestamp(1), Timestamp(2)));
+    assert_eq!(second.env.expose(), env("K", "v").expose(), "an env that is not given is kept");
+    let version = async |n| store.version(&tenant("t"), &agent("helper"), n).await.expect("read");
+    let (one, two) = (version(1).await.expect("there"), version(2).await.expect("there"));
+    assert_eq!((one.tree.as_str(), one.runtime), ("tree-1", Runtime::Builtin));
+    assert_eq!((two.tree.as_str(), two.runtime), ("tree-2", Runtime::Claude));
+    assert_eq!(two.env.expose(), env("K", "v").expose());
+    assert!(version(0).await.is_none() && version(3).await.is_none());
+    let names: Vec<u32> = store.agents(&tenant("t")).await.expect("read").iter().map(|a| a.version).collect();
+    assert_eq!(names, [2]);
+    let emptied = store.deploy(NewAgent { env: Some(Env::default()), ..new_agent("helper") }).await;
+    assert!(emptied.expect("deployed").env.expose().is_empty());
+}
+
+pub(crate) async fn agents_are_listed_by_name(store: &dyn Store) {
+    for name in ["b", "c", "a"] {
+        store.deploy(new_agent(name)).await.expect("deployed");
+    }
+    store.deploy(NewAgent { tenant: tenant("other"), ..new_agent("d") }).await.expect("deployed");
+    let listed = store.agents(&tenant("t")).await.expect("read");
+    assert_eq!(listed.iter().map(|agent| agent.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+}
+
+pub(crate) async fn an_agent_changes_only_where_it_is_asked_to(store: &dyn Store) {
+    let (mine, name) = (tenant("t"), agent("helper"));
+    assert!(!store.change_agent(&mine, &name, Some("{}".into()), None).await.expect("nobody there"));
+    store.deploy(NewAgent { env: Some(env("K", "v")), ..new_agent("helper") }).await.expect("deployed");
+    store.deploy(NewAgent { tenant: tenant("other"), ..new_agent("helper") }).await.expect("deployed");
+
+    assert!(store.change_agent(&mine, &name, Some("{\"a\":1}".into()), None).await.expect("changed"));
+    let now = store.agent(&mine, &name).await.expect("read").expect("there");
+    assert_eq!((now.config.as_str(), now.env.expose()), ("{\"a\":1}", env("K", "v").expose()));
+    assert!(store.change_agent(&mine, &name, None, Some(env("L", "w"))).await.expect("changed"));
+    let now = store.agent(&mine, &name).await.expect("read").expect("there");
+    assert_eq!((now.config.as_str(), now.env.expose()), ("{\"a\":1}", env("L", "w").expose()));
+    assert!(store.change_agent(&mine, &name, None, Some(Env::default())).await.expect("changed"));
+    let now = store.agent(&mine, &name).await.expect("read").expect("there");
+    assert!(now.env.expose().is_empty());
+    let other = store.agent(&tenant("other"), &name).await.expect("read").expect("there");
+    assert_eq!(other.config, "{}");
+}
+
+pub(crate) async fn a_deleted_agent_goes_on_counting_but_forgets_its_settings(store: &dyn Store) {
+    let (mine, name) = (tenant("t"), agent("helper"));
+    assert!(!store.delete_agent(&mine, &name, Timestamp(2)).await.expect("nobody there"));
+    let first = store.deploy(NewAgent { env: Some(env("K", "v")), ..new_agent("helper") }).await;
+    let first = first.expect("deployed");
+    store.change_agent(&mine, &name, Some("{\"a\":1}".into()), None).await.expect("changed");
+    assert!(!store.delete_agent(&tenant("other"), &name, Timestamp(2)).await.expect("not theirs"));
+    assert!(store.delete_agent(&mine, &name, Timestamp(2)).await.expect("deleted"));
+    assert!(!store.delete_agent(&mine, &name, Timestamp(3)).await.expect("deleted before"));
+
+    assert!(store.agent(&mine, &name).await.expect("read").is_none());
+    assert!(store.agents(&mine).await.expect("read").is_empty());
+    assert!(store.version(&mine, &name, 1).await.expect("read").is_none());
+    assert!(!store.change_agent(&mine, &name, Some("{}".into()), None).await.expect("nobody there"));
+
+    let again = store.deploy(new_agent("helper")).await.expect("deployed");
+    assert_eq!((again.id, again.version), (first.id, 2));
+    assert!(again.env.expose().is_empty(), "a secret of the deleted agent came back");
+    assert_eq!(again.config, "{}");
+    assert!(store.version(&mine, &name, 1).await.expect("read").is_some());
+}
+
+fn key(id: &str, owner: &str) -> Key {
+    Key { id: id.into(), tenant: tenant(owner), label: format!("{id}'s"), created_at: Timestamp(4) }
+}
+
+pub(crate) async fn a_key_opens_its_tenant_until_it_is_removed(store: &dyn Store) {
+    for (id, owner) in [("a", "t"), ("b", "t"), ("c", "other")] {
+        store.add_key(key(id, owner), format!("hash-{id}")).await.expect("added");
+    }
+    assert_eq!(store.key_owner("hash-a").await.expect("read"), Some(tenant("t")));
+    assert_eq!(store.key_owner("hash-c").await.expect("read"), Some(tenant("other")));
+    assert_eq!(store.key_owner("hash-x").await.expect("read"), None);
+    assert_eq!(store.keys(&tenant("t")).await.expect("read"), [key("a", "t"), key("b", "t")]);
+    assert!(!store.remove_key(&tenant("other"), "a").await.expect("not theirs"));
+    assert!(store.remove_key(&tenant("t"), "a").await.expect("removed"));
+    assert!(!store.remove_key(&tenant("t"), "a").await.expect("removed before"));
+    assert_eq!(store.key_owner("hash-a").await.expect("read"), None);
+    assert!(store.add_key(key("d", "t"), "hash-b".into()).await.is_err(), "one hash opens one tenant");
+}

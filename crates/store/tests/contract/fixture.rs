@@ -1,0 +1,153 @@
+//! Sessions and steps for the contract: small, whole, and alike except for what a test is about.
+
+use ash_model::{
+    AgentName, Consistency, Cursor, Delta, Epoch, Event, Fact, Note, Options, Runtime, Seq, SessionId,
+    SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+};
+use ash_store::{
+    Append, Card, Checkpoint, Env, EventQuery, Item, Lease, NewSession, Session, Store, TurnRow, TurnState,
+};
+
+pub(crate) const NODE: &str = "here";
+
+pub(crate) fn tenant(name: &str) -> TenantId {
+    TenantId::parse(name).expect("a tenant's name")
+}
+
+pub(crate) fn id(name: &str) -> SessionId {
+    SessionId::parse(name).expect("a session's name")
+}
+
+pub(crate) fn agent(name: &str) -> AgentName {
+    AgentName::parse(name).expect("an agent's name")
+}
+
+pub(crate) fn env(name: &str, value: &str) -> Env {
+    Env::from_plain([(name.to_owned(), value.to_owned())].into())
+}
+
+pub(crate) fn card(status: Status) -> Card {
+    Card { status, title: None, last_text: None, turns: 0, open_turns: 0, problem: None, checkpoint: None }
+}
+
+pub(crate) fn note(fact: Fact) -> Note {
+    Note { turn: None, at: Timestamp(1), fact }
+}
+
+pub(crate) fn created() -> Fact {
+    Fact::Created { agent: agent("helper"), version: 1, options: Options::default() }
+}
+
+pub(crate) fn said(line: &str) -> Fact {
+    Fact::Said { line: line.to_owned() }
+}
+
+/// A session of tenant `t` whose log holds its `created`.
+pub(crate) fn new_session(name: &str) -> NewSession {
+    NewSession {
+        tenant: tenant("t"),
+        id: id(name),
+        workspace: WorkspaceId::fresh(),
+        node: NODE.to_owned(),
+        agent: agent("helper"),
+        version: 1,
+        runtime: Runtime::Builtin,
+        native_id: uuid::Uuid::from_u128(7),
+        options: Options::default(),
+        env: Env::default(),
+        parent: None,
+        base: None,
+        first_checkpoints: Vec::new(),
+        card: card(Status::Starting),
+        notes: vec![note(created())],
+        at: Timestamp(1),
+    }
+}
+
+/// A fork that shares `parent`'s events up to `seq` and begins with its own `forked`.
+pub(crate) fn new_fork(name: &str, parent: &Session, seq: Seq) -> NewSession {
+    let forked = Fact::Forked {
+        parent: parent.id.clone(),
+        checkpoint: None,
+        memory: uuid::Uuid::from_u128(8),
+        told: 0,
+    };
+    NewSession {
+        parent: Some(parent.id.clone()),
+        base: Some((parent.no, seq)),
+        card: card(Status::Paused),
+        notes: vec![note(forked)],
+        ..new_session(name)
+    }
+}
+
+pub(crate) async fn make(store: &dyn Store, name: &str) -> Session {
+    store.create(new_session(name)).await.expect("made")
+}
+
+/// The lease that comes with a session that was just made.
+pub(crate) fn lease(session: &Session) -> Lease {
+    Lease { workspace: session.workspace, epoch: Epoch(1) }
+}
+
+pub(crate) fn step(no: SessionNo, first: Seq, facts: impl IntoIterator<Item = Fact>) -> Append {
+    Append {
+        session: no,
+        first,
+        notes: facts.into_iter().map(note).collect(),
+        deltas: Vec::new(),
+        turns: Vec::new(),
+        card: card(Status::Active),
+        checkpoint: None,
+        journal: None,
+        at: Timestamp(2),
+    }
+}
+
+pub(crate) fn delta(seq: Seq, n: u64) -> Delta {
+    Delta { seq, n, turn: None, line: format!("{seq}.{n}") }
+}
+
+pub(crate) fn turn_row(turn: TurnId, seq: Seq, state: TurnState) -> TurnRow {
+    TurnRow { id: turn, seq, state, attempt: 1 }
+}
+
+pub(crate) fn checkpoint(workspace: WorkspaceId, number: u64, seq: Seq) -> Checkpoint {
+    Checkpoint {
+        workspace,
+        number,
+        turn: None,
+        seq,
+        tree: format!("tree-{number}"),
+        consistency: Consistency::Frozen,
+        salvage: false,
+        files: 3,
+        bytes: 4096,
+        at: Timestamp(5),
+    }
+}
+
+pub(crate) async fn append(store: &dyn Store, session: &Session, append: Append) {
+    store.append(&lease(session), append).await.expect("appended");
+}
+
+/// The whole log as events, the parents' included.
+pub(crate) async fn events(store: &dyn Store, no: SessionNo) -> Vec<Event> {
+    let all = EventQuery { after: 0, limit: 10_000, kinds: Vec::new() };
+    store.events(no, &all).await.expect("read")
+}
+
+pub(crate) async fn items(store: &dyn Store, no: SessionNo) -> Vec<Item> {
+    store.read(no, Cursor::START, 10_000).await.expect("read")
+}
+
+/// The places of a log's items, as a client would name them.
+pub(crate) fn places(items: &[Item]) -> Vec<String> {
+    items.iter().map(|item| item.at.to_string()).collect()
+}
+
+/// Everything that a step could have changed, to compare before and after one that must change nothing.
+pub(crate) async fn whole(store: &dyn Store, no: SessionNo) -> (Session, Vec<Item>, Vec<Event>) {
+    let session = store.session(no).await.expect("read").expect("there");
+    (session, items(store, no).await, store.facts(no).await.expect("read"))
+}

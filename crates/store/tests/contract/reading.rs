@@ -1,0 +1,207 @@
+//! Reading the log: events and deltas as one line of places, a fork's begun by its parents'.
+
+use crate::fixture::{append, delta, events, items, make, new_fork, places, said, step};
+use ash_model::{Cursor, Event, Fact, Seq, SessionNo};
+use ash_store::{EventQuery, Item, Session, Store, WhatItem};
+
+/// A log of `1 1.1 1.2 2 3 3.1 3.2 3.3 4`.
+async fn mixed(store: &dyn Store) -> Session {
+    let session = make(store, "s").await;
+    let mut steps = step(session.no, 2, []);
+    steps.deltas = vec![delta(1, 1), delta(1, 2)];
+    append(store, &session, steps).await;
+    let mut steps = step(session.no, 2, [said("a"), said("b")]);
+    steps.deltas = vec![delta(3, 1), delta(3, 2)];
+    append(store, &session, steps).await;
+    let mut steps = step(session.no, 4, [said("c")]);
+    steps.deltas = vec![delta(3, 3)];
+    append(store, &session, steps).await;
+    session
+}
+
+const MIXED: [&str; 9] = ["1", "1.1", "1.2", "2", "3", "3.1", "3.2", "3.3", "4"];
+
+pub(crate) async fn deltas_stand_between_the_events_they_came_between(store: &dyn Store) {
+    let session = mixed(store).await;
+    let all = items(store, session.no).await;
+    assert_eq!(places(&all), MIXED);
+    assert_eq!(all[1].what, WhatItem::Delta("1.1".into()));
+    assert_eq!(all[4].what, WhatItem::Event(said("b")));
+}
+
+pub(crate) async fn pages_may_be_cut_anywhere(store: &dyn Store) {
+    let session = mixed(store).await;
+    let all = items(store, session.no).await;
+    for size in 1..=10 {
+        assert_eq!(paged(store, session.no, size).await, all, "{size} at a time");
+    }
+    for (place, item) in all.iter().enumerate() {
+        let rest = store.read(session.no, item.at, 100).await.expect("read");
+        assert_eq!(rest, all[place + 1..], "after {}", item.at);
+        let one = store.read(session.no, item.at, 1).await.expect("read");
+        assert_eq!(one, all[place + 1..].iter().take(1).cloned().collect::<Vec<_>>());
+    }
+    assert!(store.read(session.no, Cursor::START, 0).await.expect("read").is_empty());
+    assert!(store.read(session.no, Cursor::event(99), 10).await.expect("read").is_empty());
+}
+
+pub(crate) async fn a_cursor_among_deltas_that_are_gone_goes_on_at_the_next_event(store: &dyn Store) {
+    let session = mixed(store).await;
+    for (gone, next) in [(Cursor::delta(1, 9), "2"), (Cursor::delta(2, 5), "3"), (Cursor::delta(3, 7), "4")] {
+        let rest = store.read(session.no, gone, 1).await.expect("read");
+        assert_eq!(places(&rest), [next], "after {gone}");
+    }
+}
+
+async fn paged(store: &dyn Store, no: SessionNo, size: u32) -> Vec<Item> {
+    let (mut seen, mut after): (Vec<Item>, Cursor) = (Vec::new(), Cursor::START);
+    loop {
+        let page = store.read(no, after, size).await.expect("read");
+        let Some(last) = page.last() else { return seen };
+        assert!(page.len() <= size as usize);
+        after = last.at;
+        seen.extend(page);
+    }
+}
+
+/// A session `name` whose log goes on with what it says up to event `last`, each with one delta after it.
+async fn talk(store: &dyn Store, session: &Session, last: Seq) {
+    let known = store.session(session.no).await.expect("read").expect("there").last_seq;
+    for seq in known + 1..=last {
+        let mut spoken = step(session.no, seq, [said(&format!("{} {seq}", session.id))]);
+        spoken.deltas = vec![delta(seq, 1)];
+        append(store, session, spoken).await;
+    }
+}
+
+async fn fork(store: &dyn Store, name: &str, parent: &Session, seq: Seq, last: Seq) -> Session {
+    let fork = store.create(new_fork(name, parent, seq)).await.expect("made");
+    talk(store, &fork, last).await;
+    fork
+}
+
+/// Which session wrote each event of a log: the first word of what was said, `-` for other facts.
+async fn authors(store: &dyn Store, no: SessionNo) -> Vec<String> {
+    let author = |event: &Event| match &event.fact {
+        Fact::Said { line } => line.split(' ').next().unwrap_or_default().to_owned(),
+        _ => "-".to_owned(),
+    };
+    events(store, no).await.iter().map(author).collect()
+}
+
+pub(crate) async fn a_fork_begins_with_what_it_shares(store: &dyn Store) {
+    let parent = make(store, "p").await;
+    talk(store, &parent, 4).await;
+    let child = fork(store, "f", &parent, 3, 6).await;
+    // What the parent says later, and its deltas after the last shared event, are its own.
+    talk(store, &parent, 9).await;
+    assert_eq!(authors(store, child.no).await, ["-", "p", "p", "-", "f", "f"]);
+    let expected = ["1", "2", "2.1", "3", "4", "5", "5.1", "6", "6.1"];
+    assert_eq!(places(&items(store, child.no).await), expected);
+    every_page(store, child.no).await;
+    let facts = store.facts(child.no).await.expect("read");
+    assert_eq!(facts.iter().map(|event| event.seq).collect::<Vec<_>>(), [4], "only its own");
+    assert_eq!(events(store, parent.no).await.len(), 9);
+}
+
+pub(crate) async fn a_fork_of_a_fork_shares_both(store: &dyn Store) {
+    let parent = make(store, "p").await;
+    talk(store, &parent, 3).await;
+    let child = fork(store, "f", &parent, 2, 6).await;
+    let grandchild = fork(store, "g", &child, 5, 7).await;
+    talk(store, &child, 8).await;
+    assert_eq!(authors(store, grandchild.no).await, ["-", "p", "-", "f", "f", "-", "g"]);
+    every_page(store, grandchild.no).await;
+}
+
+pub(crate) async fn a_fork_may_leave_before_its_parent_began(store: &dyn Store) {
+    let parent = make(store, "p").await;
+    talk(store, &parent, 8).await;
+    let child = fork(store, "f", &parent, 6, 9).await;
+    // Down the line at an event that the child itself only shares.
+    let grandchild = fork(store, "g", &child, 3, 5).await;
+    assert_eq!(authors(store, grandchild.no).await, ["-", "p", "p", "-", "g"]);
+    assert_eq!(places(&items(store, grandchild.no).await), ["1", "2", "2.1", "3", "4", "5", "5.1"]);
+    every_page(store, grandchild.no).await;
+    let last = fork(store, "h", &grandchild, 1, 3).await;
+    assert_eq!(authors(store, last.no).await, ["-", "-", "h"]);
+    every_page(store, last.no).await;
+}
+
+pub(crate) async fn a_fork_may_leave_exactly_where_its_parent_began(store: &dyn Store) {
+    let parent = make(store, "p").await;
+    talk(store, &parent, 4).await;
+    let child = fork(store, "f", &parent, 3, 5).await;
+    let grandchild = fork(store, "g", &child, 3, 5).await;
+    assert_eq!(authors(store, grandchild.no).await, ["-", "p", "p", "-", "g"]);
+    every_page(store, grandchild.no).await;
+}
+
+pub(crate) async fn a_long_line_of_forks_reads_like_one_log(store: &dyn Store) {
+    let mut youngest = make(store, "s0").await;
+    for n in 1..12 {
+        let last = store.session(youngest.no).await.expect("read").expect("there").last_seq;
+        youngest = fork(store, &format!("s{n}"), &youngest, last, last + 2).await;
+    }
+    let seqs: Vec<Seq> = events(store, youngest.no).await.iter().map(|event| event.seq).collect();
+    assert_eq!(seqs, (1..=23).collect::<Vec<_>>());
+    every_page(store, youngest.no).await;
+}
+
+/// However a log is cut into pages, and wherever one begins, it is the same log.
+async fn every_page(store: &dyn Store, no: SessionNo) {
+    let all = items(store, no).await;
+    for size in 1..=all.len() as u32 + 1 {
+        assert_eq!(paged(store, no, size).await, all, "{size} at a time");
+    }
+    for (place, item) in all.iter().enumerate() {
+        assert_eq!(store.read(no, item.at, 100).await.expect("read"), all[place + 1..], "after {}", item.at);
+    }
+    let whole = events(store, no).await;
+    for (place, event) in whole.iter().enumerate() {
+        let query = EventQuery { after: event.seq, limit: 100, kinds: Vec::new() };
+        assert_eq!(store.events(no, &query).await.expect("read"), whole[place + 1..]);
+        let one = EventQuery { limit: 1, ..query };
+        assert_eq!(store.events(no, &one).await.expect("read"), whole[place + 1..].get(..1).unwrap_or(&[]));
+    }
+}
+
+pub(crate) async fn events_can_be_chosen_by_kind(store: &dyn Store) {
+    let parent = make(store, "p").await;
+    append(store, &parent, step(parent.no, 2, [said("a"), Fact::Paused, said("b"), Fact::Resuming])).await;
+    let child = fork(store, "f", &parent, 5, 7).await;
+    let chosen = async |kinds: Vec<&'static str>, after, limit| -> Vec<Seq> {
+        let query = EventQuery { after, limit, kinds };
+        let found = store.events(child.no, &query).await.expect("read");
+        found.iter().map(|event| event.seq).collect()
+    };
+    assert_eq!(chosen(vec!["said"], 0, 100).await, [2, 4, 7]);
+    assert_eq!(chosen(vec!["said"], 2, 100).await, [4, 7]);
+    assert_eq!(chosen(vec!["said"], 0, 2).await, [2, 4]);
+    assert_eq!(chosen(vec!["paused", "forked"], 0, 100).await, [3, 6]);
+    assert_eq!(chosen(vec!["ended"], 0, 100).await, [0; 0]);
+    assert_eq!(chosen(vec![], 0, 0).await, [0; 0]);
+}
+
+/// A page may end early so that it fits into memory; only an empty one is the end.
+pub(crate) async fn a_page_of_huge_lines_may_be_short_but_is_never_empty(store: &dyn Store) {
+    let session = make(store, "s").await;
+    let huge = "x".repeat(5 << 20);
+    for seq in 2..=5 {
+        let mut spoken = step(session.no, seq, [said(&huge)]);
+        spoken.deltas = vec![delta(seq, 1)];
+        append(store, &session, spoken).await;
+    }
+    let all = paged(store, session.no, 100).await;
+    assert_eq!(places(&all), ["1", "2", "2.1", "3", "3.1", "4", "4.1", "5", "5.1"]);
+    let mut seqs = Vec::new();
+    loop {
+        let query = EventQuery { after: seqs.last().copied().unwrap_or(0), limit: 100, kinds: Vec::new() };
+        let page = store.events(session.no, &query).await.expect("read");
+        if page.is_empty() {
+            break;
+        }
+        seqs.extend(page.iter().map(|event| event.seq));
+    }
+    assert_eq!(seqs, [1, 2, 3, 4, 5]);
+}

@@ -1,0 +1,127 @@
+//! The contract's SQLite, and what is promised of its files alone.
+
+use crate::fixture::{
+    agent, append, checkpoint, delta, env, items, lease, new_session, said, step, tenant, turn_row, whole,
+};
+use ash_model::{Incarnation, Runtime, Timestamp, TurnId};
+use ash_store::{Error, NewAgent, NewSession, Seal, Session, Sqlite, Store, TurnState};
+use std::path::Path;
+use tempfile::TempDir;
+
+pub(crate) async fn fresh() -> (Sqlite, TempDir) {
+    let dir = tempfile::tempdir().expect("a directory");
+    (open(dir.path()).await, dir)
+}
+
+async fn open(dir: &Path) -> Sqlite {
+    let seal = Seal::open(&dir.join("seal.key")).expect("a key");
+    Sqlite::open(&dir.join("ash.db"), seal).await.expect("opened")
+}
+
+/// One session with something of everything.
+async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
+    let new = NewSession { env: env("TOKEN", "hunter2-of-the-session"), ..new_session("s") };
+    let session = store.create(new).await.expect("made");
+    let (turn, incarnation) = (TurnId::fresh(), Incarnation::fresh());
+    let mut all = step(session.no, 2, [said("a"), said("b")]);
+    all.deltas = vec![delta(3, 1), delta(3, 2)];
+    all.turns = vec![turn_row(turn, 2, TurnState::Running)];
+    all.checkpoint = Some(checkpoint(session.workspace, 1, 3));
+    all.journal = Some((incarnation, 44));
+    append(store, &session, all).await;
+    let helper = NewAgent {
+        tenant: tenant("t"),
+        name: agent("helper"),
+        tree: "tree".into(),
+        runtime: Runtime::Builtin,
+        origin: "/x".into(),
+        env: Some(env("KEY", "hunter2-of-the-agent")),
+        at: Timestamp(1),
+    };
+    store.deploy(helper).await.expect("deployed");
+    (session, turn, incarnation)
+}
+
+async fn is_furnished(store: &dyn Store, (session, turn, incarnation): &(Session, TurnId, Incarnation)) {
+    let found = store.find(&session.tenant, &session.id).await.expect("read").expect("there");
+    assert_eq!((found.no, found.last_seq), (session.no, 3));
+    assert_eq!(items(store, session.no).await.len(), 5);
+    let row = turn_row(*turn, 2, TurnState::Running);
+    assert_eq!(store.turn(session.no, *turn).await.expect("read"), Some(row));
+    let saved = checkpoint(session.workspace, 1, 3);
+    assert_eq!(store.checkpoint(session.workspace, 1).await.expect("read"), Some(saved));
+    assert_eq!(store.position(*incarnation).await.expect("read"), Some(44));
+    let secrets = store.env(session.no).await.expect("unsealed").expose();
+    assert_eq!(secrets, env("TOKEN", "hunter2-of-the-session").expose());
+    let helper = store.agent(&tenant("t"), &agent("helper")).await.expect("read").expect("there");
+    assert_eq!(helper.env.expose(), env("KEY", "hunter2-of-the-agent").expose());
+}
+
+#[tokio::test]
+async fn a_closed_database_is_all_there_when_it_is_opened_again() {
+    let (store, dir) = fresh().await;
+    let known = furnished(&store).await;
+    store.close().await;
+    let again = open(dir.path()).await;
+    is_furnished(&again, &known).await;
+    append(&again, &known.0, step(known.0.no, 4, [said("c")])).await;
+    again.close().await;
+    assert_eq!(items(&open(dir.path()).await, known.0.no).await.len(), 6);
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_without_a_goodbye() {
+    let (store, dir) = fresh().await;
+    let known = furnished(&store).await;
+    // What a killed server leaves: the files as they are now, with whatever still stands in the log beside them.
+    let copy = tempfile::tempdir().expect("a directory");
+    for file in std::fs::read_dir(dir.path()).expect("listed").flatten() {
+        std::fs::copy(file.path(), copy.path().join(file.file_name())).expect("copied");
+    }
+    is_furnished(&open(copy.path()).await, &known).await;
+    drop(store);
+    let again = open(dir.path()).await;
+    is_furnished(&again, &known).await;
+    append(&again, &known.0, step(known.0.no, 4, [said("c")])).await;
+}
+
+#[tokio::test]
+async fn a_closed_store_refuses_to_write() {
+    let (store, _dir) = fresh().await;
+    let (session, ..) = furnished(&store).await;
+    store.close().await;
+    store.close().await;
+    let refused = store.append(&lease(&session), step(session.no, 4, [said("c")])).await;
+    assert!(matches!(refused, Err(Error::Closed)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn no_secret_is_in_the_files() {
+    let (store, dir) = fresh().await;
+    furnished(&store).await;
+    no_secret_in(dir.path());
+    store.close().await;
+    no_secret_in(dir.path());
+}
+
+fn no_secret_in(dir: &Path) {
+    let mut searched = 0;
+    for file in std::fs::read_dir(dir).expect("listed").flatten() {
+        let bytes = std::fs::read(file.path()).expect("read");
+        searched += bytes.len();
+        assert!(!bytes.windows(7).any(|window| window == b"hunter2"), "{:?}", file.file_name());
+    }
+    assert!(searched > 4096, "nothing was searched");
+}
+
+#[tokio::test]
+async fn another_key_opens_the_log_but_no_secret() {
+    let (store, dir) = fresh().await;
+    let (session, ..) = furnished(&store).await;
+    let before = whole(&store, session.no).await;
+    store.close().await;
+    std::fs::remove_file(dir.path().join("seal.key")).expect("removed");
+    let again = open(dir.path()).await;
+    assert_eq!(whole(&again, session.no).await, before);
+    assert!(matches!(again.env(session.no).await, Err(Error::Sealed)));
+}
