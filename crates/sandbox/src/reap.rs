@@ -25,14 +25,6 @@ pub(crate) struct Left {
     pub(crate) cgroup: Option<Cgroup>,
 }
 
-impl Left {
-    pub(crate) fn remove_cgroup(&self) {
-        if let Some(cgroup) = &self.cgroup {
-            cgroup.remove(Instant::now() + PATIENCE);
-        }
-    }
-}
-
 /// Makes sure that nothing of a dead shim's sandbox still runs: kills by number and start time, waits at most
 /// 5 s, and removes its control groups and its files. Blocking; a shim that still lives is killed too.
 pub fn reap(run_dir: &Path) -> Result<(), Error> {

@@ -183,6 +183,7 @@ impl Printer {
         let text = data["content"].as_str().map_or_else(|| data["content"].to_string(), str::to_owned);
         let lines = text.lines().count();
         let first = out::harmless(&out::shortened(text.lines().next().unwrap_or_default(), FOLDED));
+        let first = if text.trim().is_empty() { "(no output)".to_owned() } else { first };
         let more = if lines > 1 { format!(" (+{} lines)", lines - 1) } else { String::new() };
         let mark =
             if data["is_error"] == true { paint(Paint::Red, "  ✗") } else { paint(Paint::Dim, "  └") };

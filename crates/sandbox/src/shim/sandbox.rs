@@ -53,16 +53,18 @@ impl Sandbox {
     pub(super) fn build(plan: &Plan) -> io::Result<(Self, Journal)> {
         let dir = File::open(&plan.run_dir)?;
         let journal = Journal::create(&dir, plan.incarnation)?;
-        let left = Left {
+        let mut left = Left {
             incarnation: plan.incarnation,
             boot: process::boot_id(),
             shim: HostProcess::of(std::process::id()),
             init: None,
-            cgroup: Cgroup::create(plan.incarnation, &plan.limits),
+            cgroup: None,
         };
-        // Before anything runs: whoever finds us dead must know what to remove.
+        // Before anything runs: whoever finds us dead must know whom to end. Groups are found by our name.
         leave(&dir, &left)?;
-        let raised = walls::raise(plan).inspect_err(|_| left.remove_cgroup())?;
+        let raised = walls::raise(plan)?;
+        // Beside bubblewrap's set-up, not before it; they are joined when it tells the number of init.
+        left.cgroup = Cgroup::create(plan.incarnation, &plan.limits);
         let Raised { child, control, status, complaints } = raised;
         let mut sandbox = Self {
             walls: plan.walls,
