@@ -276,11 +276,12 @@ impl Sessions {
         drop(rooms.admit()?);
         let created =
             Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };
-        let session = self
-            .insert(&new.tenant, &new.id, |workspace| ash_store::NewSession {
+        let session = rooms
+            .store
+            .create(ash_store::NewSession {
                 tenant: new.tenant.clone(),
                 id: new.id.clone(),
-                workspace,
+                workspace: WorkspaceId::fresh(),
                 node: rooms.settings.node.clone(),
                 agent: agent.name.clone(),
                 version: agent.version,
@@ -304,19 +305,6 @@ impl Sessions {
         self.get(no).await
     }
 
-    async fn insert(
-        &self,
-        tenant: &TenantId,
-        id: &SessionId,
-        make: impl FnOnce(WorkspaceId) -> ash_store::NewSession,
-    ) -> Result<Session> {
-        // Asked first only for a friendlier way out: the database has the last word.
-        if self.rooms.store.find(tenant, id).await?.is_some() {
-            return Err(ash_store::Error::Taken(format!("Session id \"{id}\"")).into());
-        }
-        Ok(self.rooms.store.create(make(WorkspaceId::fresh())).await?)
-    }
-
     pub async fn fork(&self, parent: &Session, fork: Fork) -> Result<Session> {
         let (sessions, parent) = (self.clone(), parent.clone());
         tokio::spawn(async move { sessions.fork_whole(&parent, fork).await })
@@ -337,8 +325,8 @@ impl Sessions {
         };
         let env = rooms.store.env(parent.no).await?;
         let from = (point, base);
-        self.insert(&parent.tenant, &fork.id, |workspace| forked(rooms, parent, &fork, from, workspace, env))
-            .await
+        let new = forked(rooms, parent, &fork, from, WorkspaceId::fresh(), env);
+        Ok(rooms.store.create(new).await?)
     }
 
     pub async fn find(&self, tenant: &TenantId, id: &SessionId) -> Result<Session> {

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     app::App,
     auth::Caller,
-    once::once,
+    once::{Once, once},
     problem::{Answer, Problem},
     shapes,
 };
@@ -107,14 +107,22 @@ pub(super) async fn create(
         once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
     let new = NewSession { tenant: caller.0.clone(), id: id.clone(), agent, options, env };
-    let made = match app.sessions.find(&caller.0, &id).await {
-        Ok(session) if claim.again => session,
-        _ => {
+    let made = match made_before(&app, &caller, &claim, &id).await {
+        Some(session) => session,
+        None => {
             agents::make_default(&app, &caller.0, &new.agent).await?;
             app.sessions.create(new).await?
         }
     };
     Ok((StatusCode::CREATED, answer(&app, &made)))
+}
+
+/// What an earlier try with the same key made, if it came that far.
+async fn made_before(app: &App, caller: &Caller, claim: &Once, id: &SessionId) -> Option<Session> {
+    if !claim.again {
+        return None;
+    }
+    app.sessions.find(&caller.0, id).await.ok()
 }
 
 #[derive(Deserialize)]
@@ -210,9 +218,9 @@ pub(super) async fn fork(
     let route = format!("POST /api/sessions/{id}/fork");
     let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
-    let made = match app.sessions.find(&caller.0, &id).await {
-        Ok(session) if claim.again => session,
-        _ => app.sessions.fork(&parent, Fork { id }).await?,
+    let made = match made_before(&app, &caller, &claim, &id).await {
+        Some(session) => session,
+        None => app.sessions.fork(&parent, Fork { id }).await?,
     };
     Ok((StatusCode::CREATED, answer(&app, &made)))
 }

@@ -166,8 +166,10 @@ impl Actor {
 impl Waking {
     async fn wake(mut self) -> Result<Woken> {
         let began = Instant::now();
-        // Options may have been changed since the keeper came.
-        self.session = self.rooms.store.session(self.session.no).await?.ok_or(Error::NotFound)?;
+        if self.state.resuming {
+            // Options may have been changed since the keeper came.
+            self.session = self.rooms.store.session(self.session.no).await?.ok_or(Error::NotFound)?;
+        }
         let version = self.version().await?;
         let driver = ash_driver::driver(version.runtime).ok_or(Error::NoRuntime(version.runtime.as_str()))?;
         let room = self.rooms.admit()?;
