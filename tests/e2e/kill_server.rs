@@ -65,7 +65,7 @@ async fn one_run(server: &mut Server, id: &str, run: u64, dice: &mut Dice) -> St
         }
         2 => {
             seen.extend(stream.until("turn_complete").await);
-            pause(dice.below(40)).await;
+            pause(dice.below(12)).await;
         }
         _ => {
             seen.extend(stream.until("done").await);
