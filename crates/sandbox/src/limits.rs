@@ -179,8 +179,13 @@ impl Cgroup {
         [&self.memory, &self.pids, &self.freezer, &self.unified].into_iter().flatten().collect()
     }
 
-    pub(crate) fn attach(&self, pid: u32) -> io::Result<()> {
-        self.dirs().into_iter().try_for_each(|dir| put(dir, "cgroup.procs", pid))
+    /// Into the groups by oneself, before exec. On v1 a single thread that moves itself is the one case for
+    /// which the kernel takes no machine-wide lock, and so neither waits for all cores nor stops their forks.
+    pub(crate) fn join(&self) -> io::Result<()> {
+        let v1 = [&self.memory, &self.pids, &self.freezer].into_iter().flatten();
+        v1.map(|dir| (dir, "tasks"))
+            .chain(self.unified.iter().map(|dir| (dir, "cgroup.procs")))
+            .try_for_each(|(dir, file)| put(dir, file, 0))
     }
 
     /// How many processes of this sandbox the kernel has killed for want of memory.

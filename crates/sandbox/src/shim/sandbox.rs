@@ -62,10 +62,10 @@ impl Sandbox {
         };
         // Before anything runs: whoever finds us dead must know whom to end. Groups are found by our name.
         leave(&dir, &left)?;
-        let raised = walls::raise(plan)?;
-        // Beside bubblewrap's set-up, not before it; they are joined when it tells the number of init.
         left.cgroup = Cgroup::create(plan.incarnation, &plan.limits);
-        let Raised { child, control, status, complaints } = raised;
+        let raised = walls::raise(plan, left.cgroup.as_ref());
+        let Raised { child, control, status, complaints } =
+            raised.inspect_err(|_| drop(left.cgroup.as_ref().map(Cgroup::try_remove)))?;
         let mut sandbox = Self {
             walls: plan.walls,
             dir,
@@ -154,16 +154,11 @@ impl Sandbox {
         }
     }
 
-    /// Into its groups at once, while bubblewrap still sets up: the first attach waits for the kernel, and
-    /// this way it waits beside the set-up, not before it. Init starts nothing until we ask.
     fn found_init(&mut self, pid: u32) -> io::Result<()> {
         let gone = || io::Error::other("the init process is gone");
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
         let handle = rustix::process::pidfd_open(id, PidfdFlags::empty()).map_err(|_| gone())?;
         let host = HostProcess::of(pid).ok_or_else(gone)?;
-        if let Some(cgroup) = &self.left.cgroup {
-            cgroup.attach(pid)?;
-        }
         self.init = Some((host, handle));
         self.left.init = Some(host);
         leave(&self.dir, &self.left)

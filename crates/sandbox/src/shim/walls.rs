@@ -25,6 +25,7 @@ use crate::{
     confine::{self, Bind, Policy, Root},
     control::Orders,
     frame::Plan,
+    limits::Cgroup,
     process,
 };
 
@@ -58,15 +59,16 @@ pub(super) struct Raised {
     pub(super) complaints: OwnedFd,
 }
 
-pub(super) fn raise(plan: &Plan) -> io::Result<Raised> {
+/// Everything raised lives in `cgroup` from its first instruction.
+pub(super) fn raise(plan: &Plan, cgroup: Option<&Cgroup>) -> io::Result<Raised> {
     let flags = SocketFlags::CLOEXEC;
     let (control, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let (complaints, stderr) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     super::stdio::nonblocking(&control)?;
     super::stdio::nonblocking(&complaints)?;
     let raised = match plan.walls {
-        Walls::Bubblewrap => bubblewrap(plan, &theirs, stderr),
-        Walls::None => bare(plan, &theirs, stderr).map(|child| (child, None)),
+        Walls::Bubblewrap => bubblewrap(plan, cgroup, &theirs, stderr),
+        Walls::None => bare(plan, cgroup, &theirs, stderr).map(|child| (child, None)),
     };
     let (child, status) = raised.map_err(|e| explained(e, &complaints))?;
     Ok(Raised { child, control, status, complaints })
@@ -92,7 +94,12 @@ fn orders(plan: &Plan, control: &OwnedFd) -> String {
     serde_json::to_string(&orders).expect("numbers and fixed paths always serialize")
 }
 
-fn bubblewrap(plan: &Plan, control: &OwnedFd, stderr: OwnedFd) -> io::Result<(u32, Option<OwnedFd>)> {
+fn bubblewrap(
+    plan: &Plan,
+    cgroup: Option<&Cgroup>,
+    control: &OwnedFd,
+    stderr: OwnedFd,
+) -> io::Result<(u32, Option<OwnedFd>)> {
     let (status, their_status) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     super::stdio::nonblocking(&status)?;
     let etc = plan.run_dir.join("etc");
@@ -118,7 +125,9 @@ fn bubblewrap(plan: &Plan, control: &OwnedFd, stderr: OwnedFd) -> io::Result<(u3
         Some(stage) => stage.enter(),
         None => Ok(()),
     };
+    let cgroup = cgroup.cloned();
     let child = launch(command, stderr, keep, move || {
+        join(cgroup.as_ref())?;
         enter()?;
         // After the change of uid, which clears it.
         process::die_with_parent()
@@ -126,12 +135,20 @@ fn bubblewrap(plan: &Plan, control: &OwnedFd, stderr: OwnedFd) -> io::Result<(u3
     Ok((child, Some(status)))
 }
 
-fn bare(plan: &Plan, control: &OwnedFd, stderr: OwnedFd) -> io::Result<u32> {
+fn bare(plan: &Plan, cgroup: Option<&Cgroup>, control: &OwnedFd, stderr: OwnedFd) -> io::Result<u32> {
     let mut command = Command::new(&plan.exe);
     command.arg("confine").arg(orders(plan, control)).current_dir(&plan.workspace);
     let uid = plan.uid;
     // No parent-death signal: when the shim dies, the init must live long enough to kill what it started.
-    launch(command, stderr, [control.as_raw_fd(); 2], move || uid.map_or(Ok(()), become_user))
+    let cgroup = cgroup.cloned();
+    launch(command, stderr, [control.as_raw_fd(); 2], move || {
+        join(cgroup.as_ref())?;
+        uid.map_or(Ok(()), become_user)
+    })
+}
+
+fn join(cgroup: Option<&Cgroup>) -> io::Result<()> {
+    cgroup.map_or(Ok(()), Cgroup::join).or_else(|e| complain("control groups", e))
 }
 
 fn launch(
