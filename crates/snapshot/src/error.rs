@@ -24,6 +24,12 @@ pub enum Error {
     Full { what: &'static str, path: String, source: io::Error },
     #[error("snapshot {tree} is damaged: {what}")]
     Damaged { tree: String, what: String },
+    #[error("{path:?} cannot be read: {why}")]
+    Unreadable { path: String, why: String },
+    #[error("pack {pack} is sealed with a key we do not have")]
+    Sealed { pack: String },
+    #[error("another process is at work in {path:?}; wait until it is done")]
+    InUse { path: String },
     #[error("could not {what} {path:?}")]
     Io { what: &'static str, path: String, source: io::Error },
 }
@@ -50,8 +56,8 @@ impl Error {
                 Trouble::Invalid
             }
             Error::Full { .. } => Trouble::Full,
-            Error::Damaged { .. } => Trouble::Damaged,
-            Error::Io { .. } => Trouble::Io,
+            Error::Damaged { .. } | Error::Sealed { .. } => Trouble::Damaged,
+            Error::Io { .. } | Error::InUse { .. } | Error::Unreadable { .. } => Trouble::Io,
         }
     }
 

@@ -11,6 +11,7 @@ mod force;
 mod open;
 mod tour;
 mod write;
+mod xattrs;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -23,9 +24,11 @@ use rustix::io::Errno;
 
 pub(crate) use attributes::{Attributes, Time};
 pub(crate) use descent::{Descent, Purpose};
-pub(crate) use force::{Forced, open_to_read};
-pub(crate) use tour::{Met, Tour};
-pub(crate) use write::{create_file, give_to, make_directory};
+pub(crate) use force::{Forced, force_directory, open_to_read};
+pub(crate) use open::open_beneath;
+pub(crate) use tour::{Met, Tour, names_into};
+pub(crate) use write::{give_to, make_directory};
+pub(crate) use xattrs::{set_xattrs, xattrs};
 
 use crate::{Error, RelPath};
 

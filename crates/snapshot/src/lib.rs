@@ -3,18 +3,28 @@
 //! [`Folder`] is the only way by which the host touches anything a sandbox can write. [`Repo`] turns folders
 //! into snapshots and back. Everything here blocks; async callers use `spawn_blocking`.
 
+mod codec;
+mod cut;
+mod cutting;
+mod disk;
 mod error;
 mod folder;
+mod id;
+mod index;
+mod key;
+mod object;
 mod pack;
 mod path;
 mod repo;
 mod tree_id;
 
+pub use disk::{Death, Disk};
 pub use error::{Error, Trouble};
 pub use folder::{FileInfo, Folder, Kind, Links, Listed, Owner, Stat};
-pub use pack::Content;
+pub use key::Key;
 pub use path::{BadPath, RelPath};
 pub use repo::{
-    ContentId, Difference, Entry, Leaf, LeafKind, Repo, Restored, Root, Skipped, Taken, Target, What, Why,
+    Capture, Collected, ContentId, Depth, Difference, Entry, Exclude, FileContent, Hurt, Leaf, LeafKind,
+    Lock, Locked, Repo, Restored, Root, Skipped, Snapshot, Taken, Target, Verified, Wanted, What, Why,
 };
 pub use tree_id::{BadTreeId, TreeId};

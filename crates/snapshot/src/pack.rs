@@ -1,57 +1,171 @@
-//! The pack: one snapshot in one file.
+//! The pack: everything that one snapshot added, in one file.
 //!
 //! ```text
-//! pack     = magic version contents index trailer
-//! magic    = "ASHPACK"                              7 bytes
-//! version  = 0                                      1 byte
-//! contents = the content of every FILE of the index, in the order of the index, without gaps
-//! index    = { root }
-//! root     = ROOT(1) name mtime { entry } UP(3)
-//! entry    = DIR(2)  name mode mtime { entry } UP(3)
-//!          | FILE(4) name mode mtime size:u64 stored:u64 hash:32 bytes
-//!          | LINK(5) name mtime length:u16 target   a symbolic link, its target verbatim
-//!          | SAME(6) name ordinal:u64               a hard link to the FILE with that number in this root
-//! name     = length:u8 bytes                        1 to 255 bytes, no NUL, no '/', not "." or ".."
-//! mode     = u16                                    permission bits; for a DIR also the sticky bit (01000)
-//! mtime    = seconds:i64 nanoseconds:u32            since 1970; nanoseconds < 10^9
-//! content  = { zeros:u64 length:u32 bytes } zeros:u64 0:u32
-//! trailer  = offset of the index:u64, length of the index:u64, hash:32 bytes
+//! pack    = "ASHPACK" 1 { block } table footer
+//! block   = stored bytes; unpacked it is a row of objects (see `object.rs`), chunks of files or both
+//! table   = {blocks} root notes
+//! blocks  = offset:number stored:number raw:number how:u8 check:16
+//!           how: 0 plain, 1 zstd, 2 dropped (its bytes are gone); +4: sealed with the tenant's key
+//!           check: the beginning of the hash of the stored bytes
+//! root    = 0 | 1 id:32 place                        the directory of roots of this snapshot
+//! notes   = { name:bytes length:number id:32 place } what travels with it: records and events, as chunks
+//! place   = pack:16 block:number start:number length:number; a pack of zeros is this one
+//! footer  = sealed:u8 offset of the table:u64 length of the table:u32 hash of the table:32
 //! ```
-//! Numbers are little-endian, hashes are BLAKE3. Entries of a directory, and the roots, are strictly ascending
-//! by the bytes of their names. FILEs are numbered from 0 in each root; SAME names an earlier one.
-//!
-//! A content is a row of runs: so many zero bytes, then so many literal ones (at most 1 MiB); a run without
-//! literal bytes ends it. All runs together are `size` bytes and take `stored` bytes in the pack, whose hash is
-//! the FILE's `hash`. A writer cuts files into blocks of 4 KiB: a block of zeros counts as zeros, all others
-//! are literal, and a literal run ends before every multiple of 1 MiB. So equal files are stored alike, however
-//! their holes lie on disk.
-//!
-//! The trailer's hash is over magic, version, index and the two numbers before it. It is the snapshot's
-//! [`TreeId`](crate::TreeId): the index holds the hashes of all contents, so it stands for every byte.
+//! Numbers without a width are LEB128, others little-endian; `{…}` is a number and so many of them. Hashes are
+//! BLAKE3; `check` and the pack's name are their first 16 bytes. The name is the hash of `raw` and `check` of
+//! every block, root and notes: a pack from which collection dropped blocks keeps its name, and what lies
+//! in the others stays where it is.
 
-mod content;
 mod read;
 mod write;
 
-pub use content::Content;
-pub(crate) use content::{Broken, Fingerprint, encode};
-pub(crate) use read::{Pack, Record, Records, Stored};
-pub(crate) use write::{PackWriter, Temporary};
+pub(crate) use read::Pack;
+pub(crate) use write::{Blocks, Packing, Where, without};
 
-use crate::Error;
-use crate::tree_id::TreeId;
+use crate::codec::{Cursor, Malformed, Read, put_bytes, put_number};
+use crate::id::{Id, PackId};
+use crate::object::{Place, Ref};
 
-const MAGIC: &[u8; 8] = b"ASHPACK\0";
-const TRAILER: u64 = 8 + 8 + 32;
-const BUFFER: usize = 1 << 20;
+pub(crate) const MAGIC: &[u8; 8] = b"ASHPACK\x01";
+pub(crate) const FOOTER: usize = 1 + 8 + 4 + 32;
+pub(crate) const EXTENSION: &str = "pack";
+pub(crate) const TEMPORARY: &str = "new-";
 
-const ROOT: u8 = 1;
-const DIR: u8 = 2;
-const UP: u8 = 3;
-const FILE: u8 = 4;
-const LINK: u8 = 5;
-const SAME: u8 = 6;
+/// Large enough that zstd sees how files are alike, small enough that one file is had without much else.
+pub(crate) const BLOCK: usize = 1 << 20;
+/// Only a directory of a million entries is larger than [`BLOCK`].
+pub(crate) const LARGEST_BLOCK: u32 = 64 << 20;
+const LARGEST_TABLE: u32 = 64 << 20;
 
-fn damaged(tree: &TreeId, what: impl Into<String>) -> Error {
-    Error::Damaged { tree: tree.to_string(), what: what.into() }
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    Plain,
+    Zstd,
+    Dropped,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) offset: u64,
+    pub(crate) stored: u32,
+    pub(crate) raw: u32,
+    pub(crate) how: How,
+    pub(crate) sealed: bool,
+    pub(crate) check: [u8; 16],
+}
+
+/// Something that is no file of the tree and travels with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Noted {
+    pub(crate) name: Vec<u8>,
+    pub(crate) at: Ref,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Table {
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) root: Option<Ref>,
+    pub(crate) notes: Vec<Noted>,
+}
+
+impl Table {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.blocks.len() * 28 + 128);
+        put_number(&mut out, self.blocks.len() as u64);
+        for block in &self.blocks {
+            put_number(&mut out, block.offset);
+            put_number(&mut out, block.stored.into());
+            put_number(&mut out, block.raw.into());
+            let how = match block.how {
+                How::Plain => 0,
+                How::Zstd => 1,
+                How::Dropped => 2,
+            };
+            out.push(how | if block.sealed { 4 } else { 0 });
+            out.extend_from_slice(&block.check);
+        }
+        self.put_rest(&mut out);
+        out
+    }
+
+    fn put_rest(&self, out: &mut Vec<u8>) {
+        out.push(self.root.is_some().into());
+        self.root.iter().for_each(|root| put_ref(out, root));
+        put_number(out, self.notes.len() as u64);
+        for note in &self.notes {
+            put_bytes(out, &note.name);
+            put_ref(out, &note.at);
+        }
+    }
+
+    pub(crate) fn name(&self) -> PackId {
+        let mut out = Vec::with_capacity(self.blocks.len() * 20 + 128);
+        for block in &self.blocks {
+            out.extend_from_slice(&block.raw.to_le_bytes());
+            out.extend_from_slice(&block.check);
+        }
+        self.put_rest(&mut out);
+        PackId(beginning(&out))
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Read<Table> {
+        let mut cursor = Cursor::new(bytes);
+        let count = cursor.count(20)?;
+        let mut blocks = Vec::with_capacity(count);
+        for _ in 0..count {
+            blocks.push(read_block(&mut cursor)?);
+        }
+        let root = match cursor.byte()? {
+            0 => None,
+            1 => Some(read_ref(&mut cursor)?),
+            _ => return Err(Malformed("a root of an unknown kind")),
+        };
+        let count = cursor.count(50)?;
+        let mut notes = Vec::with_capacity(count);
+        for _ in 0..count {
+            notes.push(Noted { name: cursor.bytes()?.to_vec(), at: read_ref(&mut cursor)? });
+        }
+        cursor.end()?;
+        Ok(Table { blocks, root, notes })
+    }
+}
+
+fn read_block(cursor: &mut Cursor<'_>) -> Read<Block> {
+    let (offset, stored, raw) = (cursor.number()?, cursor.small()?, cursor.small()?);
+    let flags = cursor.byte()?;
+    let how = match flags & !4 {
+        0 => How::Plain,
+        1 => How::Zstd,
+        2 => How::Dropped,
+        _ => return Err(Malformed("a block of an unknown kind")),
+    };
+    if raw > LARGEST_BLOCK || stored > LARGEST_BLOCK + 1024 {
+        return Err(Malformed("a block that is too large"));
+    }
+    Ok(Block { offset, stored, raw, how, sealed: flags & 4 != 0, check: cursor.array()? })
+}
+
+fn put_ref(out: &mut Vec<u8>, Ref { id, place }: &Ref) {
+    out.extend_from_slice(&id.0);
+    out.extend_from_slice(&place.pack.0);
+    put_number(out, place.block.into());
+    put_number(out, place.start.into());
+    put_number(out, place.length.into());
+}
+
+fn read_ref(cursor: &mut Cursor<'_>) -> Read<Ref> {
+    let (id, pack) = (Id(cursor.array()?), PackId(cursor.array()?));
+    let (block, start, length) = (cursor.small()?, cursor.small()?, cursor.small()?);
+    Ok(Ref { id, place: Place { pack, block, start, length } })
+}
+
+pub(crate) fn beginning(bytes: &[u8]) -> [u8; 16] {
+    let mut out = [0; 16];
+    out.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
+    out
+}
+
+pub(crate) fn file_name(pack: &PackId) -> String {
+    format!("{pack}.{EXTENSION}")
 }

@@ -1,17 +1,22 @@
-//! The name of a snapshot: a hash of what is in it. It becomes a file name, so it is checked where it enters.
+//! The name of a snapshot: what is in it, and the pack where it begins.
 
 use std::fmt;
 
+use crate::id::{Id, PackId};
+
+const DIGITS: usize = 64 + 32;
+
+/// 96 hexadecimal digits. The first 64 are the same for the same files, whenever and however they were stored.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TreeId(String);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a tree id is 64 lowercase hexadecimal digits")]
+#[error("a tree id is 96 lowercase hexadecimal digits")]
 pub struct BadTreeId;
 
 impl TreeId {
     pub fn parse(text: &str) -> Result<TreeId, BadTreeId> {
-        let hex = text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let hex = text.len() == DIGITS && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         hex.then(|| TreeId(text.to_owned())).ok_or(BadTreeId)
     }
 
@@ -19,8 +24,26 @@ impl TreeId {
         &self.0
     }
 
-    pub(crate) fn of(hash: blake3::Hash) -> TreeId {
-        TreeId(hash.to_hex().to_string())
+    /// The part that stands for the files alone.
+    pub fn files(&self) -> &str {
+        &self.0[..64]
+    }
+
+    /// Whether both are the same files, attributes included.
+    pub fn same_files(&self, other: &TreeId) -> bool {
+        self.files() == other.files()
+    }
+
+    pub(crate) fn new(root: &Id, pack: &PackId) -> TreeId {
+        TreeId(format!("{root}{pack}"))
+    }
+
+    pub(crate) fn is_of(&self, root: &Id) -> bool {
+        self.files() == root.to_string()
+    }
+
+    pub(crate) fn pack(&self) -> PackId {
+        PackId::parse(&self.0[64..]).expect("checked when it was made")
     }
 }
 
@@ -35,8 +58,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_hash_is_a_tree_id() {
-        let id = "0123456789abcdef".repeat(4);
+    fn only_hashes_are_a_tree_id() {
+        let id = "0123456789abcdef".repeat(6);
         assert_eq!(TreeId::parse(&id).map(|id| id.to_string()), Ok(id.clone()));
         let upper = id.to_uppercase();
         let climbing = format!("../{}", &id[3..]);

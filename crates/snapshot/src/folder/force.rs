@@ -26,6 +26,11 @@ impl Forced {
         self
     }
 
+    /// Something that opened without force.
+    pub(crate) fn of(handle: OwnedFd) -> Result<Forced> {
+        Forced::again(handle, None)
+    }
+
     /// A directory reached again, with what is still lent for it.
     pub(super) fn again(handle: OwnedFd, lent: Option<u32>) -> Result<Forced> {
         let is = Attributes::of(&handle)?;
@@ -68,6 +73,11 @@ pub(super) fn directory(folder: BorrowedFd<'_>, name: &[u8], need: u32) -> Resul
         }
         Err(e) => Err(e),
     }
+}
+
+/// A directory of which everything can be read.
+pub(crate) fn force_directory(folder: BorrowedFd<'_>, name: &[u8]) -> Result<Forced> {
+    directory(folder, name, 0o500)
 }
 
 /// Opens a regular file to read; anything else is refused with EINVAL.

@@ -25,6 +25,11 @@ pub(super) fn beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: L
     }
 }
 
+/// A directory at a path of any length; no link is followed.
+pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
+    beneath(root, path, DIRECTORY, Links::Refuse)
+}
+
 fn in_one_step(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -> Result<OwnedFd> {
     let stay = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     let stay = match links {

@@ -7,6 +7,8 @@ use rustix::fs::Dir;
 use super::{Attributes, Descent, Folder, Kind, Listed, Purpose};
 use crate::Error;
 
+const LISTING: usize = 32 << 10;
+
 pub(crate) struct Tour {
     descent: Descent,
     levels: Vec<Level>,
@@ -96,6 +98,25 @@ pub(super) fn names(folder: BorrowedFd<'_>) -> rustix::io::Result<std::vec::Into
     // A directory that changes while it is read may show a name twice.
     names.dedup();
     Ok(names.into_iter())
+}
+
+/// The names in a directory, sorted, read through a buffer that is used again.
+pub(crate) fn names_into(folder: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> rustix::io::Result<Vec<Vec<u8>>> {
+    buffer.clear();
+    buffer.reserve(LISTING);
+    let mut names = Vec::new();
+    let mut raw = rustix::fs::RawDir::new(folder, buffer.spare_capacity_mut());
+    while let Some(entry) = raw.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") {
+            names.push(name.to_vec());
+        }
+    }
+    names.sort_unstable();
+    // A directory that changes while it is read may show a name twice.
+    names.dedup();
+    Ok(names)
 }
 
 pub(super) fn list(folder: impl AsFd) -> rustix::io::Result<Vec<Listed>> {

@@ -104,7 +104,7 @@ pub(crate) fn make_directory(folder: BorrowedFd<'_>, name: &[u8], mode: u32) -> 
 }
 
 /// A new file and no other: neither an existing one nor through a link.
-pub(crate) fn create_file(folder: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<File> {
+fn create_file(folder: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o600)).map(File::from)
 }

@@ -1,180 +1,228 @@
-//! Writing a pack: contents go straight into it, the index is gathered beside it and added at the end.
+//! Writing a pack: several threads fill blocks of their own; the file appears under its name when all of it is
+//! on disk.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::SystemTime;
 
-use super::{BUFFER, DIR, FILE, Fingerprint, LINK, MAGIC, ROOT, SAME, UP};
-use crate::folder::{Attributes, Time};
-use crate::{Error, TreeId};
+use super::{BLOCK, Block, How, MAGIC, Noted, Pack, TEMPORARY, Table, beginning, file_name};
+use crate::disk::Disk;
+use crate::id::PackId;
+use crate::key::Key;
+use crate::object::{Place, Ref};
+use crate::{Error, pack};
 
-/// A file of ours that is removed again unless it is put in its place.
-pub(crate) struct Temporary {
+/// Writes go out in pieces of this size: a small pack is one write.
+const BUFFER: usize = 2 << 20;
+
+/// Fast and good enough: restoring and the disk profit, and nobody waits for the first capture alone.
+const LEVEL: i32 = 3;
+
+#[derive(Debug)]
+pub(crate) struct Packing<'a> {
+    place: Where<'a>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Where<'a> {
+    pub(crate) dir: &'a Path,
+    pub(crate) disk: &'a Disk,
+    pub(crate) key: Option<&'a Key>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    file: Option<New>,
+    written: u64,
+    buffer: Vec<u8>,
+    /// By number; a block's place is known before its bytes are.
+    blocks: Vec<Option<Block>>,
+}
+
+/// A file that has no name yet. Abandoned it leaves nothing.
+#[derive(Debug)]
+struct New {
+    file: File,
     path: PathBuf,
-    pub(crate) file: File,
+    disk: Disk,
 }
 
-impl Temporary {
-    pub(crate) const PREFIX: &'static str = "tmp-";
-
-    fn create(dir: &Path) -> Result<Temporary, Error> {
-        let path = dir.join(format!("{}{}", Temporary::PREFIX, uuid::Uuid::new_v4().simple()));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let file = file.map_err(|e| Error::system("create", path.as_os_str().as_bytes(), e))?;
-        Ok(Temporary { path, file })
-    }
-
-    /// On disk under its new name when this returns, but for the fsync of the directory.
-    pub(crate) fn publish(self, to: &Path) -> Result<(), Error> {
-        let done = self.file.sync_all().and_then(|()| std::fs::rename(&self.path, to));
-        done.map_err(|e| Error::system("write", to.as_os_str().as_bytes(), e))
-    }
-}
-
-impl Drop for Temporary {
+impl Drop for New {
     fn drop(&mut self) {
-        // After publish() there is nothing under this name.
-        let _ = std::fs::remove_file(&self.path);
+        // Renamed, there is nothing under this name any more.
+        let _ = self.disk.remove(&self.path);
     }
 }
 
-pub(crate) struct PackWriter {
-    pack: Temporary,
-    contents: BufWriter<File>,
-    index: BufWriter<File>,
-    /// Where the next byte of a content goes.
-    at: u64,
-    /// FILEs in this root so far.
-    files: u64,
-}
-
-impl PackWriter {
-    pub(crate) fn create(dir: &Path) -> Result<PackWriter, Error> {
-        let pack = Temporary::create(dir)?;
-        // Without a name from the start: dropped at the end of this line, readable through its handle.
-        let index = Temporary::create(dir)?.file.try_clone().map_err(failed)?;
-        let contents = BufWriter::with_capacity(BUFFER, pack.file.try_clone().map_err(failed)?);
-        let mut writer =
-            PackWriter { pack, contents, index: BufWriter::with_capacity(BUFFER, index), at: 0, files: 0 };
-        writer.content(MAGIC)?;
-        Ok(writer)
+impl<'a> Packing<'a> {
+    pub(crate) fn new(place: Where<'a>) -> Packing<'a> {
+        Packing { place, state: Mutex::default() }
     }
 
-    pub(crate) fn root(&mut self, name: &str, modified: Time) -> Result<(), Error> {
-        self.files = 0;
-        let record = named(ROOT, name.as_bytes());
-        self.record(&with_time(record, modified))
+    pub(crate) fn blocks(&self) -> Blocks<'_, 'a> {
+        Blocks { packing: self, number: None, raw: Vec::new(), compressor: None }
     }
 
-    pub(crate) fn dir(&mut self, name: &[u8], is: &Attributes) -> Result<(), Error> {
-        let record = with_mode(named(DIR, name), is.mode());
-        self.record(&with_time(record, is.modified))
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.lock().expect("nobody panics while holding it").blocks.is_empty()
     }
 
-    pub(crate) fn up(&mut self) -> Result<(), Error> {
-        self.record(&[UP])
+    fn number(&self) -> u32 {
+        let mut state = self.state.lock().expect("nobody panics while holding it");
+        state.blocks.push(None);
+        state.blocks.len() as u32 - 1
     }
 
-    /// For the content written since [`PackWriter::mark`]; returns the number of this FILE.
-    pub(crate) fn file(&mut self, name: &[u8], is: &Attributes, content: &Fingerprint) -> Result<u64, Error> {
-        let mut record = with_time(with_mode(named(FILE, name), is.mode()), is.modified);
-        record.extend_from_slice(&content.size.to_le_bytes());
-        record.extend_from_slice(&content.stored.to_le_bytes());
-        record.extend_from_slice(content.hash.as_bytes());
-        self.record(&record)?;
-        self.files += 1;
-        Ok(self.files - 1)
-    }
-
-    pub(crate) fn link(&mut self, name: &[u8], modified: Time, target: &[u8]) -> Result<(), Error> {
-        let mut record = with_time(named(LINK, name), modified);
-        // A link's target is shorter than PATH_MAX.
-        record.extend_from_slice(&(target.len() as u16).to_le_bytes());
-        record.extend_from_slice(target);
-        self.record(&record)
-    }
-
-    pub(crate) fn same(&mut self, name: &[u8], ordinal: u64) -> Result<(), Error> {
-        let mut record = named(SAME, name);
-        record.extend_from_slice(&ordinal.to_le_bytes());
-        self.record(&record)
-    }
-
-    /// Where a content begins that may have to be written again.
-    pub(crate) fn mark(&self) -> u64 {
-        self.at
-    }
-
-    pub(crate) fn content(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.contents.write_all(bytes).map_err(failed)?;
-        self.at += bytes.len() as u64;
+    fn put(&self, number: u32, raw: u32, how: How, bytes: &[u8]) -> Result<(), Error> {
+        let sealed = self.place.key.map(|key| key.seal(bytes, b"block"));
+        let bytes = sealed.as_deref().unwrap_or(bytes);
+        let check = beginning(bytes);
+        let mut state = self.state.lock().expect("nobody panics while holding it");
+        let offset = self.place.append(&mut state, bytes).map_err(|e| self.place.failed(e))?;
+        let stored = bytes.len() as u32;
+        let block = Block { offset, stored, raw, how, sealed: sealed.is_some(), check };
+        state.blocks[number as usize] = Some(block);
         Ok(())
     }
 
-    /// Forgets everything written since the mark.
-    pub(crate) fn rewind(&mut self, mark: u64) -> Result<(), Error> {
-        // Seeking writes out what is buffered first.
-        self.contents.seek(SeekFrom::Start(mark)).map_err(failed)?;
-        self.contents.get_ref().set_len(mark).map_err(failed)?;
-        self.at = mark;
-        Ok(())
-    }
-
-    fn record(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.index.write_all(bytes).map_err(failed)
-    }
-
-    pub(crate) fn finish(self) -> Result<(TreeId, Temporary), Error> {
-        let PackWriter { pack, mut contents, index, at, .. } = self;
-        let hash = append_index(&mut contents, index, at).map_err(failed)?;
-        Ok((TreeId::of(hash), pack))
+    /// On disk under its name when this returns, with the number of bytes it takes.
+    pub(crate) fn finish(self, root: Option<Ref>, notes: Vec<Noted>) -> Result<(PackId, u64), Error> {
+        let mut state = self.state.into_inner().expect("nobody panics while holding it");
+        let blocks = state.blocks.drain(..).collect::<Option<Vec<Block>>>();
+        let blocks = blocks.expect("every builder has put its block");
+        self.place.close(&mut state, &Table { blocks, root, notes }, None).map_err(|e| self.place.failed(e))
     }
 }
 
-fn append_index(pack: &mut BufWriter<File>, index: BufWriter<File>, at: u64) -> io::Result<blake3::Hash> {
-    let mut index = index.into_inner().map_err(io::IntoInnerError::into_error)?;
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(MAGIC);
-    index.rewind()?;
-    let mut buffer = vec![0; BUFFER];
-    let mut length = 0u64;
-    loop {
-        let read = index.read(&mut buffer)?;
-        if read == 0 {
-            break;
+impl Where<'_> {
+    fn append(&self, state: &mut State, bytes: &[u8]) -> io::Result<u64> {
+        if state.file.is_none() {
+            let path = self.dir.join(format!("{TEMPORARY}{}", uuid::Uuid::new_v4().simple()));
+            let file = self.disk.create(&path)?;
+            state.file = Some(New { file, path, disk: self.disk.clone() });
+            state.buffer.extend_from_slice(MAGIC);
         }
-        hasher.update(&buffer[..read]);
-        pack.write_all(&buffer[..read])?;
-        length += read as u64;
+        let offset = state.written + state.buffer.len() as u64;
+        state.buffer.extend_from_slice(bytes);
+        if state.buffer.len() >= BUFFER {
+            self.drain(state)?;
+        }
+        Ok(offset)
     }
-    let numbers = [at.to_le_bytes(), length.to_le_bytes()].concat();
-    let hash = hasher.update(&numbers).finalize();
-    pack.write_all(&numbers)?;
-    pack.write_all(hash.as_bytes())?;
-    pack.flush()?;
-    Ok(hash)
+
+    fn drain(&self, state: &mut State) -> io::Result<()> {
+        let Some(new) = &state.file else { return Ok(()) };
+        self.disk.write_at(&new.file, &state.buffer, state.written)?;
+        state.written += state.buffer.len() as u64;
+        state.buffer.clear();
+        Ok(())
+    }
+
+    fn close(
+        &self,
+        state: &mut State,
+        table: &Table,
+        modified: Option<SystemTime>,
+    ) -> io::Result<(PackId, u64)> {
+        let (bytes, sealed) = sealed_table(&table.encode(), self.key);
+        let offset = self.append(state, &bytes)?;
+        self.append(state, &footer(sealed, offset, &bytes))?;
+        self.drain(state)?;
+        let Some(new) = &state.file else { return Err(io::Error::other("nothing was written")) };
+        modified.map_or(Ok(()), |at| new.file.set_modified(at))?;
+        self.disk.sync(&new.file)?;
+        let name = table.name();
+        self.disk.rename(&new.path, &self.dir.join(file_name(&name)))?;
+        self.disk.sync_dir(self.dir)?;
+        Ok((name, state.written))
+    }
+
+    fn failed(&self, e: io::Error) -> Error {
+        Error::system("write a pack in", self.dir.as_os_str().as_bytes(), e)
+    }
 }
 
-fn failed(cause: io::Error) -> Error {
-    Error::system("write", b"snapshot", cause)
+pub(super) fn sealed_table(table: &[u8], key: Option<&Key>) -> (Vec<u8>, bool) {
+    match key {
+        Some(key) => (key.seal(table, b"table"), true),
+        None => (table.to_vec(), false),
+    }
 }
 
-fn named(tag: u8, name: &[u8]) -> Vec<u8> {
-    // No file system of ours has longer names.
-    let mut record = vec![tag, name.len() as u8];
-    record.extend_from_slice(name);
-    record
+pub(super) fn footer(sealed: bool, offset: u64, table: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(pack::FOOTER);
+    out.push(sealed.into());
+    out.extend_from_slice(&offset.to_le_bytes());
+    out.extend_from_slice(&(table.len() as u32).to_le_bytes());
+    out.extend_from_slice(blake3::hash(table).as_bytes());
+    out
 }
 
-fn with_mode(mut record: Vec<u8>, mode: u32) -> Vec<u8> {
-    record.extend_from_slice(&(mode as u16).to_le_bytes());
-    record
+/// One thread's blocks. What is alike belongs together: files apart from directories.
+pub(crate) struct Blocks<'p, 'a> {
+    packing: &'p Packing<'a>,
+    number: Option<u32>,
+    raw: Vec<u8>,
+    compressor: Option<zstd::bulk::Compressor<'static>>,
 }
 
-fn with_time(mut record: Vec<u8>, time: Time) -> Vec<u8> {
-    record.extend_from_slice(&time.seconds.to_le_bytes());
-    record.extend_from_slice(&time.nanos.to_le_bytes());
-    record
+impl Blocks<'_, '_> {
+    /// Puts an object into the block that is being filled.
+    pub(crate) fn add(&mut self, bytes: &[u8]) -> Result<Place, Error> {
+        if !self.raw.is_empty() && self.raw.len() + bytes.len() > BLOCK {
+            self.flush()?;
+        }
+        let number = *self.number.get_or_insert_with(|| self.packing.number());
+        let (start, length) = (self.raw.len() as u32, bytes.len() as u32);
+        self.raw.extend_from_slice(bytes);
+        Ok(Place { pack: PackId::SELF, block: number, start, length })
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        let Some(number) = self.number.take() else { return Ok(()) };
+        let raw = self.raw.len() as u32;
+        let packed = self.compress().map_err(|e| self.packing.place.failed(e))?;
+        // Not worth unpacking for less.
+        let done = if packed.len() + packed.len() / 32 < self.raw.len() {
+            self.packing.put(number, raw, How::Zstd, &packed)
+        } else {
+            self.packing.put(number, raw, How::Plain, &self.raw)
+        };
+        self.raw.clear();
+        done
+    }
+
+    fn compress(&mut self) -> io::Result<Vec<u8>> {
+        if self.compressor.is_none() {
+            self.compressor = Some(zstd::bulk::Compressor::new(LEVEL)?);
+        }
+        let compressor = self.compressor.as_mut().expect("made above");
+        compressor.compress(&self.raw)
+    }
+}
+
+/// Writes a pack again without the blocks that are not wanted. Its name, its age and the places in it stay.
+pub(crate) fn without(
+    place: Where<'_>,
+    pack: &Pack,
+    wanted: &HashSet<u32>,
+    modified: SystemTime,
+) -> Result<u64, Error> {
+    let mut state = State::default();
+    let mut table = pack.table.clone();
+    for (number, block) in table.blocks.iter_mut().enumerate() {
+        let number = number as u32;
+        if block.how == How::Dropped || !wanted.contains(&number) {
+            *block = Block { offset: 0, stored: 0, how: How::Dropped, sealed: false, ..*block };
+            continue;
+        }
+        let (_, bytes) = pack.stored(number)?;
+        block.offset = place.append(&mut state, &bytes).map_err(|e| place.failed(e))?;
+    }
+    place.close(&mut state, &table, Some(modified)).map(|(_, size)| size).map_err(|e| place.failed(e))
 }

@@ -1,10 +1,14 @@
 //! Comparing a tree with a folder: both are sorted the same way, so one walk through both finds everything.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
-use super::{PathSoFar, Repo, no_root};
-use crate::folder::{Attributes, Met, Time, Tour, open_to_read};
-use crate::pack::{Pack, Record, Records, Stored, encode};
+use super::Repo;
+use super::read::Reader;
+use crate::cut::is_zero;
+use crate::folder::{Attributes, Met, Time, Tour, open_to_read, xattrs};
+use crate::object::{Content, Entry, Node, Piece, Xattrs};
 use crate::{Error, Folder, Kind, TreeId};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +30,7 @@ pub enum What {
     Mtime,
     Size,
     Content,
+    Attributes,
     /// A symbolic link leads elsewhere.
     Target,
     /// A file shares its content with other names than in the tree.
@@ -38,81 +43,71 @@ impl Repo {
     /// What is different in a folder, entry by entry. Sockets, FIFOs and devices are never in a tree and do
     /// not count as extra; neither does the mode of the root, which is not kept.
     pub fn compare(&self, tree: &TreeId, root: &str, folder: &Folder) -> Result<Vec<Difference>, Error> {
-        let pack = self.pack(tree)?;
-        pack.records().finish_reading()?;
-        let mut records = pack.records();
-        while let Some(record) = records.read()? {
-            if let Record::Root { name, modified } = record
-                && name == root.as_bytes()
-            {
-                return compare_root(&pack, records, folder, modified);
-            }
+        let reader = self.reader();
+        let modified = self.find_root(&reader, tree, root)?.modified;
+        let entries = reader.directory(&self.root_at(&reader, tree, root)?)?;
+        let is = Attributes::of(folder.fd()).map_err(|e| Error::system("read", b".", e))?;
+        let mut comparing = Comparing {
+            reader: &reader,
+            levels: vec![entries.into_iter()],
+            path: Vec::new(),
+            tour: Tour::start(folder)?,
+            differences: Vec::new(),
+            objects: HashMap::new(),
+            groups: HashMap::new(),
+        };
+        if is.modified != modified {
+            comparing.differences.push(Difference { path: Vec::new(), what: What::Mtime });
         }
-        Err(no_root(tree, root))
+        comparing.run()?;
+        Ok(comparing.differences)
     }
-}
-
-fn compare_root(
-    pack: &Pack,
-    records: Records<'_>,
-    folder: &Folder,
-    modified: Time,
-) -> Result<Vec<Difference>, Error> {
-    let is = Attributes::of(folder.fd()).map_err(|e| Error::system("read", b".", e))?;
-    let (path, differences) = (PathSoFar::default(), Vec::new());
-    let tour = Tour::start(folder)?;
-    let mut comparing = Comparing { pack, records, tour, path, differences, hard_links: HashMap::new() };
-    if is.modified != modified {
-        comparing.differences.push(Difference { path: Vec::new(), what: What::Mtime });
-    }
-    comparing.run()?;
-    Ok(comparing.differences)
 }
 
 struct Comparing<'a> {
-    pack: &'a Pack,
-    records: Records<'a>,
+    reader: &'a Reader<'a>,
+    levels: Vec<std::vec::IntoIter<Entry>>,
+    path: Vec<Vec<u8>>,
     tour: Tour,
-    path: PathSoFar,
     differences: Vec<Difference>,
-    /// Which FILE an object with several names in the folder stands for.
-    hard_links: HashMap<(u64, u64), u64>,
+    /// Objects with several names in the folder, with the number their names have in the tree.
+    objects: HashMap<(u64, u64), u64>,
+    groups: HashMap<u64, (u64, u64)>,
 }
 
 impl Comparing<'_> {
     /// Both sides are always in the same directory.
     fn run(&mut self) -> Result<(), Error> {
-        let mut depth = 0usize;
-        let mut expected = self.expected()?;
-        let mut met = self.met()?;
+        let (mut expected, mut met) = (self.expected(), self.met()?);
         loop {
             match (expected.take(), met.take()) {
-                (None, None) if depth == 0 => return Ok(()),
                 (None, None) => {
-                    depth -= 1;
-                    self.path.leave();
-                    (expected, met) = (self.expected()?, self.met()?);
+                    self.levels.pop();
+                    if self.path.pop().is_none() {
+                        return Ok(());
+                    }
+                    (expected, met) = (self.expected(), self.met()?);
                 }
-                (Some(record), None) => {
-                    self.missing(&record)?;
-                    expected = self.expected()?;
+                (Some(entry), None) => {
+                    self.differ(&entry.name, What::Missing);
+                    expected = self.expected();
                 }
                 (None, Some(name)) => {
                     self.extra(&name);
                     met = self.met()?;
                 }
-                (Some(record), Some(name)) => match name_of(&record).cmp(&name) {
+                (Some(entry), Some(name)) => match entry.name.cmp(&name) {
                     std::cmp::Ordering::Less => {
-                        self.missing(&record)?;
-                        (expected, met) = (self.expected()?, Some(name));
+                        self.differ(&entry.name, What::Missing);
+                        (expected, met) = (self.expected(), Some(name));
                     }
                     std::cmp::Ordering::Greater => {
                         self.extra(&name);
-                        (expected, met) = (Some(record), self.met()?);
+                        (expected, met) = (Some(entry), self.met()?);
                     }
                     std::cmp::Ordering::Equal => {
-                        depth += usize::from(self.pair(&record, &name)?);
-                        (expected, met) = (self.expected()?, self.met()?);
+                        self.pair(&entry)?;
+                        (expected, met) = (self.expected(), self.met()?);
                     }
                 },
             }
@@ -120,12 +115,8 @@ impl Comparing<'_> {
     }
 
     /// The next entry of this directory in the tree; `None` at its end.
-    fn expected(&mut self) -> Result<Option<Record>, Error> {
-        match self.records.read()? {
-            Some(Record::Up) => Ok(None),
-            Some(record) => Ok(Some(record)),
-            None => Err(self.pack.damaged("a root without an end")),
-        }
+    fn expected(&mut self) -> Option<Entry> {
+        self.levels.last_mut().and_then(Iterator::next)
     }
 
     /// The same of the folder.
@@ -136,25 +127,6 @@ impl Comparing<'_> {
         }
     }
 
-    fn missing(&mut self, record: &Record) -> Result<(), Error> {
-        self.differ(name_of(record), What::Missing);
-        self.pass(record)
-    }
-
-    /// Reads over everything inside, if it is a directory.
-    fn pass(&mut self, record: &Record) -> Result<(), Error> {
-        let mut depth = usize::from(matches!(record, Record::Dir { .. }));
-        while depth > 0 {
-            match self.records.read()? {
-                Some(Record::Dir { .. }) => depth += 1,
-                Some(Record::Up) => depth -= 1,
-                Some(_) => {}
-                None => return Err(self.pack.damaged("a directory without an end")),
-            }
-        }
-        Ok(())
-    }
-
     fn extra(&mut self, name: &[u8]) {
         let kind = self.tour.attributes(name).map(|is| is.kind);
         if matches!(kind, Ok(Kind::File | Kind::Dir | Kind::Link)) {
@@ -162,92 +134,119 @@ impl Comparing<'_> {
         }
     }
 
-    /// The same name on both sides; true if both are directories, which are then entered.
-    fn pair(&mut self, record: &Record, name: &[u8]) -> Result<bool, Error> {
-        let Ok(is) = self.tour.attributes(name) else {
-            self.differ(name, What::Unreadable);
-            return self.pass(record).map(|()| false);
+    /// The same name on both sides; two directories are entered.
+    fn pair(&mut self, entry: &Entry) -> Result<(), Error> {
+        let Ok(is) = self.tour.attributes(&entry.name) else {
+            self.differ(&entry.name, What::Unreadable);
+            return Ok(());
         };
-        match (record, is.kind) {
-            (Record::Dir { mode, modified, .. }, Kind::Dir) => {
-                self.metadata(name, &is, *mode, *modified);
-                if self.tour.enter(name).is_ok() {
-                    self.path.enter(name);
-                    return Ok(true);
+        match (&entry.node, is.kind) {
+            (Node::Dir(at), Kind::Dir) => {
+                self.metadata(entry, &is);
+                if self.tour.enter(&entry.name).is_err() {
+                    self.differ(&entry.name, What::Unreadable);
+                    return Ok(());
                 }
-                self.differ(name, What::Unreadable);
-                self.pass(record)?;
+                self.attributes(entry, &xattrs(self.tour.here()));
+                self.levels.push(self.reader.directory(at)?.into_iter());
+                self.path.push(entry.name.clone());
             }
-            (Record::File { mode, modified, content, .. }, Kind::File) => {
-                self.metadata(name, &is, *mode, *modified);
-                self.file(name, &is, content);
+            (Node::File(content), Kind::File) => {
+                self.metadata(entry, &is);
+                self.file(entry, &is, content)?;
             }
-            (Record::Link { modified, target, .. }, Kind::Link) => self.link(name, &is, *modified, target),
-            (Record::Same { ordinal, .. }, Kind::File) => {
-                if self.hard_links.get(&is.id) != Some(ordinal) {
-                    self.differ(name, What::HardLink);
-                }
-            }
-            (_, _) => {
-                self.differ(name, What::Kind);
-                self.pass(record)?;
-            }
+            (Node::Link(target), Kind::Link) => self.link(entry, &is, target),
+            (Node::Dir(_) | Node::File(_) | Node::Link(_), _) => self.differ(&entry.name, What::Kind),
         }
-        Ok(false)
+        Ok(())
     }
 
-    fn metadata(&mut self, name: &[u8], is: &Attributes, mode: u32, modified: Time) {
-        if is.raw_mode != mode {
-            self.differ(name, What::Mode);
+    fn metadata(&mut self, entry: &Entry, is: &Attributes) {
+        if is.raw_mode != entry.mode {
+            self.differ(&entry.name, What::Mode);
         }
-        if is.modified != modified {
-            self.differ(name, What::Mtime);
+        self.time(entry, is.modified);
+    }
+
+    fn time(&mut self, entry: &Entry, modified: Time) {
+        if modified != entry.modified {
+            self.differ(&entry.name, What::Mtime);
         }
     }
 
-    fn file(&mut self, name: &[u8], is: &Attributes, content: &Stored) {
-        if is.names > 1 && self.hard_links.insert(is.id, content.ordinal).is_some() {
-            self.differ(name, What::HardLink);
+    fn attributes(&mut self, entry: &Entry, found: &Xattrs) {
+        if *found != entry.xattrs {
+            self.differ(&entry.name, What::Attributes);
+        }
+    }
+
+    fn file(&mut self, entry: &Entry, is: &Attributes, content: &Content) -> Result<(), Error> {
+        if !self.is_linked_alike(is, content.group) {
+            self.differ(&entry.name, What::HardLink);
         }
         if is.size != content.size {
-            self.differ(name, What::Size);
-            return;
+            self.differ(&entry.name, What::Size);
+            return Ok(());
         }
-        // The same bytes are stored alike, so comparing needs only one side's.
-        let hash = open_to_read(self.tour.here(), name).ok().and_then(|(file, _lent)| {
-            let mut nowhere = |_: &[u8]| Ok::<(), std::convert::Infallible>(());
-            encode(&file, is.size, &mut nowhere).ok()
-        });
-        match hash {
-            Some(found) if found.hash == content.hash => {}
-            Some(_) => self.differ(name, What::Content),
-            None => self.differ(name, What::Unreadable),
+        let pieces = self.reader.content(content)?;
+        let Ok((file, _lent)) = open_to_read(self.tour.here(), &entry.name) else {
+            self.differ(&entry.name, What::Unreadable);
+            return Ok(());
+        };
+        self.attributes(entry, &xattrs(std::os::fd::AsFd::as_fd(&file)));
+        match self.holds(&file, &pieces) {
+            Ok(true) => {}
+            Ok(false) => self.differ(&entry.name, What::Content),
+            Err(_) => self.differ(&entry.name, What::Unreadable),
         }
+        Ok(())
     }
 
-    fn link(&mut self, name: &[u8], is: &Attributes, modified: Time, target: &[u8]) {
-        if is.modified != modified {
-            self.differ(name, What::Mtime);
+    fn is_linked_alike(&mut self, is: &Attributes, group: u64) -> bool {
+        let alone = is.names <= 1 || self.objects.insert(is.id, group).is_none_or(|g| g == group && g != 0);
+        let together = group == 0 || *self.groups.entry(group).or_insert(is.id) == is.id;
+        alone && together
+    }
+
+    /// The same bytes have the same names, so comparing needs only one side's.
+    fn holds(&self, file: &File, pieces: &[Piece]) -> std::io::Result<bool> {
+        let mut buffer = vec![0; 1 << 20];
+        let mut at = 0;
+        for piece in pieces {
+            let mut left = piece.length();
+            while left > 0 {
+                let part = &mut buffer[..usize::try_from(left).unwrap_or(usize::MAX).min(1 << 20)];
+                file.read_exact_at(part, at)?;
+                let same = match piece {
+                    Piece::Chunk { at, .. } => self.reader.check(at, part).is_ok(),
+                    Piece::Zeros { .. } => is_zero(part),
+                    Piece::List { .. } => false,
+                };
+                if !same {
+                    return Ok(false);
+                }
+                at += part.len() as u64;
+                left -= part.len() as u64;
+            }
         }
-        match rustix::fs::readlinkat(self.tour.here(), name, Vec::new()) {
+        Ok(true)
+    }
+
+    fn link(&mut self, entry: &Entry, is: &Attributes, target: &[u8]) {
+        self.time(entry, is.modified);
+        match rustix::fs::readlinkat(self.tour.here(), entry.name.as_slice(), Vec::new()) {
             Ok(found) if found.to_bytes() == target => {}
-            Ok(_) => self.differ(name, What::Target),
-            Err(_) => self.differ(name, What::Unreadable),
+            Ok(_) => self.differ(&entry.name, What::Target),
+            Err(_) => self.differ(&entry.name, What::Unreadable),
         }
     }
 
     fn differ(&mut self, name: &[u8], what: What) {
-        self.differences.push(Difference { path: self.path.of(name), what });
-    }
-}
-
-fn name_of(record: &Record) -> &[u8] {
-    match record {
-        Record::Root { name, .. }
-        | Record::Dir { name, .. }
-        | Record::File { name, .. }
-        | Record::Link { name, .. }
-        | Record::Same { name, .. } => name,
-        Record::Up => b"",
+        let mut path = self.path.join(&b'/');
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        self.differences.push(Difference { path, what });
     }
 }

@@ -1,8 +1,11 @@
 //! Everything with a content, by path: what two states of a workspace are told apart by.
 
 use super::Repo;
+use super::read::visit;
+use crate::cutting;
 use crate::folder::{Attributes, Met, Tour, open_to_read};
-use crate::pack::{Record, encode};
+use crate::id::Id;
+use crate::object::Node;
 use crate::{Error, Folder, Kind, RelPath, TreeId};
 
 /// A file or a symbolic link. Directories count only by what is in them.
@@ -18,7 +21,7 @@ pub enum LeafKind {
     File {
         size: u64,
         mode: u32,
-        /// What a tree knows of it and a folder does not: see [`Folder::content_id`].
+        /// What a tree knows of it and a folder does not: see [`Repo::content_id`].
         content: Option<ContentId>,
     },
     Link {
@@ -28,31 +31,37 @@ pub enum LeafKind {
 
 /// The same for the same bytes, and for no others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ContentId(blake3::Hash);
+pub struct ContentId(Option<Id>);
 
 impl Repo {
     /// The leaves of one root, sorted by path. A hard link is a file like any other.
     pub fn leaves(&self, tree: &TreeId, root: &str) -> Result<Vec<Leaf>, Error> {
+        let reader = self.reader();
         let mut leaves = Vec::new();
-        let mut by_ordinal: Vec<LeafKind> = Vec::new();
-        self.visit(tree, root, &mut |path, record| match record {
-            Record::File { mode, content, .. } => {
-                let id = Some(ContentId(content.hash));
-                let what = LeafKind::File { size: content.size, mode: *mode, content: id };
-                by_ordinal.push(what.clone());
-                leaves.push(Leaf { path: path.to_vec(), what });
-            }
-            Record::Same { ordinal, .. } => {
-                let same = usize::try_from(*ordinal).ok().and_then(|at| by_ordinal.get(at));
-                leaves.extend(same.map(|what| Leaf { path: path.to_vec(), what: what.clone() }));
-            }
-            Record::Link { target, .. } => {
-                leaves.push(Leaf { path: path.to_vec(), what: LeafKind::Link { target: target.clone() } });
-            }
-            Record::Root { .. } | Record::Dir { .. } | Record::Up => {}
+        visit(&reader, &self.root_at(&reader, tree, root)?, &mut |path, entry| {
+            let what = match &entry.node {
+                Node::File(content) => {
+                    let id = Some(ContentId(content.layout.object().map(|at| at.id)));
+                    LeafKind::File { size: content.size, mode: entry.mode, content: id }
+                }
+                Node::Link(target) => LeafKind::Link { target: target.clone() },
+                Node::Dir(_) => return Ok(()),
+            };
+            leaves.push(Leaf { path: path.to_vec(), what });
+            Ok(())
         })?;
         leaves.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(leaves)
+    }
+
+    /// What a file holds now; `None` if there is no file any more.
+    pub fn content_id(&self, folder: &Folder, path: &RelPath) -> Result<Option<ContentId>, Error> {
+        let failed = |e: rustix::io::Errno| Error::system("read", path.as_bytes(), e);
+        let Some((file, lent)) = there(open_to_read(folder.fd(), path.as_bytes())).map_err(failed)? else {
+            return Ok(None);
+        };
+        let named = cutting::name_of(&file, lent.is.size, &self.naming);
+        Ok(Some(ContentId(named.map_err(|e| Error::system("read", path.as_bytes(), e))?)))
     }
 }
 
@@ -91,19 +100,6 @@ impl Folder {
         }
         leaves.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(leaves)
-    }
-
-    /// What a file holds now; `None` if there is no file any more.
-    pub fn content_id(&self, path: &RelPath) -> Result<Option<ContentId>, Error> {
-        let failed = |e: rustix::io::Errno| Error::system("read", path.as_bytes(), e);
-        let Some((file, lent)) = there(open_to_read(self.fd(), path.as_bytes())).map_err(failed)? else {
-            return Ok(None);
-        };
-        let mut nowhere = |_: &[u8]| Ok::<(), std::convert::Infallible>(());
-        match encode(&file, lent.is.size, &mut nowhere) {
-            Ok(found) => Ok(Some(ContentId(found.hash))),
-            Err(crate::pack::Broken::Source(e)) => Err(Error::system("read", path.as_bytes(), e)),
-        }
     }
 }
 

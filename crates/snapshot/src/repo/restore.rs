@@ -1,18 +1,23 @@
-//! Restoring: the whole index is checked before the first byte is written, every content while it is.
+//! Restoring: directories first, then files block by block with several threads, then what hangs on them. Every
+//! content is checked while it is written.
 
-use std::collections::{HashMap, HashSet};
-use std::fs::File;
+mod files;
+
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
 
-use super::PathSoFar;
-use crate::folder::{Descent, Purpose, Time, create_file, give_to, make_directory};
-use crate::pack::{Pack, Record, Records, Stored};
-use crate::{Error, Folder, Owner};
+use super::Repo;
+use super::read::visit;
+use crate::folder::{Attributes, Time, give_to, make_directory, open_beneath, set_xattrs};
+use crate::index::{Index, Known, Look, Remember};
+use crate::object::{Content, Entry, Node, Ref, Xattrs};
+use crate::{Error, Folder, Owner, TreeId};
 
 /// Where a root of the tree goes: an empty folder that nobody else uses yet.
+#[derive(Clone, Copy)]
 pub struct Target<'a> {
     pub root: &'a str,
     pub folder: &'a Folder,
@@ -26,164 +31,205 @@ pub struct Restored {
     pub bytes: u64,
 }
 
-pub(super) fn restore(pack: &Pack, targets: &[Target<'_>]) -> Result<Restored, Error> {
-    let mut shared = shared_files(pack)?;
-    for target in targets {
-        if !target.folder.list()?.is_empty() {
-            return Err(Error::NotEmpty { path: target.root.to_owned() });
-        }
-    }
-    let mut restored = Restored::default();
-    let mut records = pack.records();
-    while let Some(record) = records.read()? {
-        let Record::Root { name, modified } = record else { continue };
-        let Some(target) = targets.iter().find(|target| target.root.as_bytes() == name) else { continue };
-        let wanted = shared.remove(&name).unwrap_or_default();
-        let mut restoring = Restoring::start(pack, target, wanted)?;
-        restoring.run(&mut records, modified)?;
-        restored.files += restoring.restored.files;
-        restored.bytes = restored.bytes.saturating_add(restoring.restored.bytes);
-    }
-    Ok(restored)
-}
-
-/// For each root the numbers of the files that have further names. Reading them checks the index.
-fn shared_files(pack: &Pack) -> Result<HashMap<Vec<u8>, HashSet<u64>>, Error> {
-    let mut shared: HashMap<Vec<u8>, HashSet<u64>> = HashMap::new();
-    let mut root = Vec::new();
-    let mut records = pack.records();
-    while let Some(record) = records.read()? {
-        match record {
-            Record::Root { name, .. } => root = name,
-            Record::Same { ordinal, .. } => {
-                shared.entry(root.clone()).or_default().insert(ordinal);
-            }
-            Record::Dir { .. } | Record::File { .. } | Record::Link { .. } | Record::Up => {}
-        }
-    }
-    Ok(shared)
-}
-
-struct Restoring<'a> {
-    pack: &'a Pack,
+/// Everything in one root, before the first byte is written: a tree that is not sound is refused as a whole.
+struct Plan<'a> {
     target: &'a Target<'a>,
-    descent: Descent,
-    /// The directories one is in, without the root.
-    levels: Vec<Level>,
-    path: PathSoFar,
-    wanted: HashSet<u64>,
-    places: Places,
-    restored: Restored,
+    modified: Time,
+    /// Parents come before their children; the root is the first.
+    folders: Vec<PlannedFolder>,
+    files: Vec<PlannedFile>,
+    links: Vec<PlannedLink>,
+    /// Further names of files, which are made as links to the first.
+    names: Vec<PlannedName>,
 }
 
-struct Level {
+struct PlannedFolder {
+    /// Relative to the root; empty for it.
+    path: Vec<u8>,
+    at: Ref,
+    mode: u32,
+    modified: Time,
+    xattrs: Xattrs,
+}
+
+struct PlannedFile {
+    folder: usize,
     name: Vec<u8>,
     mode: u32,
     modified: Time,
-    /// Its number in [`Places`], if something in it has further names.
-    known: Option<usize>,
+    content: Content,
+    xattrs: Xattrs,
 }
 
-impl<'a> Restoring<'a> {
-    fn start(pack: &'a Pack, target: &'a Target<'a>, wanted: HashSet<u64>) -> Result<Restoring<'a>, Error> {
-        let descent = Descent::from(target.folder, Purpose::Read)
-            .map_err(|e| Error::system("open", target.root.as_bytes(), e))?;
-        let (levels, path, places) = (Vec::new(), PathSoFar::default(), Places::default());
-        Ok(Restoring { pack, target, descent, levels, path, wanted, places, restored: Restored::default() })
-    }
+struct PlannedLink {
+    folder: usize,
+    name: Vec<u8>,
+    target: Vec<u8>,
+    modified: Time,
+}
 
-    /// Up to and with the end of this root.
-    fn run(&mut self, records: &mut Records<'_>, modified: Time) -> Result<(), Error> {
-        while let Some(record) = records.read()? {
-            match record {
-                Record::Dir { name, mode, modified } => self.enter(name, mode, modified)?,
-                Record::File { name, mode, modified, content } => {
-                    self.file(&name, &content).and_then(|file| self.dress(&name, &file, mode, modified))?;
-                }
-                Record::Link { name, modified, target } => self.link(&name, &target, modified)?,
-                Record::Same { name, ordinal } => self.same(&name, ordinal)?,
-                Record::Up => match self.levels.pop() {
-                    Some(level) => self.leave(&level)?,
-                    None => return self.finish(modified),
-                },
-                Record::Root { .. } => return Err(self.pack.damaged("a root within a root")),
+struct PlannedName {
+    folder: usize,
+    name: Vec<u8>,
+    file: usize,
+}
+
+impl Repo {
+    /// Writes a tree into empty folders. A root of the tree without a target is left out. What they look like
+    /// then is remembered in `index`, if there is one.
+    pub fn restore(
+        &self,
+        tree: &TreeId,
+        targets: &[Target<'_>],
+        index: Option<&Path>,
+    ) -> Result<Restored, Error> {
+        let _pinned = self.pin(Some(tree));
+        let mut plans = Vec::new();
+        for target in targets {
+            plans.push(self.plan(tree, target)?);
+        }
+        for target in targets {
+            if !target.folder.list()?.is_empty() {
+                return Err(Error::NotEmpty { path: target.root.to_owned() });
             }
         }
-        Err(self.pack.damaged("a root without an end"))
+        let mut restored = Restored::default();
+        for plan in &plans {
+            plan.make_folders()?;
+            files::write(self, plan)?;
+            plan.make_links()?;
+            plan.finish_folders()?;
+            restored.files += plan.files.len() as u64;
+            restored.bytes += plan.files.iter().map(|file| file.content.size).sum::<u64>();
+        }
+        if let Some(index) = index {
+            remember(&plans, index, tree);
+        }
+        Ok(restored)
     }
 
-    fn enter(&mut self, name: Vec<u8>, mode: u32, modified: Time) -> Result<(), Error> {
-        // Open to us alone until it is finished.
-        make_directory(self.descent.here(), &name, 0o700).map_err(|e| self.failed("make", &name, e))?;
-        self.descent.down(&name).map_err(|e| self.failed("open", &name, e))?;
-        self.path.enter(&name);
-        self.levels.push(Level { name, mode, modified, known: None });
+    fn plan<'a>(&self, tree: &TreeId, target: &'a Target<'a>) -> Result<Plan<'a>, Error> {
+        let reader = self.reader();
+        let root = self.find_root(&reader, tree, target.root)?;
+        let at = self.root_at(&reader, tree, target.root)?;
+        let folder =
+            PlannedFolder { path: Vec::new(), at, mode: 0, modified: root.modified, xattrs: Vec::new() };
+        let mut plan = Plan {
+            target,
+            modified: root.modified,
+            folders: vec![folder],
+            files: Vec::new(),
+            links: Vec::new(),
+            names: Vec::new(),
+        };
+        let mut planning = Planning { numbers: HashMap::from([(Vec::new(), 0)]), first: HashMap::new() };
+        visit(&reader, &at, &mut |path, entry| {
+            planning.add(&mut plan, path, entry);
+            Ok(())
+        })?;
+        Ok(plan)
+    }
+}
+
+struct Planning {
+    numbers: HashMap<Vec<u8>, usize>,
+    /// The first file of each group.
+    first: HashMap<u64, usize>,
+}
+
+impl Planning {
+    fn add(&mut self, plan: &mut Plan<'_>, path: &[u8], entry: &Entry) {
+        let above = path.len().saturating_sub(entry.name.len() + 1);
+        let folder = self.numbers[&path[..above]];
+        let Entry { name, mode, modified, node, xattrs } = entry.clone();
+        match node {
+            Node::Dir(at) => {
+                self.numbers.insert(path.to_vec(), plan.folders.len());
+                plan.folders.push(PlannedFolder { path: path.to_vec(), at, mode, modified, xattrs });
+            }
+            Node::Link(target) => plan.links.push(PlannedLink { folder, name, target, modified }),
+            Node::File(content) => {
+                if let Some(&file) = self.first.get(&content.group).filter(|_| content.group != 0) {
+                    plan.names.push(PlannedName { folder, name, file });
+                    return;
+                }
+                self.first.insert(content.group, plan.files.len());
+                plan.files.push(PlannedFile { folder, name, mode, modified, content, xattrs });
+            }
+        }
+    }
+}
+
+impl Plan<'_> {
+    fn open(&self, folder: usize) -> Result<std::os::fd::OwnedFd, Error> {
+        let path = &self.folders[folder].path;
+        let relative = if path.is_empty() { &b"."[..] } else { path };
+        open_beneath(self.target.folder.fd(), relative).map_err(|e| Error::system("open", path, e))
+    }
+
+    fn make_folders(&self) -> Result<(), Error> {
+        let mut above = None;
+        for folder in &self.folders[1..] {
+            let (parent, name) = split(&folder.path);
+            let stale = !matches!(&above, Some((path, _)) if *path == parent);
+            if stale {
+                let relative = if parent.is_empty() { b"." } else { parent };
+                let opened = open_beneath(self.target.folder.fd(), relative);
+                above = Some((parent, opened.map_err(|e| Error::system("open", parent, e))?));
+            }
+            let (_, handle) = above.as_ref().expect("opened above");
+            // Open to us alone until it is finished.
+            make_directory(handle.as_fd(), name, 0o700)
+                .map_err(|e| Error::system("make", &folder.path, e))?;
+        }
+        Ok(())
+    }
+
+    fn make_links(&self) -> Result<(), Error> {
+        let itself = AtFlags::SYMLINK_NOFOLLOW;
+        for link in &self.links {
+            let folder = self.open(link.folder)?;
+            let name = link.name.as_slice();
+            let done = rustix::fs::symlinkat(link.target.as_slice(), &folder, name)
+                .and_then(|()| match self.target.owner {
+                    Some(Owner { uid, gid }) => {
+                        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+                        rustix::fs::chownat(&folder, name, Some(uid), Some(gid), itself)
+                    }
+                    None => Ok(()),
+                })
+                .and_then(|()| rustix::fs::utimensat(&folder, name, &link.modified.as_timestamps(), itself));
+            done.map_err(|e| Error::system("link", name, e))?;
+        }
+        for name in &self.names {
+            let first = &self.files[name.file];
+            let (from, to) = (self.open(first.folder)?, self.open(name.folder)?);
+            rustix::fs::linkat(&from, first.name.as_slice(), &to, name.name.as_slice(), AtFlags::empty())
+                .map_err(|e| Error::system("link", &name.name, e))?;
+        }
         Ok(())
     }
 
     /// A directory gets its mode and time last: filling it needs the one and changes the other.
-    fn leave(&mut self, level: &Level) -> Result<(), Error> {
-        let owner = self.target.owner;
-        let left = self.descent.leave(|dir| dress(dir, owner, level.mode, level.modified));
-        self.path.leave();
-        left.map_err(|e| self.failed("finish", &level.name, e))
-    }
-
-    fn finish(&mut self, modified: Time) -> Result<(), Error> {
+    fn finish_folders(&self) -> Result<(), Error> {
+        for (number, folder) in self.folders.iter().enumerate().skip(1).rev() {
+            let handle = self.open(number)?;
+            set_xattrs(handle.as_fd(), &folder.xattrs);
+            dress(handle.as_fd(), self.target.owner, folder.mode, folder.modified)
+                .map_err(|e| Error::system("finish", &folder.path, e))?;
+        }
         // The mode of the root is the caller's.
         let root = self.target.folder.fd();
         let done = give_to(root, self.target.owner)
-            .and_then(|()| rustix::fs::futimens(root, &modified.as_timestamps()));
+            .and_then(|()| rustix::fs::futimens(root, &self.modified.as_timestamps()));
         done.map_err(|e| Error::system("finish", self.target.root.as_bytes(), e))
     }
+}
 
-    fn file(&mut self, name: &[u8], content: &Stored) -> Result<File, Error> {
-        let file = create_file(self.descent.here(), name).map_err(|e| self.failed("create", name, e))?;
-        let path = self.path.of(name);
-        let failed = |e| Error::system("write", &path, e);
-        self.pack.unpack(content, &path, &mut |at, bytes| file.write_all_at(bytes, at).map_err(failed))?;
-        file.set_len(content.size).map_err(failed)?;
-        if self.wanted.contains(&content.ordinal) {
-            self.places.remember(&mut self.levels, content.ordinal, name);
-        }
-        self.restored.files += 1;
-        self.restored.bytes = self.restored.bytes.saturating_add(content.size);
-        Ok(file)
-    }
-
-    fn dress(&self, name: &[u8], file: &File, mode: u32, modified: Time) -> Result<(), Error> {
-        dress(file.as_fd(), self.target.owner, mode, modified).map_err(|e| self.failed("finish", name, e))
-    }
-
-    fn link(&self, name: &[u8], target: &[u8], modified: Time) -> Result<(), Error> {
-        let here = self.descent.here();
-        let itself = AtFlags::SYMLINK_NOFOLLOW;
-        let done = rustix::fs::symlinkat(target, here, name)
-            .and_then(|()| match self.target.owner {
-                Some(Owner { uid, gid }) => {
-                    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-                    rustix::fs::chownat(here, name, Some(uid), Some(gid), itself)
-                }
-                None => Ok(()),
-            })
-            .and_then(|()| rustix::fs::utimensat(here, name, &modified.as_timestamps(), itself));
-        done.map_err(|e| self.failed("link", name, e))
-    }
-
-    fn same(&self, name: &[u8], ordinal: u64) -> Result<(), Error> {
-        let Some((folders, first)) = self.places.find(ordinal) else {
-            return Err(self.pack.damaged("a hard link to nothing"));
-        };
-        let failed = |e| self.failed("link", name, e);
-        let mut to = Descent::from(self.target.folder, Purpose::Read).map_err(failed)?;
-        for folder in folders {
-            to.down(folder).map_err(failed)?;
-        }
-        rustix::fs::linkat(to.here(), first, self.descent.here(), name, AtFlags::empty()).map_err(failed)
-    }
-
-    fn failed(&self, what: &'static str, name: &[u8], cause: rustix::io::Errno) -> Error {
-        Error::system(what, &self.path.of(name), cause)
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
     }
 }
 
@@ -194,35 +240,54 @@ fn dress(handle: BorrowedFd<'_>, owner: Option<Owner>, mode: u32, modified: Time
     rustix::fs::futimens(handle, &modified.as_timestamps())
 }
 
-/// Where files with further names were put. Directories are kept once each, however many files are in them.
-#[derive(Default)]
-struct Places {
-    folders: Vec<(Option<usize>, Vec<u8>)>,
-    files: HashMap<u64, (Option<usize>, Vec<u8>)>,
+fn remember(plans: &[Plan<'_>], path: &Path, tree: &TreeId) {
+    let mut folders = Vec::new();
+    for plan in plans {
+        folders.extend(remembered(plan));
+    }
+    // Nobody writes there before we return.
+    let seen = super::take::now();
+    let all: Vec<Remember<'_>> = folders
+        .iter()
+        .map(|(path, look, at, entries)| Remember { path, look: *look, seen, at: *at, entries })
+        .collect();
+    Index::default().update(path, &[], &all, tree);
 }
 
-impl Places {
-    fn remember(&mut self, levels: &mut [Level], ordinal: u64, name: &[u8]) {
-        let mut folder = None;
-        for level in levels {
-            let number = *level.known.get_or_insert_with(|| {
-                self.folders.push((folder, level.name.clone()));
-                self.folders.len() - 1
-            });
-            folder = Some(number);
-        }
-        self.files.insert(ordinal, (folder, name.to_vec()));
-    }
+type Remembered = (Vec<u8>, Look, Ref, Vec<(Vec<u8>, Look, Known)>);
 
-    /// The directories from the root down, and the name in the last of them.
-    fn find(&self, ordinal: u64) -> Option<(Vec<&[u8]>, &[u8])> {
-        let &(mut folder, ref name) = self.files.get(&ordinal)?;
-        let mut folders = Vec::new();
-        while let Some((above, name)) = folder.and_then(|number| self.folders.get(number)) {
-            folders.push(name.as_slice());
-            folder = *above;
-        }
-        folders.reverse();
-        Some((folders, name))
+/// What every directory looks like now. One that cannot be looked at is not remembered, and read again later.
+fn remembered(plan: &Plan<'_>) -> Vec<Remembered> {
+    let mut known: Vec<Vec<(Vec<u8>, Known)>> = plan.folders.iter().map(|_| Vec::new()).collect();
+    let numbers: HashMap<&[u8], usize> =
+        plan.folders.iter().enumerate().map(|(n, folder)| (folder.path.as_slice(), n)).collect();
+    for folder in &plan.folders[1..] {
+        let (above, name) = split(&folder.path);
+        known[numbers[above]].push((name.to_vec(), Known::Dir(folder.xattrs.clone())));
     }
+    for file in &plan.files {
+        known[file.folder].push((file.name.clone(), Known::File(file.content, file.xattrs.clone())));
+    }
+    for name in &plan.names {
+        let first = &plan.files[name.file];
+        known[name.folder].push((name.name.clone(), Known::File(first.content, first.xattrs.clone())));
+    }
+    for link in &plan.links {
+        known[link.folder].push((link.name.clone(), Known::Link(link.target.clone())));
+    }
+    let root = plan.target.root.as_bytes();
+    let look_at = |(number, mut entries): (usize, Vec<(Vec<u8>, Known)>)| -> Option<Remembered> {
+        let handle = plan.open(number).ok()?;
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        let entries = entries.into_iter().map(|(name, known)| {
+            let look = Look::from(&Attributes::at(&handle, &name).ok()?);
+            Some((name, look, known))
+        });
+        let entries = entries.collect::<Option<Vec<_>>>()?;
+        let folder = &plan.folders[number];
+        let slash = if folder.path.is_empty() { &b""[..] } else { b"/" };
+        let look = Look::from(&Attributes::of(&handle).ok()?);
+        Some(([root, slash, &folder.path].concat(), look, folder.at, entries))
+    };
+    known.into_iter().enumerate().filter_map(look_at).collect()
 }

@@ -1,28 +1,56 @@
-//! Capturing: a tree that may be changing under us, into a pack. One bad file never costs the others; what
-//! could not be taken is said.
+//! Capturing: a tree that may be changing under us, into a pack with what is new in it. One bad file never
+//! costs the others; what could not be taken is said.
 
-use std::collections::HashMap;
+mod build;
+mod content;
+mod queue;
+mod visit;
+mod walk;
+
 use std::fmt;
-use std::fs::File;
-use std::io;
+use std::path::Path;
 
-use rustix::io::Errno;
-
-use crate::folder::{Attributes, Forced, Met, Time, Tour, open_to_read};
-use crate::pack::{Broken, Fingerprint, PackWriter, encode};
+use crate::folder::Time;
+use crate::index::Index;
+use crate::object::Ref;
+use crate::pack::{Noted, Packing, Where};
 use crate::path::is_name;
-use crate::{BadPath, Error, Folder, Kind, TreeId, error};
+use crate::{BadPath, Error, Folder, TreeId};
 
-/// How often a file that changes while it is read is read again.
-const READS: usize = 3;
+use super::Repo;
 
 /// Somebody can make a million sockets; a report names this many and counts the rest.
 const LONGEST_LIST: usize = 10_000;
 
 /// A folder and the name it has in the tree.
+#[derive(Debug, Clone, Copy)]
 pub struct Root<'a> {
     pub name: &'static str,
     pub folder: &'a Folder,
+}
+
+/// `exclude(root, path)` leaves an entry out, with everything beneath it.
+pub type Exclude<'a> = &'a (dyn Fn(&[u8], &[u8]) -> bool + Sync);
+
+/// What is to be captured, and what is known already.
+#[derive(Clone, Copy)]
+pub struct Capture<'a> {
+    pub roots: &'a [Root<'a>],
+    /// The same for every capture with the same index.
+    pub exclude: Exclude<'a>,
+    /// The snapshot that these folders were restored from or captured as before. It must not be collected
+    /// meanwhile, so it is one that somebody still wants.
+    pub base: Option<&'a TreeId>,
+    /// Where is kept what the folders looked like then. Used only if it speaks of `base`.
+    pub index: Option<&'a Path>,
+    /// What travels with the snapshot, by name.
+    pub notes: &'a [(&'a str, &'a [u8])],
+}
+
+impl<'a> Capture<'a> {
+    pub fn of(roots: &'a [Root<'a>]) -> Capture<'a> {
+        Capture { roots, exclude: &|_, _| false, base: None, index: None, notes: &[] }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +60,8 @@ pub struct Taken {
     pub files: u64,
     /// Their sizes.
     pub bytes: u64,
+    /// What was added to the repository.
+    pub written: u64,
     pub skipped: Vec<Skipped>,
     /// Files that changed each time they were read, as `root/path`: taken, but perhaps not as they ever were.
     pub unsettled: Vec<Vec<u8>>,
@@ -73,9 +103,9 @@ impl fmt::Display for Why {
     }
 }
 
-/// A [`Taken`] before its tree has an id.
-#[derive(Default)]
-pub(super) struct Report {
+/// What is told about a capture besides its tree.
+#[derive(Debug, Default)]
+struct Report {
     files: u64,
     bytes: u64,
     skipped: Vec<Skipped>,
@@ -84,201 +114,100 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn of(self, tree: TreeId) -> Taken {
+    fn skip(&mut self, path: Vec<u8>, why: Why) {
+        if self.skipped.len() < LONGEST_LIST {
+            self.skipped.push(Skipped { path, why });
+        } else {
+            self.unlisted += 1;
+        }
+    }
+
+    fn unsettle(&mut self, path: Vec<u8>) {
+        if self.unsettled.len() < LONGEST_LIST {
+            self.unsettled.push(path);
+        } else {
+            self.unlisted += 1;
+        }
+    }
+
+    fn add(&mut self, other: Report) {
+        self.files += other.files;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.unlisted += other.unlisted;
+        other.skipped.into_iter().for_each(|skipped| self.skip(skipped.path, skipped.why));
+        other.unsettled.into_iter().for_each(|path| self.unsettle(path));
+    }
+
+    fn of(mut self, tree: TreeId, written: u64) -> Taken {
+        // Several threads found them.
+        self.skipped.sort_by(|a, b| a.path.cmp(&b.path));
+        self.unsettled.sort();
         let Report { files, bytes, skipped, unsettled, unlisted } = self;
-        Taken { tree, files, bytes, skipped, unsettled, unlisted }
+        Taken { tree, files, bytes, written, skipped, unsettled, unlisted }
     }
 }
 
-pub(super) fn take(
-    pack: PackWriter,
-    roots: &[Root<'_>],
-    exclude: &dyn Fn(&[u8], &[u8]) -> bool,
-) -> Result<(PackWriter, Report), Error> {
-    let mut sorted: Vec<&Root<'_>> = roots.iter().collect();
-    sorted.sort_by_key(|root| root.name);
-    if let Some(bad) = bad_root(&sorted) {
-        return Err(Error::BadPath(BadPath::Component(bad.to_owned())));
+impl Repo {
+    /// Captures the roots as one tree; it is on disk when this returns. What is equal to the base becomes no
+    /// new file.
+    pub fn take(&self, capture: &Capture<'_>) -> Result<Taken, Error> {
+        if let Some(bad) = bad_root(capture.roots) {
+            return Err(Error::BadPath(BadPath::Component(bad.to_owned())));
+        }
+        let _pinned = self.pin(capture.base);
+        let mut index = self.index_for(capture);
+        let seen = now();
+        let packing = Packing::new(Where { dir: &self.dir, disk: &self.disk, key: self.key.as_ref() });
+        let found = walk::walk(self, capture, &index, &packing)?;
+        let mut built = build::build(self, capture, &index, &packing, found, seen)?;
+        let notes = self.put_notes(&packing, capture.notes)?;
+        let unchanged = index.base().filter(|base| packing.is_empty() && base.is_of(&built.root.id));
+        let (tree, written) = match unchanged {
+            Some(base) => (base.clone(), 0),
+            None => {
+                let (pack, written) = packing.finish(Some(built.root), notes)?;
+                built.lies_in(pack);
+                (TreeId::new(&built.root.id, &pack), written)
+            }
+        };
+        if let Some(path) = capture.index {
+            built.remember(&mut index, path, &tree);
+        }
+        Ok(built.report.of(tree, written))
     }
-    let mut taking =
-        Taking { pack, report: Report::default(), exclude, root: "", hard_links: HashMap::new() };
-    for root in sorted {
-        taking.root(root)?;
+
+    fn index_for(&self, capture: &Capture<'_>) -> Index {
+        let index = capture.index.map(Index::load).unwrap_or_default();
+        match (index.base(), capture.base) {
+            (Some(told), Some(base)) if told == base => index,
+            // It speaks of a snapshot that may be collected by now.
+            (Some(_) | None, _) => Index::default(),
+        }
     }
-    Ok((taking.pack, taking.report))
+
+    fn put_notes(&self, packing: &Packing<'_>, notes: &[(&str, &[u8])]) -> Result<Vec<Noted>, Error> {
+        let mut blocks = packing.blocks();
+        let mut noted = Vec::new();
+        for (name, bytes) in notes {
+            let id = self.naming.name(crate::id::Sort::Chunk, bytes);
+            let at = Ref { id, place: blocks.add(bytes)? };
+            noted.push(Noted { name: name.as_bytes().to_vec(), at });
+        }
+        blocks.flush()?;
+        Ok(noted)
+    }
 }
 
 /// A root's name is a name like others, and is there once.
-fn bad_root(sorted: &[&Root<'_>]) -> Option<&'static str> {
-    let twice = sorted.windows(2).find(|pair| pair[0].name == pair[1].name).map(|pair| pair[0]);
-    twice.or_else(|| sorted.iter().find(|root| !is_name(root.name.as_bytes())).copied()).map(|root| root.name)
+fn bad_root(roots: &[Root<'_>]) -> Option<&'static str> {
+    let mut names: Vec<&'static str> = roots.iter().map(|root| root.name).collect();
+    names.sort_unstable();
+    let twice = names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+    twice.or_else(|| names.into_iter().find(|name| !is_name(name.as_bytes())))
 }
 
-struct Taking<'a> {
-    pack: PackWriter,
-    report: Report,
-    exclude: &'a dyn Fn(&[u8], &[u8]) -> bool,
-    root: &'static str,
-    /// Files with several names, by what they are: the number of the FILE that holds them.
-    hard_links: HashMap<(u64, u64), u64>,
-}
-
-/// Why an entry is not taken, or why nothing can be.
-enum Trouble {
-    Skip(Why),
-    Fail(Error),
-}
-
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Trouble {
-        Trouble::Fail(error)
-    }
-}
-
-impl From<Errno> for Trouble {
-    fn from(errno: Errno) -> Trouble {
-        match errno {
-            // Ours, not the file's: skipping would empty the snapshot.
-            Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
-                Trouble::Fail(Error::system("read", b"workspace", errno))
-            }
-            Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::STALE => {
-                Trouble::Skip(Why::Gone)
-            }
-            Errno::XDEV => Trouble::Skip(Why::Mount),
-            other => Trouble::Skip(Why::Unreadable(io::Error::from(other).to_string())),
-        }
-    }
-}
-
-impl Taking<'_> {
-    fn root(&mut self, root: &Root<'_>) -> Result<(), Error> {
-        self.root = root.name;
-        self.hard_links.clear();
-        let is =
-            Attributes::of(root.folder.fd()).map_err(|e| Error::system("read", root.name.as_bytes(), e))?;
-        self.pack.root(root.name, is.modified)?;
-        let mut tour = Tour::start(root.folder)?;
-        while let Some(met) = tour.meet()? {
-            match met {
-                Met::Left => self.pack.up()?,
-                Met::Entry(name) => self.entry(&mut tour, &name)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn entry(&mut self, tour: &mut Tour, name: &[u8]) -> Result<(), Error> {
-        let path = tour.path_of(name);
-        match self.take_entry(tour, name, &path) {
-            Ok(()) => Ok(()),
-            Err(Trouble::Skip(why)) => {
-                self.skip(&path, why);
-                Ok(())
-            }
-            Err(Trouble::Fail(error)) => Err(error),
-        }
-    }
-
-    fn take_entry(&mut self, tour: &mut Tour, name: &[u8], path: &[u8]) -> Result<(), Trouble> {
-        if (self.exclude)(self.root.as_bytes(), path) {
-            return Err(Trouble::Skip(Why::Excluded));
-        }
-        let is = tour.attributes(name)?;
-        match is.kind {
-            Kind::Dir => {
-                let is = tour.enter(name)?;
-                Ok(self.pack.dir(name, &is)?)
-            }
-            Kind::File => self.file(tour, name, path),
-            Kind::Link => self.link(tour, name, is.modified),
-            Kind::Socket => Err(Trouble::Skip(Why::Socket)),
-            Kind::Fifo => Err(Trouble::Skip(Why::Fifo)),
-            Kind::Device => Err(Trouble::Skip(Why::Device)),
-        }
-    }
-
-    fn link(&mut self, tour: &Tour, name: &[u8], modified: Time) -> Result<(), Trouble> {
-        let target = rustix::fs::readlinkat(tour.here(), name, Vec::new())?;
-        Ok(self.pack.link(name, modified, target.to_bytes())?)
-    }
-
-    fn file(&mut self, tour: &Tour, name: &[u8], path: &[u8]) -> Result<(), Trouble> {
-        let (file, opened) = open_to_read(tour.here(), name)?;
-        if let Some(&ordinal) = self.hard_links.get(&opened.is.id) {
-            return Ok(self.pack.same(name, ordinal)?);
-        }
-        let Read { is, content, settled } = self.content(&file, &opened)?;
-        let ordinal = self.pack.file(name, &is, &content)?;
-        if is.names > 1 {
-            self.hard_links.insert(is.id, ordinal);
-        }
-        if !settled {
-            self.unsettle(path);
-        }
-        self.report.files += 1;
-        self.report.bytes = self.report.bytes.saturating_add(content.size);
-        Ok(())
-    }
-
-    fn content(&mut self, file: &File, opened: &Forced) -> Result<Read, Trouble> {
-        let mark = self.pack.mark();
-        let mut read = self.content_once(file, mark)?;
-        for _ in 1..READS {
-            if read.settled {
-                break;
-            }
-            self.pack.rewind(mark)?;
-            read = self.content_once(file, mark)?;
-        }
-        // The mode as it was before we lent ourselves one.
-        read.is.raw_mode = opened.is.raw_mode;
-        Ok(read)
-    }
-
-    fn content_once(&mut self, file: &File, mark: u64) -> Result<Read, Trouble> {
-        let before = Attributes::of(file)?;
-        let pack = &mut self.pack;
-        let content = match encode(file, before.size, &mut |bytes| pack.content(bytes)) {
-            Ok(content) => content,
-            Err(Broken::Sink(error)) => return Err(Trouble::Fail(error)),
-            Err(Broken::Source(cause)) => {
-                self.pack.rewind(mark)?;
-                return Err(Trouble::from(error::errno(&cause).unwrap_or(Errno::IO)));
-            }
-        };
-        let after = Attributes::of(file)?;
-        let settled =
-            (before.size, before.modified, before.changed) == (after.size, after.modified, after.changed);
-        Ok(Read { is: before, content, settled })
-    }
-
-    fn skip(&mut self, path: &[u8], why: Why) {
-        let path = self.with_root(path);
-        if self.report.skipped.len() < LONGEST_LIST {
-            self.report.skipped.push(Skipped { path, why });
-        } else {
-            self.report.unlisted += 1;
-        }
-    }
-
-    fn unsettle(&mut self, path: &[u8]) {
-        let path = self.with_root(path);
-        if self.report.unsettled.len() < LONGEST_LIST {
-            self.report.unsettled.push(path);
-        } else {
-            self.report.unlisted += 1;
-        }
-    }
-
-    fn with_root(&self, path: &[u8]) -> Vec<u8> {
-        [self.root.as_bytes(), b"/", path].concat()
-    }
-}
-
-/// A content as it was read.
-struct Read {
-    is: Attributes,
-    content: Fingerprint,
-    settled: bool,
+/// By the clock that file systems use.
+pub(super) fn now() -> Time {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Time { seconds: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
 }

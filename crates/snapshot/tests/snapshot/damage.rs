@@ -24,7 +24,7 @@ fn pack_path(bench: &Bench, tree: &TreeId) -> std::path::PathBuf {
 fn restore_into(repo: &Repo, tree: &TreeId, to: &Path) -> Result<(), Error> {
     std::fs::create_dir(to).expect("made");
     let folder = open(to);
-    repo.restore(tree, &[Target { root: "workspace", folder: &folder, owner: None }])?;
+    repo.restore(tree, &[Target { root: "workspace", folder: &folder, owner: None }], None)?;
     Ok(())
 }
 

@@ -197,7 +197,10 @@ fn what_cannot_be_kept_is_named() {
     let exclude = |root: &[u8], path: &[u8]| {
         root == b"workspace" && matches!(path, b".claude/.credentials.json" | b"cache")
     };
-    let taken = bench.repo.take(&roots, &exclude).expect("taken");
+    let taken = bench
+        .repo
+        .take(&ash_snapshot::Capture { exclude: &exclude, ..ash_snapshot::Capture::of(&roots) })
+        .expect("taken");
     let skipped = |path: &str, why| Skipped { path: path.into(), why };
     assert_eq!(
         taken.skipped,
@@ -218,7 +221,7 @@ fn what_cannot_be_kept_is_named() {
     let to = bench.empty("restored");
     let target = open(&to);
     let only = Target { root: "home", folder: &target, owner: None };
-    assert_eq!(bench.repo.restore(&taken.tree, &[only]).expect("restored").files, 1);
+    assert_eq!(bench.repo.restore(&taken.tree, &[only], None).expect("restored").files, 1);
     assert!(to.join("history").exists() && !to.join("keep").exists());
 }
 
@@ -324,7 +327,7 @@ fn a_target_that_is_not_empty_is_refused() {
     let tree = bench.take().tree;
     let folder = open(&bench.workspace());
     let target = Target { root: "workspace", folder: &folder, owner: None };
-    let refused = bench.repo.restore(&tree, &[target]).expect_err("refused");
+    let refused = bench.repo.restore(&tree, &[target], None).expect_err("refused");
     assert_eq!(refused.kind(), ash_snapshot::Trouble::Invalid);
 }
 
@@ -335,9 +338,10 @@ fn a_removed_tree_is_gone_and_only_it() {
     let first = bench.take().tree;
     bench.write("a", "2");
     let second = bench.take().tree;
-    bench.repo.remove(&first).expect("removed");
-    bench.repo.remove(&first).expect("removed already");
+    let wanted = ash_snapshot::Wanted { trees: vec![second.clone()], notes: vec![] };
+    let collected = bench.repo.collect(&wanted, std::time::Duration::ZERO).expect("collected");
+    assert_eq!((collected.removed, collected.kept), (1, 1));
     assert_eq!((bench.repo.holds(&first), bench.repo.holds(&second)), (false, true));
-    let gone = bench.repo.verify(&first).expect_err("gone");
-    assert_eq!(gone.kind(), ash_snapshot::Trouble::NotFound);
+    bench.repo.verify(&second).expect("whole");
+    assert_eq!(bench.repo.verify(&first).expect_err("gone").kind(), ash_snapshot::Trouble::Damaged);
 }

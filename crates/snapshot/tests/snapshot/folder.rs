@@ -145,14 +145,14 @@ fn a_folder_and_its_snapshot_have_the_same_leaves() {
     for leaf in &mut live {
         if let LeafKind::File { content, .. } = &mut leaf.what {
             let path = RelPath::from_bytes(&leaf.path).expect("a path");
-            *content = folder.content_id(&path).expect("read");
+            *content = bench.repo.content_id(&folder, &path).expect("read");
         }
     }
     let mut stored = bench.repo.leaves(&bench.take().tree, "workspace").expect("listed");
     stored.retain(|leaf| leaf.path != b"skipped/file");
     assert_eq!(live, stored);
     assert_eq!(live.len(), 8);
-    assert_eq!(folder.content_id(&rel("missing")).expect("asked"), None);
+    assert_eq!(bench.repo.content_id(&folder, &rel("missing")).expect("asked"), None);
     assert_eq!(folder.leaves(&skip, 3).expect("walked").len(), 3);
 }
 
@@ -188,7 +188,7 @@ fn a_full_disk_is_said_to_be_full() {
     std::fs::write(bench.at("large"), vec![1; 1 << 20]).expect("written");
     let repo = Repo::open(&mount.join("repo")).expect("opened");
     let workspace = open(&bench.workspace());
-    let not_taken = repo.take(&[Root { name: "workspace", folder: &workspace }], &|_, _| false);
+    let not_taken = repo.take(&ash_snapshot::Capture::of(&[Root { name: "workspace", folder: &workspace }]));
     let left_in_repo = open(&mount.join("repo")).list().expect("listed");
     rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH).expect("unmounted");
     assert_eq!((kind(full), left), (Trouble::Full, vec![]));

@@ -1,9 +1,7 @@
 //! What the crate promises, asked from outside: one binary, so that it links once.
 
-mod damage;
 mod fidelity;
 mod folder;
-mod golden;
 mod ordinary_user;
 mod race;
 mod random;

@@ -1,12 +1,15 @@
 //! What the tests share: a repository, a folder to capture and one to restore to.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use ash_snapshot::{Difference, Folder, Owner, RelPath, Repo, Restored, Root, Taken, Target, TreeId};
+use ash_snapshot::{
+    Capture, Difference, Folder, Owner, RelPath, Repo, Restored, Root, Taken, Target, TreeId,
+};
 
 pub(crate) struct Bench {
     pub(crate) dir: tempfile::TempDir,
-    pub(crate) repo: Repo,
+    pub(crate) repo: Arc<Repo>,
 }
 
 impl Bench {
@@ -22,7 +25,7 @@ impl Bench {
 
     fn within(place: &Path) -> Bench {
         let dir = tempfile::tempdir_in(place).expect("a directory");
-        let repo = Repo::open(&dir.path().join("repo")).expect("a repository");
+        let repo = Arc::new(Repo::open(&dir.path().join("repo")).expect("a repository"));
         std::fs::create_dir(dir.path().join("workspace")).expect("made");
         Bench { dir, repo }
     }
@@ -55,7 +58,7 @@ impl Bench {
     pub(crate) fn restore(&self, tree: &TreeId, to: &Path, owner: Option<Owner>) -> Restored {
         let folder = open(to);
         let target = Target { root: "workspace", folder: &folder, owner };
-        self.repo.restore(tree, &[target]).expect("restored")
+        self.repo.restore(tree, &[target], None).expect("restored")
     }
 
     pub(crate) fn compare(&self, tree: &TreeId, with: &Path) -> Vec<Difference> {
@@ -71,7 +74,8 @@ impl Bench {
 
 pub(crate) fn take(repo: &Repo, workspace: &Path) -> Taken {
     let folder = open(workspace);
-    repo.take(&[Root { name: "workspace", folder: &folder }], &|_, _| false).expect("taken")
+    let roots = [Root { name: "workspace", folder: &folder }];
+    repo.take(&Capture::of(&roots)).expect("taken")
 }
 
 pub(crate) fn open(path: &Path) -> Folder {

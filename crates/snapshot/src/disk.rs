@@ -1,0 +1,91 @@
+//! Every step by which a repository changes the disk. One place, so that a test can let the machine die
+//! before, in the middle of, and after each of them.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+#[derive(Debug, Clone, Default)]
+pub struct Disk {
+    death: Option<Arc<Death>>,
+}
+
+/// A death that comes at a given step. Nothing reaches the disk after it.
+#[derive(Debug)]
+pub struct Death {
+    at: u64,
+    steps: AtomicU64,
+    dead: AtomicBool,
+}
+
+impl Death {
+    /// At the step with this number, counted from 0. A write is two steps: its first half, and the rest.
+    pub fn at(step: u64) -> Arc<Death> {
+        Arc::new(Death { at: step, steps: AtomicU64::new(0), dead: AtomicBool::new(false) })
+    }
+
+    /// How many steps there were.
+    pub fn steps(&self) -> u64 {
+        self.steps.load(Ordering::SeqCst)
+    }
+
+    fn step(&self) -> io::Result<()> {
+        if self.steps.fetch_add(1, Ordering::SeqCst) >= self.at {
+            self.dead.store(true, Ordering::SeqCst);
+        }
+        if self.dead.load(Ordering::SeqCst) { Err(io::Error::other("dead")) } else { Ok(()) }
+    }
+}
+
+impl Disk {
+    pub fn dying(death: Arc<Death>) -> Disk {
+        Disk { death: Some(death) }
+    }
+
+    fn step(&self) -> io::Result<()> {
+        self.death.as_ref().map_or(Ok(()), |death| death.step())
+    }
+
+    pub(crate) fn create(&self, path: &Path) -> io::Result<File> {
+        self.step()?;
+        File::options().read(true).write(true).create_new(true).open(path)
+    }
+
+    pub(crate) fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+        if self.death.is_none() {
+            return file.write_all_at(bytes, at);
+        }
+        let (first, rest) = bytes.split_at(bytes.len() / 2);
+        self.step()?;
+        file.write_all_at(first, at)?;
+        self.step()?;
+        file.write_all_at(rest, at + first.len() as u64)
+    }
+
+    pub(crate) fn sync(&self, file: &File) -> io::Result<()> {
+        self.step()?;
+        file.sync_data()
+    }
+
+    pub(crate) fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.step()?;
+        std::fs::rename(from, to)
+    }
+
+    /// What was renamed or removed in it stays so.
+    pub(crate) fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.step()?;
+        File::open(dir)?.sync_all()
+    }
+
+    pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
+        self.step()?;
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    }
+}

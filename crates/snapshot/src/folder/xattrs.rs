@@ -1,0 +1,46 @@
+//! Extended attributes: those in the user's namespace are the agent's, all others belong to this machine.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+
+use crate::object::Xattrs;
+
+/// More than this is no use of them that we know.
+const MOST_XATTRS: usize = 64 << 10;
+
+/// Where the file system has none, none.
+pub(crate) fn xattrs(handle: BorrowedFd<'_>) -> Xattrs {
+    let mut names = vec![0; 1024];
+    let length = match rustix::fs::flistxattr(handle, &mut names[..]) {
+        Ok(0) => return Vec::new(),
+        Err(Errno::RANGE) => {
+            names.resize(MOST_XATTRS, 0);
+            rustix::fs::flistxattr(handle, &mut names[..]).unwrap_or(0)
+        }
+        Ok(length) => length,
+        Err(_) => 0,
+    };
+    let mut found: Xattrs = names[..length]
+        .split(|b| *b == 0)
+        .filter(|name| name.starts_with(b"user."))
+        .filter_map(|name| {
+            let mut value = vec![0; MOST_XATTRS];
+            let length = rustix::fs::fgetxattr(handle, name, &mut value[..]).ok()?;
+            value.truncate(length);
+            Some((name.to_vec(), value))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Where the file system has none, they are lost; comparing tells.
+pub(crate) fn set_xattrs(handle: BorrowedFd<'_>, xattrs: &Xattrs) {
+    for (name, value) in xattrs {
+        let flags = rustix::fs::XattrFlags::empty();
+        if let Err(error) = rustix::fs::fsetxattr(handle, name.as_slice(), value, flags) {
+            tracing::warn!(%error, "an attribute could not be restored");
+        }
+    }
+}

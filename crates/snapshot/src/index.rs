@@ -1,0 +1,146 @@
+//! What a folder looked like when it was last captured: enough to see what has not changed without reading it.
+//!
+//! It is a cache. It lies beside the tree, is never synced and may be deleted; what cannot be read of it is not
+//! believed. On disk it is a log of directories, so that a capture adds only those that changed:
+//!
+//! ```text
+//! index  = "ASHINDEX" 1 { record }
+//! record = length:u32 xxh3:u64 payload
+//! payload= 1 DIR path … | 2 GONE path (and everything beneath) | 3 PACK id:16 | 4 BASE tree
+//! ```
+//! Records count up to the last BASE: it names the snapshot in which everything before it can be found.
+
+mod entries;
+mod log;
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+pub(crate) use entries::{Entries, Known, KnownEntry, Look, Nature};
+
+use crate::TreeId;
+use crate::folder::Time;
+use crate::id::{Id, PackId};
+use crate::object::{Content, Place, Ref};
+
+/// A clock that ticks every 10 ms at the slowest: what changed so shortly before it was seen may change again
+/// without looking different.
+const TICK_NANOS: i128 = 20_000_000;
+
+/// One directory as it was seen.
+#[derive(Debug, Clone)]
+pub(crate) struct Directory {
+    pub(crate) look: Look,
+    /// Nobody could change anything in it between this instant and the capture of what is said here.
+    pub(crate) seen: Time,
+    pub(crate) at: Ref,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    /// Whether a file in it has several names.
+    pub(crate) linked: bool,
+    entries: Bytes,
+}
+
+#[derive(Debug, Clone)]
+enum Bytes {
+    /// In the log as it was loaded.
+    Loaded(std::ops::Range<usize>),
+    Own(Arc<[u8]>),
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    base: Option<TreeId>,
+    directories: HashMap<Vec<u8>, Directory>,
+    packs: Vec<PackId>,
+    loaded: Vec<u8>,
+    /// Bytes of the log that nothing needs any more, and all of them.
+    garbage: u64,
+    length: u64,
+    by_inode: OnceLock<HashMap<u64, Content>>,
+    by_content: OnceLock<HashMap<Id, Place>>,
+}
+
+impl Index {
+    pub(crate) fn base(&self) -> Option<&TreeId> {
+        self.base.as_ref()
+    }
+
+    pub(crate) fn get(&self, path: &[u8]) -> Option<&Directory> {
+        self.directories.get(path)
+    }
+
+    pub(crate) fn entries<'a>(&'a self, directory: &'a Directory) -> Entries<'a> {
+        let bytes = match &directory.entries {
+            Bytes::Loaded(range) => &self.loaded[range.clone()],
+            Bytes::Own(bytes) => bytes,
+        };
+        Entries::new(bytes, &self.packs)
+    }
+
+    /// All directories with a file of several names.
+    pub(crate) fn linked(&self) -> impl Iterator<Item = (&Vec<u8>, &Directory)> {
+        self.directories.iter().filter(|(_, directory)| directory.linked)
+    }
+
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        self.directories.values().fold((0, 0), |(files, bytes), d| (files + d.files, bytes + d.bytes))
+    }
+
+    /// The content of a file that had this inode, wherever it was.
+    pub(crate) fn by_inode(&self, inode: u64) -> Option<Content> {
+        let map = self
+            .by_inode
+            .get_or_init(|| self.contents().map(|(look, content)| (look.inode, content)).collect());
+        map.get(&inode).copied()
+    }
+
+    /// Where a whole file of this name is stored.
+    pub(crate) fn by_content(&self, id: &Id) -> Option<Place> {
+        let map = self.by_content.get_or_init(|| {
+            let whole = |(_, content): (Look, Content)| match content.layout {
+                crate::object::Layout::Whole(at) => Some((at.id, at.place)),
+                crate::object::Layout::Empty | crate::object::Layout::List(_) => None,
+            };
+            self.contents().filter_map(whole).collect()
+        });
+        map.get(id).copied()
+    }
+
+    fn contents(&self) -> impl Iterator<Item = (Look, Content)> {
+        self.directories.values().flat_map(|directory| self.entries(directory)).filter_map(
+            |entry| match entry.known() {
+                Known::File(content, _) => Some((entry.look, content)),
+                Known::Dir(_) | Known::Link(_) | Known::Skipped(_) => None,
+            },
+        )
+    }
+
+    fn pack_number(&mut self, pack: PackId) -> u64 {
+        let known = self.packs.iter().rposition(|known| *known == pack);
+        known.unwrap_or_else(|| {
+            self.packs.push(pack);
+            self.packs.len() - 1
+        }) as u64
+    }
+}
+
+impl Directory {
+    /// Whether a time is so close to when we looked that it proves nothing.
+    pub(crate) fn is_racy(&self, changed: Time) -> bool {
+        nanos(changed) + TICK_NANOS >= nanos(self.seen)
+    }
+}
+
+fn nanos(time: Time) -> i128 {
+    i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos)
+}
+
+/// A directory to be remembered, with its entries sorted by name.
+pub(crate) struct Remember<'a> {
+    pub(crate) path: &'a [u8],
+    pub(crate) look: Look,
+    pub(crate) seen: Time,
+    pub(crate) at: Ref,
+    pub(crate) entries: &'a [(Vec<u8>, Look, Known)],
+}

@@ -1,0 +1,267 @@
+//! The index on disk: loaded in one read, changed by appending.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write};
+use std::path::Path;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::entries::{put_entry, put_known, put_look, put_ref, put_time, read_look, read_ref, read_time};
+use super::{Bytes, Directory, Index, Known, Remember};
+use crate::TreeId;
+use crate::codec::{Cursor, Malformed, Read, put_bytes, put_number};
+use crate::id::PackId;
+
+const MAGIC: &[u8; 9] = b"ASHINDEX\x01";
+const HEAD: usize = 4 + 8;
+
+const DIR: u8 = 1;
+const GONE: u8 = 2;
+const PACK: u8 = 3;
+const BASE: u8 = 4;
+
+/// Less garbage than this is not worth rewriting.
+const TOLERATED: u64 = 1 << 20;
+
+impl Index {
+    /// What is there; an index that cannot be read is an empty one.
+    pub(crate) fn load(path: &Path) -> Index {
+        let mut loaded = Vec::new();
+        let read = File::open(path).and_then(|mut file| file.read_to_end(&mut loaded));
+        if read.is_err() || !loaded.starts_with(MAGIC) {
+            return Index::default();
+        }
+        let mut index = Index { loaded, length: MAGIC.len() as u64, ..Index::default() };
+        let end = index.committed();
+        let mut at = MAGIC.len();
+        while at < end {
+            let length = payload_length(&index.loaded, at).unwrap_or(0);
+            let payload = at + HEAD..at + HEAD + length;
+            if index.replay(payload).is_err() {
+                return Index::default();
+            }
+            at += HEAD + length;
+        }
+        index.length = end as u64;
+        index
+    }
+
+    /// Where the last BASE ends, as far as the checksums hold.
+    fn committed(&self) -> usize {
+        let (mut at, mut end) = (MAGIC.len(), MAGIC.len());
+        while let Some(length) = payload_length(&self.loaded, at) {
+            let Some(payload) = self.loaded.get(at + HEAD..at + HEAD + length) else { break };
+            if self.loaded[at + 4..at + HEAD] != xxh3_64(payload).to_le_bytes() {
+                break;
+            }
+            at += HEAD + length;
+            if payload.first() == Some(&BASE) {
+                end = at;
+            }
+        }
+        end
+    }
+
+    fn replay(&mut self, payload: std::ops::Range<usize>) -> Read<()> {
+        let bytes = std::mem::take(&mut self.loaded);
+        let done = self.replay_from(&bytes, payload);
+        self.loaded = bytes;
+        done
+    }
+
+    fn replay_from(&mut self, loaded: &[u8], payload: std::ops::Range<usize>) -> Read<()> {
+        let end = payload.end;
+        let length = (HEAD + payload.len()) as u64;
+        let mut cursor = Cursor::new(&loaded[payload]);
+        match cursor.byte()? {
+            DIR => {
+                let path = cursor.bytes()?.to_vec();
+                let look = read_look(&mut cursor)?;
+                let seen = read_time(&mut cursor)?;
+                let at = read_ref(&mut cursor, &self.packs)?;
+                let (files, bytes, linked) = (cursor.number()?, cursor.number()?, cursor.byte()? != 0);
+                let entries = Bytes::Loaded(end - cursor.left()..end);
+                let directory = Directory { look, seen, at, files, bytes, linked, entries };
+                self.put(path, directory);
+            }
+            GONE => {
+                let path = cursor.bytes()?.to_vec();
+                self.remove(&path);
+                self.garbage += length;
+            }
+            PACK => self.packs.push(PackId(cursor.array()?)),
+            BASE => {
+                let text = cursor.bytes()?;
+                let text = std::str::from_utf8(text).map_err(|_| Malformed("a tree that is none"))?;
+                self.base = Some(TreeId::parse(text).map_err(|_| Malformed("a tree that is none"))?);
+            }
+            _ => return Err(Malformed("a record of an unknown kind")),
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, path: Vec<u8>, directory: Directory) {
+        if let Some(old) = self.directories.insert(path, directory) {
+            self.garbage += old.weight();
+        }
+    }
+
+    /// Forgets a directory and all beneath it.
+    fn remove(&mut self, path: &[u8]) {
+        let mut doomed = vec![path.to_vec()];
+        while let Some(path) = doomed.pop() {
+            let Some(old) = self.directories.remove(&path) else { continue };
+            self.garbage += old.weight();
+            let bytes = match &old.entries {
+                Bytes::Loaded(range) => &self.loaded[range.clone()],
+                Bytes::Own(bytes) => &bytes[..],
+            };
+            let within = super::Entries::new(bytes, &self.packs);
+            let directories = within.filter(|entry| entry.look.nature == super::Nature::Dir);
+            doomed.extend(directories.map(|entry| [&path, &b"/"[..], entry.name].concat()));
+        }
+    }
+
+    /// Takes over what a capture saw, and writes it to `path`. That a cache could not be written is no failure
+    /// of the capture: then the next one has more to read.
+    pub(crate) fn update(&mut self, path: &Path, gone: &[Vec<u8>], changed: &[Remember<'_>], base: &TreeId) {
+        let mut log = Log { bytes: Vec::new(), packs: self.packs.len() };
+        for path in gone {
+            self.remove(path);
+            log.record(|out| {
+                out.push(GONE);
+                put_bytes(out, path);
+            });
+        }
+        for remember in changed {
+            let directory = self.remember(remember);
+            let bytes = self.record_of(remember.path, &directory);
+            log.packs(&self.packs);
+            log.append(&bytes);
+            self.put(remember.path.to_vec(), directory);
+        }
+        self.base = Some(base.clone());
+        log.record(|out| {
+            out.push(BASE);
+            put_bytes(out, base.as_str().as_bytes());
+        });
+        let wasteful = self.garbage > TOLERATED && self.garbage > self.length / 2;
+        let written = if wasteful || self.length == 0 { self.rewrite(path) } else { self.append(path, &log) };
+        if let Err(error) = written {
+            tracing::warn!(%error, index = %path.display(), "an index could not be written");
+            // Half of it must not be taken for the whole.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn remember(&mut self, remember: &Remember<'_>) -> Directory {
+        let mut entries = Vec::with_capacity(remember.entries.len() * 96);
+        let (mut files, mut bytes, mut linked) = (0, 0, false);
+        let mut rest = Vec::new();
+        for (name, look, known) in remember.entries {
+            rest.clear();
+            put_known(&mut rest, known, &mut |pack| self.pack_number(pack));
+            put_entry(&mut entries, name, look, &rest);
+            linked |= look.linked;
+            if let Known::File(content, _) = known {
+                files += 1;
+                bytes += content.size;
+            }
+        }
+        let entries = Bytes::Own(entries.into());
+        let Remember { look, seen, at, .. } = *remember;
+        Directory { look, seen, at, files, bytes, linked, entries }
+    }
+
+    fn record_of(&mut self, path: &[u8], directory: &Directory) -> Vec<u8> {
+        let mut out = vec![DIR];
+        put_bytes(&mut out, path);
+        put_look(&mut out, &directory.look);
+        put_time(&mut out, directory.seen);
+        put_ref(&mut out, &directory.at, &mut |pack| self.pack_number(pack));
+        put_number(&mut out, directory.files);
+        put_number(&mut out, directory.bytes);
+        out.push(directory.linked.into());
+        match &directory.entries {
+            Bytes::Loaded(range) => out.extend_from_slice(&self.loaded[range.clone()]),
+            Bytes::Own(bytes) => out.extend_from_slice(bytes),
+        }
+        out
+    }
+
+    fn append(&mut self, path: &Path, log: &Log) -> io::Result<()> {
+        let file = File::options().write(true).open(path)?;
+        // What a dead capture left half written is overwritten, and cut off.
+        file.set_len(self.length)?;
+        std::os::unix::fs::FileExt::write_all_at(&file, &log.bytes, self.length)?;
+        self.length += log.bytes.len() as u64;
+        Ok(())
+    }
+
+    fn rewrite(&mut self, path: &Path) -> io::Result<()> {
+        let directories = std::mem::take(&mut self.directories);
+        let mut log = Log { bytes: MAGIC.to_vec(), packs: 0 };
+        for (path, directory) in &directories {
+            let record = self.record_of(path, directory);
+            log.packs(&self.packs);
+            log.append(&record);
+        }
+        self.directories = directories;
+        if let Some(base) = &self.base {
+            log.record(|out| {
+                out.push(BASE);
+                put_bytes(out, base.as_str().as_bytes());
+            });
+        }
+        let new = path.with_extension("new");
+        File::create(&new)?.write_all(&log.bytes)?;
+        std::fs::rename(&new, path)?;
+        (self.length, self.garbage) = (log.bytes.len() as u64, 0);
+        Ok(())
+    }
+}
+
+impl Directory {
+    fn weight(&self) -> u64 {
+        let entries = match &self.entries {
+            Bytes::Loaded(range) => range.len(),
+            Bytes::Own(bytes) => bytes.len(),
+        };
+        entries as u64 + 128
+    }
+}
+
+/// Records to be written, with the packs that are mentioned for the first time before them.
+struct Log {
+    bytes: Vec<u8>,
+    packs: usize,
+}
+
+impl Log {
+    fn packs(&mut self, all: &[PackId]) {
+        for pack in &all[self.packs..] {
+            self.record(|out| {
+                out.push(PACK);
+                out.extend_from_slice(&pack.0);
+            });
+        }
+        self.packs = all.len();
+    }
+
+    fn record(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut payload = Vec::new();
+        write(&mut payload);
+        self.append(&payload);
+    }
+
+    fn append(&mut self, payload: &[u8]) {
+        self.bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        self.bytes.extend_from_slice(&xxh3_64(payload).to_le_bytes());
+        self.bytes.extend_from_slice(payload);
+    }
+}
+
+fn payload_length(bytes: &[u8], at: usize) -> Option<usize> {
+    let head: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+    Some(u32::from_le_bytes(head) as usize)
+}

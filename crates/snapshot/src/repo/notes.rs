@@ -1,0 +1,62 @@
+//! What travels with snapshots, and which snapshots there are: a repository can tell without any database.
+
+use std::os::unix::ffi::OsStrExt;
+use std::time::SystemTime;
+
+use super::Repo;
+use crate::id::PackId;
+use crate::{Error, TreeId};
+
+/// A snapshot as the repository knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    pub tree: TreeId,
+    pub at: SystemTime,
+    /// What its pack takes: what was new in it.
+    pub size: u64,
+    /// The names of what travels with it.
+    pub notes: Vec<String>,
+}
+
+impl Repo {
+    /// All snapshots, the oldest first. Packs that cannot be read are told in the second list.
+    pub fn snapshots(&self) -> Result<(Vec<Snapshot>, Vec<String>), Error> {
+        let (mut snapshots, mut broken) = (Vec::new(), Vec::new());
+        for (id, at) in self.pack_files()? {
+            match self.pack(id) {
+                Ok(pack) => {
+                    let Some(root) = &pack.table.root else { continue };
+                    let text = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
+                    let notes = pack.table.notes.iter().map(|note| text(&note.name)).collect();
+                    snapshots.push(Snapshot { tree: TreeId::new(&root.id, &id), at, size: pack.size, notes });
+                }
+                Err(error) => broken.push(error.to_string()),
+            }
+        }
+        snapshots.sort_by_key(|snapshot| snapshot.at);
+        Ok((snapshots, broken))
+    }
+
+    /// Something that travels with a snapshot.
+    pub fn note(&self, tree: &TreeId, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        let pack = self.pack(tree.pack())?;
+        let Some(note) = pack.table.notes.iter().find(|note| note.name == name.as_bytes()) else {
+            return Ok(None);
+        };
+        let mut at = note.at;
+        if at.place.pack == PackId::SELF {
+            at.place.pack = pack.id;
+        }
+        self.reader().chunk(&at).map(Some)
+    }
+
+    /// All bytes of all packs.
+    pub fn size(&self) -> Result<u64, Error> {
+        let failed = |e| Error::system("look at", self.dir.as_os_str().as_bytes(), e);
+        let mut size = 0;
+        for (id, _) in self.pack_files()? {
+            size += std::fs::metadata(self.dir.join(crate::pack::file_name(&id))).map_err(failed)?.len();
+        }
+        Ok(size)
+    }
+}

@@ -1,0 +1,340 @@
+//! Reading a snapshot: every object is checked against its name before anything is done with it.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use super::Repo;
+use crate::id::{Id, PackId, Sort};
+use crate::object::{self, Content, Layout, Node, Piece, Place, Ref};
+use crate::{Error, FileInfo, RelPath, TreeId};
+
+/// Unpacked blocks that are kept at hand.
+const MOST_CACHED: usize = 24 << 20;
+
+/// A tree deeper than any path is damaged or hostile.
+const DEEPEST: usize = 10_000;
+
+/// One entry of a snapshot.
+#[derive(Debug)]
+pub enum Entry {
+    File {
+        size: u64,
+        content: FileContent,
+    },
+    /// A symbolic link's target, verbatim.
+    Link(Vec<u8>),
+    Dir,
+}
+
+/// Reads objects, and unpacks a block once for all that is in it.
+pub(crate) struct Reader<'r> {
+    repo: &'r Repo,
+    cached: Mutex<Cached>,
+}
+
+#[derive(Default)]
+struct Cached {
+    blocks: HashMap<(PackId, u32), Arc<Vec<u8>>>,
+    size: usize,
+}
+
+impl Reader<'_> {
+    pub(super) fn pack(&self, id: PackId) -> Result<Arc<crate::pack::Pack>, Error> {
+        self.repo.pack(id)
+    }
+
+    pub(crate) fn block(&self, pack: PackId, number: u32) -> Result<Arc<Vec<u8>>, Error> {
+        let mut cached = self.cached.lock().expect("nobody panics while holding it");
+        if let Some(block) = cached.blocks.get(&(pack, number)) {
+            return Ok(block.clone());
+        }
+        drop(cached);
+        let block = Arc::new(self.repo.pack(pack)?.block(number, self.repo.key.as_ref())?);
+        cached = self.cached.lock().expect("nobody panics while holding it");
+        if cached.size + block.len() > MOST_CACHED {
+            *cached = Cached::default();
+        }
+        cached.size += block.len();
+        cached.blocks.insert((pack, number), block.clone());
+        Ok(block)
+    }
+
+    /// The bytes of an object; they are still to be checked.
+    fn bytes(&self, place: &Place) -> Result<Vec<u8>, Error> {
+        let block = self.block(place.pack, place.block)?;
+        within(&block, place)
+            .map(<[u8]>::to_vec)
+            .ok_or_else(|| self.damaged(place, "an object outside of its block"))
+    }
+
+    pub(crate) fn damaged(&self, place: &Place, what: &str) -> Error {
+        Error::Damaged { tree: place.pack.to_string(), what: what.to_owned() }
+    }
+
+    pub(crate) fn chunk(&self, at: &Ref) -> Result<Vec<u8>, Error> {
+        let bytes = self.bytes(&at.place)?;
+        self.check(at, &bytes)?;
+        Ok(bytes)
+    }
+
+    /// Whether a chunk's bytes are what its name says.
+    pub(crate) fn check(&self, at: &Ref, bytes: &[u8]) -> Result<(), Error> {
+        if self.repo.naming.name(Sort::Chunk, bytes) == at.id {
+            return Ok(());
+        }
+        Err(self.damaged(&at.place, "a content is not what it was"))
+    }
+
+    fn logical(&self, sort: Sort, at: &Ref) -> Result<Vec<u8>, Error> {
+        let stored = self.bytes(&at.place)?;
+        let named = object::split(&stored).map(|(logical, _)| self.repo.naming.name(sort, logical));
+        match named {
+            Ok(id) if id == at.id => Ok(stored),
+            Ok(_) | Err(_) => Err(self.damaged(&at.place, "an object is not what it was")),
+        }
+    }
+
+    pub(crate) fn directory(&self, at: &Ref) -> Result<Vec<object::Entry>, Error> {
+        let stored = self.logical(Sort::Directory, at)?;
+        object::decode_directory(&stored, at.place.pack).map_err(|e| self.damaged(&at.place, e.0))
+    }
+
+    fn list(&self, at: &Ref, most: u8) -> Result<Vec<Piece>, Error> {
+        let stored = self.logical(Sort::List, at)?;
+        object::decode_list(&stored, at.place.pack, most).map_err(|e| self.damaged(&at.place, e.0))
+    }
+
+    /// The lists of a file, the upper one first.
+    pub(crate) fn lists(&self, at: &Ref) -> Result<Vec<Ref>, Error> {
+        let below = self.list(at, 1)?.into_iter().filter_map(|piece| match piece {
+            Piece::List { at, .. } => Some(at),
+            Piece::Zeros { .. } | Piece::Chunk { .. } => None,
+        });
+        Ok([*at].into_iter().chain(below).collect())
+    }
+
+    /// All pieces of a large file, in order.
+    pub(crate) fn pieces(&self, at: &Ref) -> Result<Vec<Piece>, Error> {
+        let mut pieces = Vec::new();
+        for piece in self.list(at, 1)? {
+            match piece {
+                Piece::Zeros { .. } | Piece::Chunk { .. } => pieces.push(piece),
+                Piece::List { length, at } => {
+                    let below = self.list(&at, 0)?;
+                    if below.iter().try_fold(0u64, |sum, p| sum.checked_add(p.length())) != Some(length) {
+                        return Err(self.damaged(&at.place, "a list of another length than it should have"));
+                    }
+                    pieces.extend(below);
+                }
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// The pieces of any content, which together are its size.
+    pub(crate) fn content(&self, content: &Content) -> Result<Vec<Piece>, Error> {
+        match &content.layout {
+            Layout::Empty => Ok(Vec::new()),
+            Layout::Whole(at) => Ok(vec![Piece::Chunk { length: content.size, at: *at, pre: 0 }]),
+            Layout::List(at) => {
+                let pieces = self.pieces(at)?;
+                let size = pieces.iter().try_fold(0u64, |sum, piece| sum.checked_add(piece.length()));
+                if size != Some(content.size) {
+                    return Err(self.damaged(&at.place, "a file of another size than its content"));
+                }
+                Ok(pieces)
+            }
+        }
+    }
+}
+
+pub(crate) fn within<'b>(block: &'b [u8], place: &Place) -> Option<&'b [u8]> {
+    let start = place.start as usize;
+    block.get(start..start.checked_add(place.length as usize)?)
+}
+
+/// Goes through a tree in the order of its paths; a directory comes before what is in it.
+pub(crate) fn visit(
+    reader: &Reader<'_>,
+    root: &Ref,
+    see: &mut dyn FnMut(&[u8], &object::Entry) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut levels = vec![(0, reader.directory(root)?.into_iter())];
+    let mut above: Vec<Id> = vec![root.id];
+    let mut path: Vec<u8> = Vec::new();
+    while let Some((length, entries)) = levels.last_mut() {
+        path.truncate(*length);
+        let Some(entry) = entries.next() else {
+            levels.pop();
+            above.pop();
+            continue;
+        };
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&entry.name);
+        see(&path, &entry)?;
+        if let Node::Dir(at) = &entry.node {
+            if levels.len() >= DEEPEST || above.contains(&at.id) {
+                return Err(reader.damaged(&at.place, "a directory within itself"));
+            }
+            above.push(at.id);
+            levels.push((path.len(), reader.directory(at)?.into_iter()));
+        }
+    }
+    Ok(())
+}
+
+impl Repo {
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader { repo: self, cached: Mutex::default() }
+    }
+
+    /// One of the roots of a tree.
+    pub(super) fn find_root(
+        &self,
+        reader: &Reader<'_>,
+        tree: &TreeId,
+        name: &str,
+    ) -> Result<object::Entry, Error> {
+        let roots = reader.directory(&self.root(tree)?)?;
+        let found = roots.into_iter().find(|root| root.name == name.as_bytes());
+        found.ok_or_else(|| Error::NotFound { path: format!("{name} in snapshot {tree}") })
+    }
+
+    pub(super) fn root_at(&self, reader: &Reader<'_>, tree: &TreeId, name: &str) -> Result<Ref, Error> {
+        match self.find_root(reader, tree, name)?.node {
+            Node::Dir(at) => Ok(at),
+            Node::File(_) | Node::Link(_) => {
+                Err(Error::Damaged { tree: tree.to_string(), what: "a root that is no directory".to_owned() })
+            }
+        }
+    }
+
+    /// The regular files of one root, sorted by path.
+    pub fn list(&self, tree: &TreeId, root: &str) -> Result<Vec<FileInfo>, Error> {
+        let reader = self.reader();
+        let mut files = Vec::new();
+        visit(&reader, &self.root_at(&reader, tree, root)?, &mut |path, entry| {
+            if let Node::File(content) = &entry.node {
+                let (size, mtime_ms) = (content.size, entry.modified.as_millis());
+                files.push(FileInfo { path: path.to_vec(), size, mtime_ms });
+            }
+            Ok(())
+        })?;
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(files)
+    }
+
+    /// One entry of a root, or `None` if it has none there.
+    pub fn read(self: &Arc<Self>, tree: &TreeId, root: &str, path: &RelPath) -> Result<Option<Entry>, Error> {
+        let reader = self.reader();
+        let mut at = self.root_at(&reader, tree, root)?;
+        let mut names = path.as_bytes().split(|b| *b == b'/').peekable();
+        while let Some(name) = names.next() {
+            let mut entries = reader.directory(&at)?;
+            let Ok(found) = entries.binary_search_by(|entry| entry.name.as_slice().cmp(name)) else {
+                return Ok(None);
+            };
+            match (entries.swap_remove(found).node, names.peek().is_some()) {
+                (Node::Dir(below), true) => at = below,
+                (Node::File(_) | Node::Link(_), true) => return Ok(None),
+                (Node::Dir(_), false) => return Ok(Some(Entry::Dir)),
+                (Node::Link(target), false) => return Ok(Some(Entry::Link(target))),
+                (Node::File(content), false) => {
+                    let pieces = reader.content(&content)?;
+                    // Said before it is promised to somebody.
+                    check_all(&reader, &pieces)?;
+                    let content = FileContent::new(self.clone(), pieces);
+                    return Ok(Some(Entry::File { size: content.size, content }));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn check_all(reader: &Reader<'_>, pieces: &[Piece]) -> Result<(), Error> {
+    pieces.iter().try_for_each(|piece| match piece {
+        Piece::Chunk { at, .. } => reader.chunk(at).map(drop),
+        Piece::Zeros { .. } | Piece::List { .. } => Ok(()),
+    })
+}
+
+/// The content of a file, read bit by bit. It was checked in full before it was handed out, and is again.
+pub struct FileContent {
+    repo: Arc<Repo>,
+    pieces: std::vec::IntoIter<Piece>,
+    size: u64,
+    now: Now,
+    /// The block that was unpacked last: the next chunk is most likely in it, too.
+    block: Option<((PackId, u32), Arc<Vec<u8>>)>,
+}
+
+enum Now {
+    Zeros(u64),
+    Bytes(Vec<u8>, usize),
+}
+
+impl FileContent {
+    fn new(repo: Arc<Repo>, pieces: Vec<Piece>) -> FileContent {
+        let size = pieces.iter().map(Piece::length).sum();
+        FileContent { repo, pieces: pieces.into_iter(), size, now: Now::Zeros(0), block: None }
+    }
+
+    fn chunk(&mut self, at: &Ref) -> Result<Vec<u8>, Error> {
+        let reader = self.repo.reader();
+        let key = (at.place.pack, at.place.block);
+        let block = match &self.block {
+            Some((have, block)) if *have == key => block.clone(),
+            Some(_) | None => reader.block(key.0, key.1)?,
+        };
+        let bytes = within(&block, &at.place);
+        let bytes =
+            bytes.ok_or_else(|| reader.damaged(&at.place, "an object outside of its block"))?.to_vec();
+        reader.check(at, &bytes)?;
+        self.block = Some((key, block));
+        Ok(bytes)
+    }
+
+    fn refill(&mut self) -> io::Result<bool> {
+        let Some(piece) = self.pieces.next() else { return Ok(false) };
+        self.now = match piece {
+            Piece::Zeros { length } => Now::Zeros(length),
+            Piece::Chunk { at, .. } => Now::Bytes(self.chunk(&at).map_err(io::Error::other)?, 0),
+            Piece::List { .. } => return Err(io::Error::other("lists are flat here")),
+        };
+        Ok(true)
+    }
+}
+
+impl io::Read for FileContent {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = match &mut self.now {
+                Now::Zeros(left) => {
+                    let count = buffer.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    buffer[..count].fill(0);
+                    *left -= count as u64;
+                    count
+                }
+                Now::Bytes(bytes, at) => {
+                    let count = buffer.len().min(bytes.len() - *at);
+                    buffer[..count].copy_from_slice(&bytes[*at..*at + count]);
+                    *at += count;
+                    count
+                }
+            };
+            if read > 0 || buffer.is_empty() || !self.refill()? {
+                return Ok(read);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for FileContent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileContent").field("size", &self.size).finish_non_exhaustive()
+    }
+}

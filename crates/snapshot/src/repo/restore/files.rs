@@ -1,0 +1,187 @@
+//! Writing files. Those that are stored whole are written block by block, so that a block is unpacked once; a
+//! large one is a task of its own.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::{Plan, PlannedFile};
+use crate::Error;
+use crate::cut::is_zero;
+use crate::folder::{give_to, set_xattrs};
+use crate::object::{Layout, Piece, Place};
+use crate::repo::Repo;
+use crate::repo::read::{Reader, within};
+
+/// Zeros are not written in blocks of this size: the file system knows them without.
+const PAGE: usize = 4096;
+
+/// Fewer bytes than this are not worth a thread.
+const WORTH: u64 = 1 << 20;
+
+/// Files that are written by one thread at one go.
+enum Task {
+    Block(Vec<usize>),
+    Large(usize),
+    Empty(Vec<usize>),
+}
+
+pub(super) fn write(repo: &Repo, plan: &Plan<'_>) -> Result<(), Error> {
+    let tasks = tasks(plan);
+    let bytes: u64 = plan.files.iter().map(|file| file.content.size).sum();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let threads = if bytes < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut writer = Writer { plan, reader: repo.reader(), folder: None, umask: umask() };
+        while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            writer.task(task).inspect_err(|_| next.store(tasks.len(), Ordering::Relaxed))?;
+        }
+        Ok(())
+    };
+    if threads == 1 {
+        return work();
+    }
+    std::thread::scope(|scope| {
+        let helpers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        // All of them are waited for, then the first failure is told.
+        let done: Vec<Result<(), Error>> =
+            helpers.into_iter().map(|helper| helper.join().expect("a writer does not panic")).collect();
+        done.into_iter().collect()
+    })
+}
+
+fn tasks(plan: &Plan<'_>) -> Vec<Task> {
+    let mut whole: Vec<(Place, usize)> = Vec::new();
+    let (mut large, mut empty) = (Vec::new(), Vec::new());
+    for (number, file) in plan.files.iter().enumerate() {
+        match &file.content.layout {
+            Layout::Empty => empty.push(number),
+            Layout::Whole(at) => whole.push((at.place, number)),
+            Layout::List(_) => large.push(number),
+        }
+    }
+    // The longest first, so that nobody waits for it at the end.
+    large.sort_by_key(|number| std::cmp::Reverse(plan.files[*number].content.size));
+    let mut tasks: Vec<Task> = large.into_iter().map(Task::Large).collect();
+    whole.sort_by_key(|(place, _)| (place.pack, place.block, place.start));
+    let blocks = whole.chunk_by(|(a, _), (b, _)| (a.pack, a.block) == (b.pack, b.block));
+    tasks.extend(blocks.map(|block| Task::Block(block.iter().map(|(_, number)| *number).collect())));
+    tasks.extend(empty.chunks(1024).map(|part| Task::Empty(part.to_vec())));
+    tasks
+}
+
+struct Writer<'w> {
+    plan: &'w Plan<'w>,
+    reader: Reader<'w>,
+    /// The directory that was written to last.
+    folder: Option<(usize, OwnedFd)>,
+    umask: u32,
+}
+
+impl Writer<'_> {
+    fn task(&mut self, task: &Task) -> Result<(), Error> {
+        match task {
+            Task::Block(files) => files.iter().try_for_each(|number| self.whole(*number)),
+            Task::Large(number) => self.large(*number),
+            Task::Empty(files) => files.iter().try_for_each(|number| {
+                let file = &self.plan.files[*number];
+                let handle = self.create(file)?;
+                self.dress(file, &handle)
+            }),
+        }
+    }
+
+    fn whole(&mut self, number: usize) -> Result<(), Error> {
+        let file = &self.plan.files[number];
+        let Layout::Whole(at) = &file.content.layout else { return Ok(()) };
+        let block = self.reader.block(at.place.pack, at.place.block)?;
+        let outside = || self.reader.damaged(&at.place, "an object outside of its block");
+        let bytes = within(&block, &at.place).ok_or_else(outside)?;
+        self.reader.check(at, bytes)?;
+        let handle = self.create(file)?;
+        put(&handle, bytes, 0).map_err(|e| Error::system("write", &file.name, e))?;
+        self.finish(file, &handle)
+    }
+
+    fn large(&mut self, number: usize) -> Result<(), Error> {
+        let file = &self.plan.files[number];
+        let pieces = self.reader.content(&file.content)?;
+        let handle = self.create(file)?;
+        let mut offset = 0;
+        for piece in &pieces {
+            if let Piece::Chunk { at, .. } = piece {
+                let block = self.reader.block(at.place.pack, at.place.block)?;
+                let outside = || self.reader.damaged(&at.place, "an object outside of its block");
+                let bytes = within(&block, &at.place).ok_or_else(outside)?;
+                self.reader.check(at, bytes)?;
+                put(&handle, bytes, offset).map_err(|e| Error::system("write", &file.name, e))?;
+            }
+            offset += piece.length();
+        }
+        self.finish(file, &handle)
+    }
+
+    fn create(&mut self, file: &PlannedFile) -> Result<File, Error> {
+        if !matches!(&self.folder, Some((number, _)) if *number == file.folder) {
+            self.folder = Some((file.folder, self.plan.open(file.folder)?));
+        }
+        let (_, folder) = self.folder.as_ref().expect("opened above");
+        // A new file and no other: neither an existing one nor through a link.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // What the umask lets through is set at once; nobody can reach it yet.
+        rustix::fs::openat(folder, file.name.as_slice(), flags, Mode::from_raw_mode(file.mode))
+            .map(File::from)
+            .map_err(|e| Error::system("create", &file.name, e))
+    }
+
+    fn finish(&self, file: &PlannedFile, handle: &File) -> Result<(), Error> {
+        // Zeros at the end were not written.
+        handle.set_len(file.content.size).map_err(|e| Error::system("write", &file.name, e))?;
+        self.dress(file, handle)
+    }
+
+    fn dress(&self, file: &PlannedFile, handle: &File) -> Result<(), Error> {
+        let owner = self.plan.target.owner;
+        let done = give_to(handle.as_fd(), owner)
+            .and_then(|()| match file.mode & self.umask {
+                0 => Ok(()),
+                _ => rustix::fs::fchmod(handle, Mode::from_raw_mode(file.mode)),
+            })
+            .and_then(|()| {
+                set_xattrs(handle.as_fd(), &file.xattrs);
+                rustix::fs::futimens(handle, &file.modified.as_timestamps())
+            });
+        done.map_err(|e| Error::system("finish", &file.name, e))
+    }
+}
+
+/// Writes what is not zero.
+fn put(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+    if bytes.len() < PAGE {
+        return file.write_all_at(bytes, offset);
+    }
+    let mut start = 0;
+    let mut at = 0;
+    while at < bytes.len() {
+        // Pages are counted in the file, not in the piece.
+        let page = PAGE - ((offset + at as u64) % PAGE as u64) as usize;
+        let end = (at + page).min(bytes.len());
+        if page == PAGE && end - at == PAGE && is_zero(&bytes[at..end]) {
+            file.write_all_at(&bytes[start..at], offset + start as u64)?;
+            start = end;
+        }
+        at = end;
+    }
+    file.write_all_at(&bytes[start..], offset + start as u64)
+}
+
+/// Asking for it by setting it would change it for every other thread.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o777)
+}

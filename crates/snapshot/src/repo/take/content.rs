@@ -1,0 +1,287 @@
+//! What is in a file: read once, hashed, and stored only if it is new.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::Why;
+use super::visit::{Seen, Trouble, Worker};
+use crate::cut::{self, WHOLE};
+use crate::cutting::{Cutting, Step, fill, lists};
+use crate::error;
+use crate::folder::{Attributes, open_to_read, xattrs};
+use crate::id::Sort;
+use crate::index::{Known, Look};
+use crate::object::{Content, Encoded, Layout, Piece, Ref, encode_list};
+
+/// How often a file that changes while it is read is read again.
+const READS: usize = 3;
+
+/// Less new content than this is not worth looking for elsewhere in the tree.
+const WORTH_SEARCHING: u64 = 256 << 10;
+
+/// A file of this size is compared with what it was by several threads.
+const HUGE: u64 = 16 << 20;
+
+impl Worker<'_, '_> {
+    /// Reads a file. What is wrong with it alone is part of the answer.
+    pub(super) fn file(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        path: &[u8],
+        old: Option<&Known>,
+    ) -> Result<Seen, error::Error> {
+        match self.read(folder, name, path, old) {
+            Ok(seen) => Ok(seen),
+            Err(Trouble::Fail(error)) => Err(error),
+            Err(Trouble::Skip(why)) => {
+                self.found.report.skip(path.to_vec(), why.clone());
+                Ok((NOTHING, Known::Skipped(why)))
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        folder: BorrowedFd<'_>,
+        name: &[u8],
+        path: &[u8],
+        old: Option<&Known>,
+    ) -> Result<Seen, Trouble> {
+        let (file, opened) = open_to_read(folder, name)?;
+        let look = Look::from(&opened.is);
+        if look.linked
+            && let Some((seen, known)) = self.linked(look.inode)
+            && seen == look
+        {
+            return Ok((seen, known));
+        }
+        let old = match old {
+            Some(Known::File(content, _)) => Some(*content),
+            Some(Known::Dir(_) | Known::Link(_) | Known::Skipped(_)) => None,
+            None if look.size >= WORTH_SEARCHING => self.walk.index.by_inode(look.inode),
+            None => None,
+        };
+        let (mut look, content, settled) = self.settled(&file, old)?;
+        // The mode as it was before we lent ourselves one.
+        look.mode = opened.is.raw_mode;
+        if !settled {
+            self.found.report.unsettle(path.to_vec());
+        }
+        let known = Known::File(content, xattrs(file.as_fd()));
+        if look.linked {
+            let mut linked = self.walk.linked.lock().expect("nobody panics while holding it");
+            linked.insert(look.inode, (look, known.clone()));
+        }
+        Ok((look, known))
+    }
+
+    fn linked(&self, inode: u64) -> Option<Seen> {
+        self.walk.linked.lock().expect("nobody panics while holding it").get(&inode).cloned()
+    }
+
+    /// Reads until nothing changes meanwhile, or often enough.
+    fn settled(&mut self, file: &File, old: Option<Content>) -> Result<(Look, Content, bool), Trouble> {
+        let mut read = self.once(file, old)?;
+        for _ in 1..READS {
+            if read.2 {
+                break;
+            }
+            read = self.once(file, old)?;
+        }
+        Ok(read)
+    }
+
+    fn once(&mut self, file: &File, old: Option<Content>) -> Result<(Look, Content, bool), Trouble> {
+        let before = Attributes::of(file)?;
+        let content = if before.size <= WHOLE {
+            self.whole(file, before.size, old)?
+        } else {
+            self.pieces(file, before.size, old)?
+        };
+        let after = Attributes::of(file)?;
+        let settled =
+            (before.size, before.modified, before.changed) == (after.size, after.modified, after.changed);
+        Ok((Look::from(&before), content, settled))
+    }
+
+    fn whole(&mut self, file: &File, size: u64, old: Option<Content>) -> Result<Content, Trouble> {
+        let mut bytes = std::mem::take(&mut self.buffer);
+        bytes.resize(size as usize, 0);
+        let stored = fill(file, &mut bytes, 0).map_err(source).and_then(|read| {
+            // A file that shrank is as long as it is now, not padded to what it was.
+            bytes.truncate(read);
+            if bytes.is_empty() { Ok(Layout::Empty) } else { self.chunk(&bytes, old).map(Layout::Whole) }
+        });
+        let size = bytes.len() as u64;
+        self.buffer = bytes;
+        Ok(Content { size, layout: stored?, group: 0 })
+    }
+
+    /// Stores bytes unless they are stored already.
+    fn chunk(&mut self, bytes: &[u8], old: Option<Content>) -> Result<Ref, Trouble> {
+        let walk = self.walk;
+        let id = walk.repo.naming.name(Sort::Chunk, bytes);
+        if let Some(Content { layout: Layout::Whole(at), .. }) = old
+            && at.id == id
+        {
+            return Ok(at);
+        }
+        if let Some(place) = walk.fresh.lock().expect("nobody panics while holding it").get(&id) {
+            return Ok(Ref { id, place: *place });
+        }
+        let length = bytes.len() as u64;
+        let added = walk.added.fetch_add(length, Ordering::Relaxed) + length;
+        if added >= WORTH_SEARCHING
+            && let Some(place) = walk.index.by_content(&id)
+        {
+            return Ok(Ref { id, place });
+        }
+        let place = self.blocks.add(bytes)?;
+        walk.fresh.lock().expect("nobody panics while holding it").insert(id, place);
+        Ok(Ref { id, place })
+    }
+
+    fn pieces(&mut self, file: &File, size: u64, old: Option<Content>) -> Result<Content, Trouble> {
+        let old = self.old_pieces(old);
+        let kept = unchanged(file, size, &old).map_err(source)?;
+        let mut cutting = Cutting::new(file, size);
+        let mut pieces: Vec<Piece> = Vec::with_capacity(old.len());
+        let (mut at, mut next) = (0, 0);
+        while at < size {
+            while next < old.len() && old[next].0 < at {
+                next += 1;
+            }
+            if let Some((_, piece)) = old.get(next).filter(|(start, _)| *start == at && kept[next]) {
+                pieces.push(*piece);
+                at += piece.length();
+                continue;
+            }
+            let Some(cut) = cutting.next(at).map_err(source)? else { break };
+            at += self.piece(&cutting, at, cut, &mut pieces)?;
+        }
+        let size = pieces.iter().map(Piece::length).sum();
+        let layout = if size == 0 { Layout::Empty } else { Layout::List(self.put_list(&pieces)?) };
+        Ok(Content { size, layout, group: 0 })
+    }
+
+    fn piece(
+        &mut self,
+        cutting: &Cutting<'_>,
+        at: u64,
+        cut: Step,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<u64, Trouble> {
+        match (cut, pieces.last_mut()) {
+            (Step::Zeros(length), Some(Piece::Zeros { length: before })) => {
+                *before += length;
+                Ok(length)
+            }
+            (Step::Zeros(length), _) => {
+                pieces.push(Piece::Zeros { length });
+                Ok(length)
+            }
+            (Step::Chunk(length), _) => {
+                let bytes = cutting.bytes(at, length);
+                let pre = xxh3_64(bytes);
+                let at = self.chunk(bytes, None)?;
+                pieces.push(Piece::Chunk { length, at, pre });
+                Ok(length)
+            }
+        }
+    }
+
+    /// The pieces of what the file was, each with where it began. A list that cannot be read is no help, and no
+    /// harm.
+    fn old_pieces(&self, old: Option<Content>) -> Vec<(u64, Piece)> {
+        let Some(Content { layout: Layout::List(at), .. }) = old else { return Vec::new() };
+        let pieces = self.walk.repo.reader().pieces(&at).unwrap_or_default();
+        let mut start = 0;
+        let from = |piece: Piece| {
+            let at = start;
+            start += piece.length();
+            (at, piece)
+        };
+        pieces.into_iter().map(from).collect()
+    }
+
+    fn put_list(&mut self, pieces: &[Piece]) -> Result<Ref, Trouble> {
+        let lists = lists(pieces);
+        if let [(_, only)] = &lists[..] {
+            return self.object(Sort::List, only);
+        }
+        let mut upper = Vec::with_capacity(lists.len());
+        for (length, list) in &lists {
+            upper.push(Piece::List { length: *length, at: self.object(Sort::List, list)? });
+        }
+        self.object(Sort::List, &encode_list(1, &upper))
+    }
+
+    fn object(&mut self, sort: Sort, encoded: &Encoded) -> Result<Ref, Trouble> {
+        let id = self.walk.repo.naming.name(sort, encoded.logical());
+        if let Some(place) = self.walk.fresh.lock().expect("nobody panics while holding it").get(&id) {
+            return Ok(Ref { id, place: *place });
+        }
+        let place = self.blocks.add(&encoded.stored)?;
+        self.walk.fresh.lock().expect("nobody panics while holding it").insert(id, place);
+        Ok(Ref { id, place })
+    }
+}
+
+/// What is remembered of something that could not be read: it looks like nothing, so it is tried again.
+pub(super) const NOTHING: Look = Look {
+    inode: 0,
+    size: 0,
+    modified: crate::folder::Time { seconds: 0, nanos: 0 },
+    changed: crate::folder::Time { seconds: 0, nanos: 0 },
+    mode: 0,
+    nature: crate::index::Nature::Other,
+    linked: false,
+};
+
+/// Which of the old pieces are still where they were.
+fn unchanged(file: &File, size: u64, old: &[(u64, Piece)]) -> io::Result<Vec<bool>> {
+    let old_size = old.last().map_or(0, |(start, piece)| start + piece.length());
+    let stable = cut::stable_until(old_size, size);
+    let known = old.partition_point(|(start, piece)| start + piece.length() <= stable.min(size));
+    let mut kept = vec![false; old.len()];
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+    if size < HUGE || threads == 1 {
+        compare(file, &old[..known], &mut kept[..known])?;
+        return Ok(kept);
+    }
+    let share = known.div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        let parts = old[..known].chunks(share).zip(kept[..known].chunks_mut(share));
+        let helpers: Vec<_> =
+            parts.map(|(old, kept)| scope.spawn(move || compare(file, old, kept))).collect();
+        helpers.into_iter().try_for_each(|helper| helper.join().expect("comparing does not panic"))
+    })?;
+    Ok(kept)
+}
+
+fn compare(file: &File, old: &[(u64, Piece)], kept: &mut [bool]) -> io::Result<()> {
+    let mut window = vec![0; 1 << 20];
+    let (mut from, mut have) = (0, 0);
+    for ((start, piece), kept) in old.iter().zip(kept) {
+        // Zeros are cheap to find again.
+        let Piece::Chunk { length, pre, .. } = piece else { continue };
+        if *start < from || start + length > from + have as u64 {
+            (from, have) = (*start, fill(file, &mut window, *start)?);
+        }
+        let at = (start - from) as usize;
+        *kept = window[..have].get(at..at + *length as usize).is_some_and(|bytes| xxh3_64(bytes) == *pre);
+    }
+    Ok(())
+}
+
+fn source(cause: io::Error) -> Trouble {
+    match error::errno(&cause) {
+        Some(errno) => Trouble::from(errno),
+        None => Trouble::Skip(Why::Unreadable(cause.to_string())),
+    }
+}

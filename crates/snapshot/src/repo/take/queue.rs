@@ -1,0 +1,72 @@
+//! What is still to be visited, shared by the threads of one capture. Last in, first out: so few directories
+//! are open at a time.
+
+use std::sync::{Condvar, Mutex};
+
+pub(super) struct Queue<T> {
+    state: Mutex<State<T>>,
+    bell: Condvar,
+}
+
+struct State<T> {
+    waiting: Vec<T>,
+    /// Tasks that are being worked on, and may bring more.
+    busy: usize,
+    stopped: bool,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new(waiting: Vec<T>) -> Queue<T> {
+        Queue { state: Mutex::new(State { waiting, busy: 0, stopped: false }), bell: Condvar::new() }
+    }
+
+    pub(super) fn push(&self, tasks: impl IntoIterator<Item = T>) {
+        let mut state = self.state.lock().expect("nobody panics while holding it");
+        let before = state.waiting.len();
+        state.waiting.extend(tasks);
+        let more = state.waiting.len() - before;
+        drop(state);
+        match more {
+            0 => {}
+            1 => self.bell.notify_one(),
+            _ => self.bell.notify_all(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.state.lock().expect("nobody panics while holding it").waiting.len()
+    }
+
+    /// Works until there is nothing left anywhere. The first failure stops everybody.
+    pub(super) fn work<E>(&self, mut each: impl FnMut(T) -> Result<(), E>) -> Result<(), E> {
+        while let Some(task) = self.next() {
+            let done = each(task);
+            let mut state = self.state.lock().expect("nobody panics while holding it");
+            state.busy -= 1;
+            state.stopped |= done.is_err();
+            if state.stopped || (state.busy == 0 && state.waiting.is_empty()) {
+                self.bell.notify_all();
+            }
+            drop(state);
+            done?;
+        }
+        Ok(())
+    }
+
+    fn next(&self) -> Option<T> {
+        let mut state = self.state.lock().expect("nobody panics while holding it");
+        loop {
+            if state.stopped {
+                return None;
+            }
+            if let Some(task) = state.waiting.pop() {
+                state.busy += 1;
+                return Some(task);
+            }
+            if state.busy == 0 {
+                return None;
+            }
+            state = self.bell.wait(state).expect("nobody panics while holding it");
+        }
+    }
+}

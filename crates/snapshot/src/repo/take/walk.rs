@@ -1,0 +1,108 @@
+//! Going through the folders with several threads. A small tree is gone through by one: starting a thread
+//! takes longer.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+use super::queue::Queue;
+use super::visit::{Task, Visit, Worker};
+use super::{Capture, Report, Why};
+use crate::Error;
+use crate::id::Id;
+use crate::index::{Index, Known, Look};
+use crate::object::Place;
+use crate::pack::Packing;
+use crate::repo::Repo;
+
+/// So many directories waiting are worth a thread.
+const WORTH: usize = 16;
+
+/// What all threads of a capture share.
+pub(super) struct Walk<'a> {
+    pub(super) repo: &'a Repo,
+    pub(super) capture: &'a Capture<'a>,
+    pub(super) index: &'a Index,
+    pub(super) packing: &'a Packing<'a>,
+    pub(super) queue: Queue<Task>,
+    /// Chunks that this capture has stored.
+    pub(super) fresh: Mutex<HashMap<Id, Place>>,
+    /// How many bytes those are.
+    pub(super) added: AtomicU64,
+    /// Files with several names that were read under one of them.
+    pub(super) linked: Mutex<HashMap<u64, (Look, Known)>>,
+}
+
+/// What the threads found.
+#[derive(Default)]
+pub(super) struct Found {
+    /// Directories that are not as they were remembered.
+    pub(super) visits: Vec<Visit>,
+    /// Directories that could not be entered.
+    pub(super) failed: HashMap<Vec<u8>, Why>,
+    /// Directories that are remembered and no more.
+    pub(super) gone: Vec<Vec<u8>>,
+    /// All names of files that have several.
+    pub(super) names: Vec<Name>,
+    pub(super) report: Report,
+}
+
+pub(super) struct Name {
+    pub(super) inode: u64,
+    pub(super) folder: Vec<u8>,
+    pub(super) name: Vec<u8>,
+    pub(super) size: u64,
+}
+
+impl Found {
+    fn add(&mut self, other: Found) {
+        self.visits.extend(other.visits);
+        self.failed.extend(other.failed);
+        self.gone.extend(other.gone);
+        self.names.extend(other.names);
+        self.report.add(other.report);
+    }
+}
+
+pub(super) fn walk<'a>(
+    repo: &'a Repo,
+    capture: &'a Capture<'a>,
+    index: &'a Index,
+    packing: &'a Packing<'a>,
+) -> Result<Found, Error> {
+    let roots = (0..capture.roots.len()).map(|root| Task::root(capture, root)).collect();
+    let walk = Walk {
+        repo,
+        capture,
+        index,
+        packing,
+        queue: Queue::new(roots),
+        fresh: Mutex::default(),
+        added: AtomicU64::new(0),
+        linked: Mutex::default(),
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    std::thread::scope(|scope| {
+        let mut helpers = Vec::new();
+        let mut worker = Worker::new(&walk);
+        let done = walk.queue.work(|task| {
+            if helpers.len() + 1 < threads && walk.queue.len() >= WORTH {
+                helpers.push(scope.spawn(|| {
+                    let mut worker = Worker::new(&walk);
+                    let done = walk.queue.work(|task| worker.work(task));
+                    done.and_then(|()| worker.finish())
+                }));
+            }
+            worker.work(task)
+        });
+        let mut found = done.and_then(|()| worker.finish());
+        for helper in helpers {
+            let more = helper.join().expect("a thread of the walk does not panic");
+            found = found.and_then(|mut found| {
+                found.add(more?);
+                Ok(found)
+            });
+        }
+        found
+    })
+}
