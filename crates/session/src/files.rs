@@ -85,7 +85,7 @@ impl Place {
                 if now.len() == MOST_FILES {
                     return Err(Error::TooManyFiles(MOST_FILES));
                 }
-                compare(before, now, &|path| Ok(folder.content_id(path)?))
+                compare(before, now, &|path| Ok(self.repo.content_id(&folder, path)?))
             }
             FileSource::Checkpoint { tree } => {
                 let mut now = self.repo.leaves(tree, "workspace")?;

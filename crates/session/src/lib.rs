@@ -8,6 +8,7 @@ mod follow;
 mod ladder;
 mod live;
 mod logs;
+pub mod luggage;
 mod pool;
 pub mod state;
 

@@ -1,9 +1,9 @@
 //! The live tree: the directory a sandbox works in, with a stamp outside of it that says whether it can be
 //! trusted. A tree that cannot be is kept as a salvage checkpoint and replaced by the newest checkpoint.
 
-use crate::{Error, Result};
+use crate::{Error, Result, luggage::Luggage};
 use ash_model::{Epoch, WorkspaceId};
-use ash_snapshot::{Folder, Owner, Repo, Root, Taken, Target, TreeId};
+use ash_snapshot::{Capture, Folder, Owner, Repo, Root, Taken, Target, TreeId};
 use ash_store::Hold;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -147,7 +147,8 @@ impl Live {
         if !old.join("workspace").exists() || !old.join("home").exists() {
             return Ok(None);
         }
-        take(repo, &old).map(Some)
+        // Read anew: nobody knows what it was made from.
+        take(repo, &old, None, &Luggage::default()).map(Some)
     }
 
     pub(crate) fn forget_old(&self) -> Result<()> {
@@ -179,7 +180,7 @@ impl Live {
             Target { root: "workspace", folder: &workspace, owner },
             Target { root: "home", folder: &home, owner },
         ];
-        repo.restore(&recipe.tree, &targets)?;
+        repo.restore(&recipe.tree, &targets, Some(&self.index()))?;
         if recipe.fresh {
             furnish(&home, owner)?;
         }
@@ -190,9 +191,14 @@ impl Live {
         self.write_stamp(&Stamp { epoch: recipe.epoch, boot: recipe.boot.clone(), uid })
     }
 
-    /// Captures the whole tree.
-    pub(crate) fn take(&self, repo: &Repo) -> Result<Taken> {
-        take(repo, &self.dir.join("tree"))
+    /// Captures the whole tree, reading what is not as it was when it was `base`.
+    pub(crate) fn take(&self, repo: &Repo, base: &TreeId, luggage: &Luggage) -> Result<Taken> {
+        take(repo, &self.dir.join("tree"), Some((base, &self.index())), luggage)
+    }
+
+    /// What the tree looked like when it was made or last captured.
+    fn index(&self) -> PathBuf {
+        self.dir.join("index")
     }
 
     /// Gone for good: for ended sessions, whose last checkpoint holds everything.
@@ -205,10 +211,20 @@ impl Live {
     }
 }
 
-fn take(repo: &Repo, tree: &Path) -> Result<Taken> {
+fn take(repo: &Repo, tree: &Path, before: Option<(&TreeId, &Path)>, luggage: &Luggage) -> Result<Taken> {
     let (workspace, home) = (Folder::open(&tree.join("workspace"))?, Folder::open(&tree.join("home"))?);
     let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
-    Ok(repo.take(&roots, &is_excluded)?)
+    let notes: Vec<(&str, &[u8])> =
+        luggage.notes.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+    let (base, index) = before.unzip();
+    Ok(repo.take(&Capture {
+        roots: &roots,
+        exclude: &is_excluded,
+        base,
+        index,
+        notes: &notes,
+        unchanged: luggage.unchanged,
+    })?)
 }
 
 /// Agents' credentials are the owner's business, not the checkpoint's; shell snapshots are stale by design.

@@ -25,6 +25,7 @@ pub use key::Key;
 pub use path::{BadPath, RelPath};
 pub use repo::{
     Capture, Collected, ContentId, Depth, Difference, Entry, Exclude, FileContent, Hurt, Leaf, LeafKind,
-    Lock, Locked, Repo, Restored, Root, Skipped, Snapshot, Taken, Target, Verified, Wanted, What, Why,
+    Lock, Locked, Repo, Restored, Root, Skipped, Snapshot, Taken, Target, Unchanged, Verified, Wanted, What,
+    Why,
 };
 pub use tree_id::{BadTreeId, TreeId};

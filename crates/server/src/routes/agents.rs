@@ -12,7 +12,7 @@ use crate::{
     shapes,
 };
 use ash_model::{AgentName, Runtime, TenantId};
-use ash_snapshot::{Folder, Links, RelPath, Repo, Root, Trouble};
+use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, TreeId, Trouble};
 use ash_store::{Agent, NewAgent};
 use axum::{
     Json,
@@ -101,7 +101,11 @@ pub(super) async fn deploy(
 /// A retry finds what the first try deployed, if it came that far.
 async fn existing(app: &App, new: &NewAgent) -> Answer<Option<Agent>> {
     let agent = app.sessions.rooms().store.agent(&new.tenant, &new.name).await?;
-    Ok(agent.filter(|agent| agent.tree == new.tree))
+    let same = |agent: &Agent| match (TreeId::parse(&agent.tree), TreeId::parse(&new.tree)) {
+        (Ok(there), Ok(new)) => there.same_files(&new),
+        (Err(_), _) | (_, Err(_)) => false,
+    };
+    Ok(agent.filter(same))
 }
 
 fn from_path(repo: &Repo, path: &std::path::Path) -> Answer<(String, Manifest)> {
@@ -181,7 +185,7 @@ fn write(folder: &Folder, path: &RelPath, mut content: &[u8]) -> Answer<()> {
 
 fn take(repo: &Repo, folder: &Folder) -> Answer<(String, Manifest)> {
     let manifest = manifest(folder)?;
-    let taken = repo.take(&[Root { name: "workspace", folder }], &|_, _| false)?;
+    let taken = repo.take(&Capture::of(&[Root { name: "workspace", folder }]))?;
     Ok((taken.tree.as_str().to_owned(), manifest))
 }
 

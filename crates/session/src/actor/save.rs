@@ -1,15 +1,61 @@
 //! Capturing the workspace. A turn is over only when this is recorded; `done` is sent after it.
 
 use super::{Actor, Done, RETRY, wake::blocking};
-use crate::{Error, Result, state::Phase};
+use crate::{
+    Error, Result,
+    live::Live,
+    luggage::{self, Trip},
+    pool::Rooms,
+    state::Phase,
+};
 use ash_model::{Consistency, Fact, Saved, TurnId};
-use ash_snapshot::Taken;
-use ash_store::Checkpoint;
+use ash_sandbox::Remote;
+use ash_snapshot::{Taken, TreeId};
+use ash_store::{Checkpoint, Session};
+use std::sync::Arc;
 use tokio::time::Instant;
 
 pub(super) struct Captured {
     taken: Taken,
     consistency: Consistency,
+}
+
+/// A capture under way.
+struct Saving {
+    rooms: Arc<Rooms>,
+    live: Live,
+    session: Session,
+    remote: Option<Remote>,
+}
+
+impl Saving {
+    async fn run(self, newest: Option<u64>, number: u64, turn: Option<TurnId>) -> Result<Captured> {
+        let Session { tenant, agent, version, workspace, .. } = &self.session;
+        let repo = self.rooms.repo(tenant)?;
+        let found = self.rooms.store.version(tenant, agent, *version).await?;
+        let agent_tree = found.map(|version| version.tree).unwrap_or_default();
+        let checkpoint = match newest {
+            Some(number) => self.rooms.store.checkpoint(*workspace, number).await?,
+            None => None,
+        };
+        let base = checkpoint.map_or(agent_tree.clone(), |checkpoint| checkpoint.tree);
+        let base = TreeId::parse(&base).map_err(|_| Error::NoWorkspace)?;
+        let trip = Trip { session: &self.session, checkpoint: number, turn, base: &base, agent_tree };
+        let luggage = luggage::pack(&self.rooms, &repo, trip).await?;
+        let still = match &self.remote {
+            Some(remote) => remote.freeze().await.unwrap_or(Consistency::Live),
+            // No process, nobody writes.
+            None => Consistency::Frozen,
+        };
+        let live = self.live;
+        let taken = blocking(move || live.take(&repo, &base, &luggage)).await;
+        let held = match &self.remote {
+            Some(remote) => remote.thaw().await.unwrap_or(false),
+            None => true,
+        };
+        let consistency = if held { still } else { Consistency::Live };
+        Ok(Captured { taken: taken?, consistency })
+    }
 }
 
 impl Actor {
@@ -24,24 +70,15 @@ impl Actor {
 
     pub(super) fn start_save(&mut self, turn: Option<TurnId>) {
         let remote = self.hands.as_ref().map(|hands| hands.remote.clone());
-        let (rooms, live, tenant) = (self.rooms.clone(), self.live.clone(), self.session.tenant.clone());
+        let (rooms, live, session) = (self.rooms.clone(), self.live.clone(), self.session.clone());
+        let (newest, number) = (self.state.checkpoint, self.state.last_checkpoint + 1);
         let began = Instant::now();
         // What changes from here on may or may not be in it.
         self.dirty = self.execs.is_busy().then(Instant::now);
         self.wants_capture = false;
         self.effect = Some(tokio::spawn(async move {
-            let still = match &remote {
-                Some(remote) => remote.freeze().await.unwrap_or(Consistency::Live),
-                // No process, nobody writes.
-                None => Consistency::Frozen,
-            };
-            let taken = blocking(move || live.take(&*rooms.repo(&tenant)?)).await;
-            let held = match &remote {
-                Some(remote) => remote.thaw().await.unwrap_or(false),
-                None => true,
-            };
-            let consistency = if held { still } else { Consistency::Live };
-            Done::Saved { turn, result: taken.map(|taken| Captured { taken, consistency }), began }
+            let saving = Saving { rooms, live, session, remote };
+            Done::Saved { turn, result: saving.run(newest, number, turn).await, began }
         }));
     }
 

@@ -75,8 +75,8 @@ struct PlannedName {
 }
 
 impl Repo {
-    /// Writes a tree into empty folders. A root of the tree without a target is left out. What they look like
-    /// then is remembered in `index`, if there is one.
+    /// Writes a tree into empty folders. A root of the tree without a target is left out, and a target without
+    /// a root stays empty. What they look like then is remembered in `index`, if there is one.
     pub fn restore(
         &self,
         tree: &TreeId,
@@ -86,7 +86,7 @@ impl Repo {
         let _pinned = self.pin(Some(tree));
         let mut plans = Vec::new();
         for target in targets {
-            plans.push(self.plan(tree, target)?);
+            plans.extend(self.plan(tree, target)?);
         }
         for target in targets {
             if !target.folder.list()?.is_empty() {
@@ -108,9 +108,12 @@ impl Repo {
         Ok(restored)
     }
 
-    fn plan<'a>(&self, tree: &TreeId, target: &'a Target<'a>) -> Result<Plan<'a>, Error> {
+    fn plan<'a>(&self, tree: &TreeId, target: &'a Target<'a>) -> Result<Option<Plan<'a>>, Error> {
         let reader = self.reader();
-        let root = self.find_root(&reader, tree, target.root)?;
+        let root = match self.find_root(&reader, tree, target.root) {
+            Err(Error::NotFound { .. }) => return Ok(None),
+            found => found?,
+        };
         let at = self.root_at(&reader, tree, target.root)?;
         let folder =
             PlannedFolder { path: Vec::new(), at, mode: 0, modified: root.modified, xattrs: Vec::new() };
@@ -127,7 +130,7 @@ impl Repo {
             planning.add(&mut plan, path, entry);
             Ok(())
         })?;
-        Ok(plan)
+        Ok(Some(plan))
     }
 }
 

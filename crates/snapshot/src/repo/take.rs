@@ -45,11 +45,28 @@ pub struct Capture<'a> {
     pub index: Option<&'a Path>,
     /// What travels with the snapshot, by name.
     pub notes: &'a [(&'a str, &'a [u8])],
+    pub unchanged: Unchanged,
+}
+
+/// What becomes of a capture that finds everything as it was in its base.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unchanged {
+    /// The base stands for it, and the notes are not kept.
+    IsTheBase,
+    /// A pack for the notes alone.
+    KeepsItsNotes,
 }
 
 impl<'a> Capture<'a> {
     pub fn of(roots: &'a [Root<'a>]) -> Capture<'a> {
-        Capture { roots, exclude: &|_, _| false, base: None, index: None, notes: &[] }
+        Capture {
+            roots,
+            exclude: &|_, _| false,
+            base: None,
+            index: None,
+            notes: &[],
+            unchanged: Unchanged::IsTheBase,
+        }
     }
 }
 
@@ -160,11 +177,13 @@ impl Repo {
         let packing = Packing::new(Where { dir: &self.dir, disk: &self.disk, key: self.key.as_ref() });
         let found = walk::walk(self, capture, &index, &packing)?;
         let mut built = build::build(self, capture, &index, &packing, found, seen)?;
-        let notes = self.put_notes(&packing, capture.notes)?;
         let unchanged = index.base().filter(|base| packing.is_empty() && base.is_of(&built.root.id));
+        let unchanged =
+            unchanged.filter(|_| capture.unchanged == Unchanged::IsTheBase || capture.notes.is_empty());
         let (tree, written) = match unchanged {
             Some(base) => (base.clone(), 0),
             None => {
+                let notes = self.put_notes(&packing, capture.notes)?;
                 let (pack, written) = packing.finish(Some(built.root), notes)?;
                 built.lies_in(pack);
                 (TreeId::new(&built.root.id, &pack), written)
