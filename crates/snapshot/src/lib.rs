@@ -9,6 +9,7 @@ mod pack;
 mod path;
 mod repo;
 mod tree_id;
+mod watch;
 
 pub use error::{Error, Trouble};
 pub use folder::{FileInfo, Folder, Kind, Links, Listed, Owner, Stat};
@@ -18,3 +19,6 @@ pub use repo::{
     ContentId, Difference, Entry, Leaf, LeafKind, Repo, Restored, Root, Skipped, Taken, Target, What, Why,
 };
 pub use tree_id::{BadTreeId, TreeId};
+pub use watch::{
+    Bounds, Mapped, Mappings, Names, Touched, Tracked, Unwatched, Watch, mapped_writable, sync_mapped,
+};
