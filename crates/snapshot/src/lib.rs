@@ -19,6 +19,4 @@ pub use repo::{
     ContentId, Difference, Entry, Leaf, LeafKind, Repo, Restored, Root, Skipped, Taken, Target, What, Why,
 };
 pub use tree_id::{BadTreeId, TreeId};
-pub use watch::{
-    Bounds, Mapped, Mappings, Names, Touched, Tracked, Unwatched, Watch, mapped_writable, sync_mapped,
-};
+pub use watch::{Mapped, Mappings, Names, Touched, Tracked, Unwatched, Watch, mapped_writable, sync_mapped};

@@ -27,7 +27,12 @@
 //! The kernel queues 16,384 events (`fs.fanotify.max_queued_events`) and then says so: everything. The reader
 //! looks at most every 5 ms, so that takes more than three million events a second. 100,000 remembered names
 //! in one root: everything. Somebody who floods the queue on purpose makes captures walk, nothing worse.
-//! FIGURES
+//!
+//! # Cost
+//! On the two loaded cores of `../shared/reference/machine.md`, ext4, by `examples/watch.rs`: the reader takes
+//! 1 µs for each file written outside all roots (a million a second on one core) and 2 µs beneath one; the
+//! kernel's own part makes the writer's open, write and close 2.5 µs longer (6 without). A take of what a turn
+//! touches, 12 files in 12 folders, is 0.3 ms; one of 20,000 files 4 µs each.
 
 mod fanotify;
 mod handle;
@@ -44,7 +49,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -61,6 +65,9 @@ use whereabouts::RootId;
 
 /// Some seven hundred events.
 const BUFFER: usize = 64 << 10;
+const MOST_NAMES: usize = 100_000;
+/// Between two readings, so that a busy file system does not wake us for every event.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// Why changes are not followed; captures walk instead.
 #[derive(Debug, thiserror::Error)]
@@ -73,21 +80,6 @@ pub enum Unwatched {
     Filesystem { source: io::Error },
     #[error("could not {what}")]
     System { what: &'static str, source: io::Error },
-}
-
-/// How much is remembered, and how often the queue is looked at.
-#[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    /// Of one root; more is [`Touched::Everything`].
-    pub names: usize,
-    /// Between two readings, so that a busy file system does not wake us for every event.
-    pub pause: Duration,
-}
-
-impl Default for Bounds {
-    fn default() -> Bounds {
-        Bounds { names: 100_000, pause: Duration::from_millis(5) }
-    }
 }
 
 /// Follows one file system. One per server and file system is enough, whatever the number of sessions.
@@ -112,7 +104,7 @@ struct Shared {
     /// How many want the lock now: the reader lets them go first.
     takers: AtomicUsize,
     reading: Mutex<Reading>,
-    bounds: Bounds,
+    most_names: usize,
 }
 
 struct Reading {
@@ -123,11 +115,12 @@ struct Reading {
 impl Watch {
     /// Follows the file system that a path of ours is on.
     pub fn start(on: &Path) -> Result<Watch, Unwatched> {
-        Watch::within(on, Bounds::default())
+        Watch::remembering(on, MOST_NAMES)
     }
 
-    pub fn within(on: &Path, bounds: Bounds) -> Result<Watch, Unwatched> {
-        let shared = Arc::new(Shared::new(on, bounds)?);
+    /// As [`Watch::start`]; more names than this in one root are [`Touched::Everything`].
+    pub fn remembering(on: &Path, names: usize) -> Result<Watch, Unwatched> {
+        let shared = Arc::new(Shared::new(on, names)?);
         let reader = std::thread::Builder::new().name("ash-watch".to_owned()).spawn({
             let shared = shared.clone();
             move || shared.read_until_stopped()
@@ -164,13 +157,13 @@ impl Tracked {
     pub fn take(&self) -> Touched {
         let seen = self.shared.take(self.id);
         let returned = std::mem::take(&mut *self.returned());
-        paths::settle(seen, self.root.as_fd(), &self.shared.mount).and(returned, self.shared.bounds.names)
+        paths::settle(seen, self.root.as_fd(), &self.shared.mount).and(returned, self.shared.most_names)
     }
 
     /// What a capture took and could not use; it is in the next take again.
     pub fn give_back(&self, touched: Touched) {
         let mut returned = self.returned();
-        *returned = std::mem::take(&mut *returned).and(touched, self.shared.bounds.names);
+        *returned = std::mem::take(&mut *returned).and(touched, self.shared.most_names);
     }
 }
 
@@ -188,7 +181,7 @@ impl Drop for Tracked {
 }
 
 impl Shared {
-    fn new(on: &Path, bounds: Bounds) -> Result<Shared, Unwatched> {
+    fn new(on: &Path, most_names: usize) -> Result<Shared, Unwatched> {
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
         let system = |what| move |e: Errno| Unwatched::System { what, source: e.into() };
         let at = rustix::fs::open(on, flags, rustix::fs::Mode::empty()).map_err(system("open the folder"))?;
@@ -204,10 +197,10 @@ impl Shared {
             stop: rustix::event::eventfd(0, flags).map_err(system("make a bell"))?,
             takers: AtomicUsize::new(0),
             reading: Mutex::new(Reading {
-                ledger: Ledger::new(bounds.names),
+                ledger: Ledger::new(most_names),
                 buffer: vec![0; BUFFER].into_boxed_slice(),
             }),
-            bounds,
+            most_names,
         })
     }
 
@@ -275,8 +268,7 @@ impl Shared {
     }
 
     fn rest(&self) -> bool {
-        // A pause too long for the kernel's clock is as good as for ever.
-        goes_on(&mut [PollFd::new(&self.stop, PollFlags::IN)], Timespec::try_from(self.bounds.pause).ok())
+        goes_on(&mut [PollFd::new(&self.stop, PollFlags::IN)], Some(PAUSE))
     }
 }
 

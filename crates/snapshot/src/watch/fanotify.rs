@@ -123,10 +123,6 @@ impl Event<'_> {
     pub(super) fn is_write(&self) -> bool {
         self.mask & (libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE) != 0
     }
-
-    pub(super) fn is_attributes(&self) -> bool {
-        self.mask & libc::FAN_ATTRIB != 0
-    }
 }
 
 /// The events of one reading. An error is something we cannot take apart: what it said is lost.

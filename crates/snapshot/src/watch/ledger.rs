@@ -117,8 +117,7 @@ impl Ledger {
                 self.see(&roots, |seen| seen.name(at.dir, at.name, event.object));
                 Ok(())
             }
-            Place::Gone if event.is_write() || event.is_attributes() => self.file_somewhere(event, mount),
-            Place::Gone => Ok(()),
+            Place::Gone => self.file_somewhere(event, mount),
         }
     }
 

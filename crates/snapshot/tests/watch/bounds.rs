@@ -1,16 +1,13 @@
 //! Too much at once is said to be everything, never forgotten; and nothing waits or stays behind.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use ash_snapshot::{Bounds, Touched};
+use ash_snapshot::Touched;
 
-use crate::support::{Alone, Bench, covers, folders, track, watch};
-
-/// As good as no reader: the first event wakes it, then it rests.
-const HOUR: Duration = Duration::from_secs(3600);
+use crate::support::{Alone, Bench, MANY, covers, folders, track, watch};
 
 fn root(on: &Path, name: &str) -> std::path::PathBuf {
     let path = on.join(name);
@@ -21,7 +18,7 @@ fn root(on: &Path, name: &str) -> std::path::PathBuf {
 #[test]
 fn more_names_than_are_remembered_are_everything_and_then_it_starts_anew() {
     let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, Bounds { names: 40, ..Bounds::default() }) else { return };
+    let Some(watch) = watch(&alone.path, 40) else { return };
     let (full, other) = (root(&alone.path, "full"), root(&alone.path, "other"));
     let (tracked, calm) = (track(&watch, &full), track(&watch, &other));
     for n in 0..50 {
@@ -37,14 +34,16 @@ fn more_names_than_are_remembered_are_everything_and_then_it_starts_anew() {
 #[test]
 fn a_queue_that_ran_over_is_everything_for_all() {
     let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, Bounds { pause: HOUR, ..Bounds::default() }) else { return };
+    let Some(watch) = watch(&alone.path, MANY) else { return };
     let (noisy, calm) = (root(&alone.path, "noisy"), root(&alone.path, "calm"));
     let trackers = [track(&watch, &noisy), track(&watch, &calm)];
+    // Without a reader the events wait until the take.
+    drop(watch);
     let limit = fs::read_to_string("/proc/sys/fs/fanotify/max_queued_events").expect("a limit");
     for n in 0..limit.trim().parse::<u32>().expect("a number") + 1000 {
         fs::write(noisy.join(n.to_string()), "").expect("written");
     }
-    assert_eq!(trackers.each_ref().map(|tracked| tracked.take()), [Touched::Everything, Touched::Everything]);
+    assert!(trackers.iter().all(|tracked| tracked.take() == Touched::Everything));
     fs::write(calm.join("file"), "text").expect("written");
     assert!(trackers[0].take().is_nothing());
     assert_eq!(trackers[1].take(), folders(&[("", Some(&["file"]))], &[]));
@@ -53,7 +52,7 @@ fn a_queue_that_ran_over_is_everything_for_all() {
 #[test]
 fn twenty_thousand_changes_in_a_burst_are_all_seen() {
     let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, Bounds::default()) else { return };
+    let Some(watch) = watch(&alone.path, MANY) else { return };
     let path = root(&alone.path, "root");
     for dir in 0..10 {
         fs::create_dir(path.join(dir.to_string())).expect("made");
@@ -122,11 +121,29 @@ fn what_is_not_tracked_any_more_is_forgotten() {
 #[test]
 fn the_reader_ends_with_the_watch_and_what_is_tracked_goes_on() {
     let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, Bounds { pause: HOUR, ..Bounds::default() }) else { return };
+    let Some(watch) = watch(&alone.path, MANY) else { return };
     let path = root(&alone.path, "root");
     let tracked = track(&watch, &path);
     fs::write(path.join("before"), "text").expect("written");
     drop(watch);
     fs::write(path.join("after"), "text").expect("written");
     assert_eq!(tracked.take(), folders(&[("", Some(&["after", "before"]))], &[]));
+}
+
+/// Nobody knows any more where the directory of these events was.
+#[test]
+fn what_was_written_in_a_directory_that_is_gone_is_told_by_inode() {
+    let Some(alone) = Alone::new() else { return };
+    let Some(watch) = watch(&alone.path, MANY) else { return };
+    let path = root(&alone.path, "root");
+    fs::create_dir(path.join("gone")).expect("made");
+    fs::write(path.join("gone/one"), "text").expect("written");
+    fs::hard_link(path.join("gone/one"), path.join("other")).expect("linked");
+    track(&watch, &path).take();
+    let tracked = track(&watch, &path);
+    drop(watch);
+    fs::write(path.join("gone/one"), "more").expect("written");
+    fs::remove_dir_all(path.join("gone")).expect("removed");
+    let inode = fs::metadata(path.join("other")).expect("there").ino();
+    assert_eq!(tracked.take(), folders(&[("", Some(&["gone"]))], &[inode]));
 }

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use ash_snapshot::{Bounds, Names, Touched, Tracked, Watch};
+use ash_snapshot::{Names, Touched, Tracked, Watch};
 use rustix::fs::{CWD, RenameFlags};
 
-use crate::support::{Alone, Bench, track, watch};
+use crate::support::{Alone, Bench, MANY, track, watch};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
@@ -235,7 +235,7 @@ fn quiet_history(stage: &Stage, seed: u64) {
 #[test]
 fn after_any_history_the_told_places_are_all_that_changed() {
     let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, Bounds::default()) else { return };
+    let Some(watch) = watch(&alone.path, MANY) else { return };
     for seed in 1..=12 {
         let place = alone.path.join(seed.to_string());
         fs::create_dir(&place).expect("made");
@@ -253,7 +253,7 @@ fn the_same_holds_on_a_disk_that_others_use() {
 #[test]
 fn somebody_who_renames_without_a_pause_hides_nothing() {
     let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, Bounds::default()) else { return };
+    let Some(watch) = watch(&alone.path, MANY) else { return };
     let stage = stage(&alone.path, &watch);
     let (mut certain, mut rounds) = (0, 0);
     let mut consumer = stage.consumer();

@@ -6,13 +6,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use ash_snapshot::{Bounds, Folder, Names, Touched, Tracked, Unwatched, Watch};
+use ash_snapshot::{Folder, Names, Touched, Tracked, Unwatched, Watch};
+
+pub(crate) const MANY: usize = 100_000;
 
 /// A watch where we may have one. Where we may not, it says that it is for want of rights, and the promise
 /// that was to be tested is the caller's to keep by walking.
-pub(crate) fn watch(on: &Path, bounds: Bounds) -> Option<Watch> {
+pub(crate) fn watch(on: &Path, names: usize) -> Option<Watch> {
     let is_root = rustix::process::geteuid().is_root();
-    match Watch::within(on, bounds) {
+    match Watch::remembering(on, names) {
         Ok(watch) => {
             assert!(is_root, "an ordinary user cannot follow a file system");
             Some(watch)
@@ -25,7 +27,7 @@ pub(crate) fn watch(on: &Path, bounds: Bounds) -> Option<Watch> {
 /// One for the whole binary, as in a server: every test makes events for all.
 fn shared_watch() -> Option<&'static Watch> {
     static WATCH: OnceLock<Option<Watch>> = OnceLock::new();
-    WATCH.get_or_init(|| watch(&std::env::temp_dir(), Bounds::default())).as_ref()
+    WATCH.get_or_init(|| watch(&std::env::temp_dir(), MANY)).as_ref()
 }
 
 pub(crate) struct Bench {
@@ -107,7 +109,7 @@ pub(crate) struct Alone {
 impl Alone {
     pub(crate) fn new() -> Option<Alone> {
         if !rustix::process::geteuid().is_root() {
-            let refused = watch(&std::env::temp_dir(), Bounds::default());
+            let refused = watch(&std::env::temp_dir(), MANY);
             assert!(refused.is_none());
             return None;
         }
