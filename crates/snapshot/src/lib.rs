@@ -17,6 +17,7 @@ mod pack;
 mod path;
 mod repo;
 mod tree_id;
+mod watch;
 
 pub use disk::{Death, Disk};
 pub use error::{Error, Trouble};
@@ -29,3 +30,4 @@ pub use repo::{
     Why,
 };
 pub use tree_id::{BadTreeId, TreeId};
+pub use watch::{Mapped, Mappings, Names, Touched, Tracked, Unwatched, Watch, mapped_writable, sync_mapped};

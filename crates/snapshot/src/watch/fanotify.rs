@@ -1,0 +1,260 @@
+//! The kernel's side: asking for events, reading them, taking them apart. Nothing is decided here.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::Unwatched;
+
+/// TARGET: a created, removed or renamed thing is named by its own handle too, and a rename is one event with
+/// both places. No FAN_UNLIMITED_QUEUE: somebody who writes faster than we read would fill our memory.
+const HOW: libc::c_uint =
+    libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_DFID_NAME_TARGET | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
+
+/// CLOSE_WRITE is also how a writable mapping ends: its last reference closes the file.
+const WHAT: u64 = libc::FAN_CREATE
+    | libc::FAN_DELETE
+    | libc::FAN_RENAME
+    | libc::FAN_MODIFY
+    | libc::FAN_CLOSE_WRITE
+    | libc::FAN_ATTRIB
+    | libc::FAN_ONDIR;
+
+const METADATA: usize = size_of::<libc::fanotify_event_metadata>();
+/// Kind, padding, length; then the file system's id; then the handle.
+const RECORD_HEAD: usize = 4;
+const HANDLE_AT: usize = RECORD_HEAD + 8;
+/// The length of a handle's bytes and its type.
+const HANDLE_HEAD: usize = 8;
+
+pub(super) struct Queue(OwnedFd);
+
+impl Queue {
+    pub(super) fn of(mount: BorrowedFd<'_>) -> Result<Queue, Unwatched> {
+        // SAFETY: no pointers; a returned descriptor is new and nobody else's.
+        let queue = unsafe {
+            let fd = libc::fanotify_init(HOW, (libc::O_RDONLY | libc::O_LARGEFILE) as libc::c_uint);
+            if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+        };
+        let queue = queue.map_err(|cause| match cause.raw_os_error() {
+            Some(libc::EPERM) => Unwatched::Rights,
+            Some(libc::EINVAL | libc::ENOSYS) => Unwatched::Kernel,
+            Some(_) | None => Unwatched::System { what: "make a queue for changes", source: cause },
+        })?;
+        let how = libc::FAN_MARK_ADD | libc::FAN_MARK_FILESYSTEM;
+        let here = CString::from(c".");
+        // SAFETY: the path is a string that ends with NUL and outlives the call.
+        let marked =
+            unsafe { libc::fanotify_mark(queue.as_raw_fd(), how, WHAT, mount.as_raw_fd(), here.as_ptr()) };
+        match marked {
+            0 => Ok(Queue(queue)),
+            _ => Err(not_marked(io::Error::last_os_error())),
+        }
+    }
+
+    /// How many events wait at this instant, or more: the kernel counts a metadata's length for each.
+    pub(super) fn waiting(&self) -> io::Result<usize> {
+        Ok(rustix::io::ioctl_fionread(&self.0)? as usize / METADATA)
+    }
+
+    /// Whole events into the buffer; `None` when there are none.
+    pub(super) fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<Events<'a>>> {
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.0, &mut *buffer)) {
+            Ok(read) => Ok(Some(Events { rest: &buffer[..read] })),
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn not_marked(cause: io::Error) -> Unwatched {
+    match cause.raw_os_error() {
+        Some(libc::EPERM) => Unwatched::Rights,
+        Some(libc::EINVAL) => Unwatched::Kernel,
+        // EXDEV: a btrfs subvolume. ENODEV: no file system id.
+        Some(libc::EOPNOTSUPP | libc::ENODEV | libc::EXDEV) => Unwatched::Filesystem { source: cause },
+        Some(_) | None => Unwatched::System { what: "follow the file system", source: cause },
+    }
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Event<'a> {
+    mask: u64,
+    /// Where it happened.
+    pub(super) at: Option<Entry<'a>>,
+    /// Where something was renamed from and to.
+    pub(super) from: Option<Entry<'a>>,
+    pub(super) to: Option<Entry<'a>>,
+    /// The thing it happened to.
+    pub(super) object: Option<&'a [u8]>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry<'a> {
+    pub(super) dir: &'a [u8],
+    /// `.` is the directory itself.
+    pub(super) name: &'a [u8],
+}
+
+impl Event<'_> {
+    pub(super) fn is_overflow(&self) -> bool {
+        self.mask & libc::FAN_Q_OVERFLOW != 0
+    }
+
+    pub(super) fn is_of_directory(&self) -> bool {
+        self.mask & libc::FAN_ONDIR != 0
+    }
+
+    pub(super) fn is_create(&self) -> bool {
+        self.mask & libc::FAN_CREATE != 0
+    }
+
+    pub(super) fn is_delete(&self) -> bool {
+        self.mask & libc::FAN_DELETE != 0
+    }
+
+    /// Were the bytes of a file changed, perhaps?
+    pub(super) fn is_write(&self) -> bool {
+        self.mask & (libc::FAN_MODIFY | libc::FAN_CLOSE_WRITE) != 0
+    }
+}
+
+/// The events of one reading. An error is something we cannot take apart: what it said is lost.
+pub(super) struct Events<'a> {
+    rest: &'a [u8],
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Garbled;
+
+impl<'a> Iterator for Events<'a> {
+    type Item = Result<Event<'a>, Garbled>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let event = self.cut();
+        if event.is_none() {
+            self.rest = &[];
+        }
+        Some(event.ok_or(Garbled))
+    }
+}
+
+impl<'a> Events<'a> {
+    fn cut(&mut self) -> Option<Event<'a>> {
+        let length = number(self.rest)? as usize;
+        let (event, rest) = self.rest.split_at_checked(length)?;
+        let (metadata, mut records) = event.split_at_checked(METADATA)?;
+        self.rest = rest;
+        if metadata[4] != libc::FANOTIFY_METADATA_VERSION {
+            return None;
+        }
+        let mask = u64::from_ne_bytes(metadata[8..16].try_into().ok()?);
+        let mut event = Event { mask, ..Event::default() };
+        while !records.is_empty() {
+            let length = u16::from_ne_bytes(records.get(2..4)?.try_into().ok()?);
+            let (record, rest) = records.split_at_checked(usize::from(length))?;
+            event.learn(record)?;
+            records = rest;
+        }
+        Some(event)
+    }
+}
+
+impl<'a> Event<'a> {
+    fn learn(&mut self, record: &'a [u8]) -> Option<()> {
+        let kind = *record.first()?;
+        match kind {
+            libc::FAN_EVENT_INFO_TYPE_FID => self.object = Some(handle(record)?.0),
+            libc::FAN_EVENT_INFO_TYPE_DFID_NAME => self.at = Some(entry(record)?),
+            libc::FAN_EVENT_INFO_TYPE_DFID => self.at = Some(Entry { dir: handle(record)?.0, name: b"." }),
+            libc::FAN_EVENT_INFO_TYPE_OLD_DFID_NAME => self.from = Some(entry(record)?),
+            libc::FAN_EVENT_INFO_TYPE_NEW_DFID_NAME => self.to = Some(entry(record)?),
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+/// The handle as the kernel lays it out, and what follows it.
+fn handle(record: &[u8]) -> Option<(&[u8], &[u8])> {
+    let from = record.get(HANDLE_AT..)?;
+    let bytes = number(from)? as usize;
+    // No bytes: the kernel could not make a handle.
+    if bytes == 0 { None } else { from.split_at_checked(HANDLE_HEAD + bytes) }
+}
+
+fn entry(record: &[u8]) -> Option<Entry<'_>> {
+    let (dir, name) = handle(record)?;
+    let name = name.split(|&byte| byte == 0).next().filter(|name| !name.is_empty())?;
+    Some(Entry { dir, name })
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u8, handle: &[u8], name: &[u8]) -> Vec<u8> {
+        let mut body = vec![0; 8];
+        body.extend((handle.len() as u32).to_ne_bytes());
+        body.extend(1i32.to_ne_bytes());
+        body.extend(handle);
+        body.extend(name);
+        let length = (RECORD_HEAD + body.len()) as u16;
+        [&[kind, 0], &length.to_ne_bytes()[..], &body].concat()
+    }
+
+    fn event(mask: u64, records: &[Vec<u8>]) -> Vec<u8> {
+        let records = records.concat();
+        let length = (METADATA + records.len()) as u32;
+        let head = [&length.to_ne_bytes()[..], &[3, 0], &(METADATA as u16).to_ne_bytes()];
+        [&head.concat()[..], &mask.to_ne_bytes(), &[0xff; 8], &records].concat()
+    }
+
+    fn handle_of(bytes: &[u8]) -> Vec<u8> {
+        [&(bytes.len() as u32).to_ne_bytes()[..], &1i32.to_ne_bytes(), bytes].concat()
+    }
+
+    #[test]
+    fn events_are_taken_apart() {
+        let written = event(
+            libc::FAN_MODIFY,
+            &[
+                record(libc::FAN_EVENT_INFO_TYPE_DFID_NAME, b"dir!", b"na\nme\0\0\0"),
+                record(libc::FAN_EVENT_INFO_TYPE_FID, b"file", b""),
+            ],
+        );
+        let overflow = event(libc::FAN_Q_OVERFLOW, &[]);
+        let bytes = [written, overflow].concat();
+        let (dir, file) = (handle_of(b"dir!"), handle_of(b"file"));
+        let at = Some(Entry { dir: &dir, name: b"na\nme" });
+        let expected = [
+            Ok(Event { mask: libc::FAN_MODIFY, at, object: Some(&file), ..Event::default() }),
+            Ok(Event { mask: libc::FAN_Q_OVERFLOW, ..Event::default() }),
+        ];
+        assert_eq!(Events { rest: &bytes }.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn what_cannot_be_taken_apart_is_said_and_never_looped_over() {
+        let whole = event(1, &[record(libc::FAN_EVENT_INFO_TYPE_DFID_NAME, b"dir!", b"name\0")]);
+        for cut in 1..whole.len() {
+            assert_eq!(Events { rest: &whole[..cut] }.collect::<Vec<_>>(), [Err(Garbled)]);
+        }
+        let no_handle = event(1, &[record(libc::FAN_EVENT_INFO_TYPE_FID, b"", b"")]);
+        assert_eq!(Events { rest: &no_handle }.collect::<Vec<_>>(), [Err(Garbled)]);
+        assert_eq!(Events { rest: &[0; 64] }.next(), Some(Err(Garbled)));
+    }
+}

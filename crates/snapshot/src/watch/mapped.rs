@@ -1,0 +1,247 @@
+//! Files that processes have mapped shared and writable. A store into such a page is no system call: nobody is
+//! told of it, and the file's time moves only when the page was clean before.
+//!
+//! So a capture asks for them, has them written back, and reads them then: write-back makes every page clean,
+//! so that the next store into it moves the time, and the next capture sees it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, Result};
+
+use super::paths;
+use crate::folder::{Attributes, Kind};
+use crate::{Error, Folder, RelPath};
+
+/// Paths come as the sandbox sees them, so its own prefix has to be guessed; who maps thousands of files under
+/// long paths is not followed that far, the inode says it all.
+const GUESSES: usize = 16_384;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapped {
+    /// Device and inode.
+    pub id: (u64, u64),
+    /// Beneath the root, if it was found there at this moment. Without a path it may still be there, under a
+    /// name other than the one that was mapped: look for the inode.
+    pub path: Option<RelPath>,
+    /// The mapping in /proc.
+    link: String,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Mappings {
+    /// On the root's file system, each file once.
+    pub files: Vec<Mapped>,
+    /// Processes that exist and did not let us look.
+    pub unread: Vec<i32>,
+}
+
+/// The files on the root's file system that these processes have mapped shared: all that they can write, and
+/// those they only read.
+pub fn mapped_writable(
+    pids: impl Iterator<Item = i32>,
+    root: &Folder,
+) -> std::result::Result<Mappings, Error> {
+    let device = Attributes::of(root.fd()).map_err(|e| Error::system("look at", b".", e))?.id.0;
+    let (mut found, mut unread) = (BTreeMap::new(), Vec::new());
+    for pid in pids {
+        match mappings_of(pid, device) {
+            Ok(mappings) => found.extend(mappings.into_iter().map(|mapping| (mapping.id, mapping))),
+            // It ended: so did its mappings, and that closes the files, which is an event.
+            Err(Errno::NOENT | Errno::SRCH) => {}
+            Err(error) => {
+                tracing::debug!(%error, pid, "a process does not show its mappings");
+                unread.push(pid);
+            }
+        }
+    }
+    let mut guesses = GUESSES;
+    let files = found.into_values().map(|mapping| {
+        let path = mapping.find(root, &mut guesses);
+        Mapped { id: mapping.id, path, link: mapping.link }
+    });
+    Ok(Mappings { files: files.collect(), unread })
+}
+
+/// Writes back what was stored into these files, and returns those that could not be reached.
+pub fn sync_mapped<'a>(root: &Folder, files: &'a [Mapped]) -> std::result::Result<Vec<&'a Mapped>, Error> {
+    let mut missed = Vec::new();
+    for file in files {
+        match open_by_path(root, file).or_else(|_| open_by_mapping(file)) {
+            Ok(opened) => {
+                rustix::fs::fdatasync(opened).map_err(|e| Error::system("write back", file.name(), e))?
+            }
+            Err(_) => missed.push(file),
+        }
+    }
+    Ok(missed)
+}
+
+impl Mapped {
+    fn name(&self) -> &[u8] {
+        self.path.as_ref().map_or(self.link.as_bytes(), RelPath::as_bytes)
+    }
+}
+
+fn open_by_path(root: &Folder, file: &Mapped) -> Result<OwnedFd> {
+    let path = file.path.as_ref().ok_or(Errno::NOENT)?;
+    let named = paths::open_beneath(root.fd(), path.as_bytes(), OFlags::PATH | OFlags::NOFOLLOW)?;
+    open_if_it_is(file, named)
+}
+
+/// The link in /proc is the file itself, whatever its name; only root may follow it.
+fn open_by_mapping(file: &Mapped) -> Result<OwnedFd> {
+    open_if_it_is(file, rustix::fs::open(&*file.link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn open_if_it_is(file: &Mapped, named: OwnedFd) -> Result<OwnedFd> {
+    let is = Attributes::of(&named)?;
+    if is.id != file.id || is.kind != Kind::File {
+        return Err(Errno::STALE);
+    }
+    let link = format!("/proc/self/fd/{}", named.as_raw_fd());
+    rustix::fs::open(link, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// One line of /proc/PID/maps.
+#[derive(Debug, PartialEq, Eq)]
+struct Mapping {
+    id: (u64, u64),
+    /// As the process sees it, or nearly: a newline is `\012`, and a deleted file's ends with ` (deleted)`.
+    shown: Vec<u8>,
+    link: String,
+}
+
+fn mappings_of(pid: i32, device: u64) -> Result<Vec<Mapping>> {
+    let file = std::fs::File::open(format!("/proc/{pid}/maps"));
+    let lines = BufReader::new(file.map_err(|e| failed(&e))?).split(b'\n');
+    let mut found = Vec::new();
+    for line in lines {
+        let line = line.map_err(|e| failed(&e))?;
+        let Some(mut mapping) = parse(pid, &line) else { continue };
+        // What the line says is the file system's own number; some (btrfs) give files another one.
+        if let Ok(is) = rustix::fs::stat(&*mapping.link) {
+            mapping.id = Attributes::from(is).id;
+        } else if is_anonymous(mapping.id.0) && is_anonymous(device) {
+            mapping.id.0 = device;
+        }
+        if mapping.id.0 == device {
+            found.push(mapping);
+        }
+    }
+    Ok(found)
+}
+
+/// `start-end perms offset major:minor inode path`, of shared mappings of files only. Those that may not be
+/// written now too: they may have been a moment ago, and how the file was opened cannot be relied on (the mode
+/// of the link in map_files is that of whatever was mapped there first).
+fn parse(pid: i32, line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.splitn(6, |&byte| byte == b' ');
+    let mut text = || fields.next().and_then(|field| std::str::from_utf8(field).ok());
+    let (range, access, _offset, device, inode) = (text()?, text()?, text()?, text()?, text()?);
+    let (major, minor) = device.split_once(':')?;
+    let number = |hex| u32::from_str_radix(hex, 16).ok();
+    let id = (rustix::fs::makedev(number(major)?, number(minor)?), inode.parse().ok()?);
+    if id.1 == 0 || access.as_bytes().get(3) != Some(&b's') {
+        return None;
+    }
+    let shown = fields.next().unwrap_or_default().trim_ascii_start().to_vec();
+    Some(Mapping { id, shown, link: format!("/proc/{pid}/map_files/{}", bare(range)) })
+}
+
+/// The links are named without leading zeros, which the lines have.
+fn bare(range: &str) -> String {
+    let ends = range.split('-').map(|end| match end.trim_start_matches('0') {
+        "" => "0",
+        end => end,
+    });
+    ends.collect::<Vec<_>>().join("-")
+}
+
+fn is_anonymous(device: u64) -> bool {
+    rustix::fs::major(device) == 0
+}
+
+impl Mapping {
+    /// By its inode: whatever the shown path is, what it leads to must be the mapped file.
+    fn find(&self, root: &Folder, guesses: &mut usize) -> Option<RelPath> {
+        let plain = unescaped(&self.shown);
+        let shown = std::iter::once(&self.shown).chain((plain != self.shown).then_some(&plain));
+        shown.flat_map(|path| suffixes(path)).find_map(|path| {
+            *guesses = guesses.checked_sub(1)?;
+            let path = RelPath::from_bytes(path).ok()?;
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            let opened = paths::open_beneath(root.fd(), path.as_bytes(), flags).ok()?;
+            (Attributes::of(opened.as_fd()).ok()?.id == self.id).then_some(path)
+        })
+    }
+}
+
+/// `/a/b/c` is `a/b/c`, `b/c` or `c` beneath the root.
+fn suffixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+    slashes.map(|(at, _)| &path[at + 1..])
+}
+
+/// Only newlines are escaped, and backslashes are not: whether `\012` was one cannot be told from the text.
+fn unescaped(path: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&first, after)) = rest.split_first() {
+        match rest.strip_prefix(br"\012") {
+            Some(after) => {
+                plain.push(b'\n');
+                rest = after;
+            }
+            None => {
+                plain.push(first);
+                rest = after;
+            }
+        }
+    }
+    plain
+}
+
+fn failed(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Option<Mapping> {
+        parse(7, line.as_bytes())
+    }
+
+    #[test]
+    fn shared_mappings_of_files_are_found_in_the_lines() {
+        let line =
+            r"00400000-7f0000002000 rw-s 00001000 fe:01 123                        /a b/c\012d (deleted)";
+        let mapping = Mapping {
+            id: (rustix::fs::makedev(0xfe, 1), 123),
+            shown: br"/a b/c\012d (deleted)".to_vec(),
+            link: "/proc/7/map_files/400000-7f0000002000".to_owned(),
+        };
+        assert_eq!(parsed(line), Some(mapping));
+        assert!(parsed("1000-2000 r--s 00000000 fe:01 123   /a").is_some());
+        for other in [
+            "1000-2000 rw-p 00000000 fe:01 123   /private",
+            "1000-2000 rw-s 00000000 00:01 0     ",
+            "1000-2000 rw-p 00000000 00:00 0 [heap]",
+            "nonsense",
+            "",
+        ] {
+            assert_eq!(parsed(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn newlines_come_back_and_every_suffix_is_tried() {
+        assert_eq!(unescaped(br"/a\012b\\012\01"), b"/a\nb\\\n\\01");
+        let all: Vec<&[u8]> = suffixes(b"/workspace/a/b").collect();
+        assert_eq!(all, [&b"workspace/a/b"[..], b"a/b", b"b"]);
+    }
+}

@@ -1,0 +1,156 @@
+//! From handles to paths, when somebody asks. Whoever lives in the sandbox may rename while we look: a path
+//! counts only if it leads, from the root and through no link, to the very directory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::{Errno, Result};
+
+use super::handle::{self, Mount};
+use super::seen::{Dir, Seen};
+use super::{Names, Touched};
+use crate::folder::Attributes;
+
+/// Somebody who renames without a pause must not hold us for ever.
+const PATIENCE: usize = 8;
+const DELETED: &[u8] = b" (deleted)";
+
+/// Where a directory is now.
+enum Now {
+    At(Vec<u8>, OwnedFd),
+    /// Deleted, or moved out of the root.
+    NotHere,
+}
+
+pub(super) fn settle(seen: Seen, root: BorrowedFd<'_>, mount: &Mount) -> Touched {
+    if seen.everything {
+        return Touched::Everything;
+    }
+    let settled = Settling { root, mount, folders: BTreeMap::new(), linked: seen.inodes };
+    settled.all(seen.dirs.iter()).unwrap_or_else(|error| {
+        tracing::debug!(%error, "a touched folder has no certain path: the root is to be walked");
+        Touched::Everything
+    })
+}
+
+struct Settling<'a> {
+    root: BorrowedFd<'a>,
+    mount: &'a Mount,
+    folders: BTreeMap<Vec<u8>, Names>,
+    linked: BTreeSet<u64>,
+}
+
+impl Settling<'_> {
+    fn all<'d>(mut self, dirs: impl Iterator<Item = (&'d Box<[u8]>, &'d Dir)>) -> Result<Touched> {
+        for (handle, dir) in dirs {
+            match self.find(handle)? {
+                Now::At(path, opened) => {
+                    self.look_for_links(dir, Some(opened.as_fd()))?;
+                    let names = if dir.whole {
+                        Names::All
+                    } else {
+                        Names::These(dir.names.keys().map(|name| name.to_vec()).collect())
+                    };
+                    self.folders.insert(path, names);
+                }
+                Now::NotHere => self.look_for_links(dir, None)?,
+            }
+        }
+        let mut touched = Touched::Folders { folders: self.folders, linked: self.linked };
+        touched.drop_what_is_beneath_whole_ones();
+        Ok(touched)
+    }
+
+    fn find(&self, handle: &[u8]) -> Result<Now> {
+        let opened = match self.mount.open(handle) {
+            Err(Errno::STALE) => return Ok(Now::NotHere),
+            opened => opened?,
+        };
+        let id = Attributes::of(&opened)?.id;
+        if id == Attributes::of(self.root)?.id {
+            return Ok(Now::At(Vec::new(), opened));
+        }
+        for _ in 0..PATIENCE {
+            let base = shown_path(self.root)?;
+            let shown = shown_path(opened.as_fd())?;
+            let Some(path) = beneath(&base, &shown) else {
+                // Not if the root itself was moved between the two looks.
+                if shown_path(self.root)? == base {
+                    return Ok(Now::NotHere);
+                }
+                continue;
+            };
+            match open_beneath(self.root, path, OFlags::PATH | OFlags::DIRECTORY) {
+                Ok(found) if Attributes::of(&found)?.id == id => return Ok(Now::At(path.to_vec(), found)),
+                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
+                    // A name may end like this too; then it was found.
+                    if shown.ends_with(DELETED) {
+                        return Ok(Now::NotHere);
+                    }
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// A file is touched under all its names when it is touched under one, and also when the name by which it
+    /// was opened is long gone.
+    fn look_for_links(&mut self, dir: &Dir, opened: Option<BorrowedFd<'_>>) -> Result<()> {
+        for (name, files) in &dir.names {
+            for file in files {
+                if opened.is_some_and(|dir| is_only_name_of(dir, name, file)) {
+                    continue;
+                }
+                self.linked.extend(self.mount.inode_of_living(file)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_only_name_of(dir: BorrowedFd<'_>, name: &[u8], file: &[u8]) -> bool {
+    Attributes::at(dir, name).is_ok_and(|is| is.names == 1)
+        && handle::named(dir, name).is_ok_and(|now| *now == *file)
+}
+
+/// The path as the kernel sees it at one instant. Longer than it can say: an error, so a walk.
+fn shown_path(dir: BorrowedFd<'_>) -> Result<Vec<u8>> {
+    let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
+    Ok(rustix::fs::readlink(link, Vec::new())?.into_bytes())
+}
+
+fn beneath<'a>(base: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
+    let base = base.strip_suffix(b"/").unwrap_or(base);
+    path.strip_prefix(base)?.strip_prefix(b"/")
+}
+
+pub(super) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    let stay = ResolveFlags::BENEATH
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_XDEV;
+    rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), stay)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_beneath_has_a_relative_path() {
+        let cases = [
+            ("/a/b", "/a/b/c/d", Some("c/d")),
+            ("/", "/c", Some("c")),
+            ("/a/b", "/a/bc", None),
+            ("/a/b", "/a", None),
+            ("/a/b", "/a/b", None),
+            ("/a/b", "/x/a/b/c", None),
+        ];
+        for (base, path, relative) in cases {
+            assert_eq!(beneath(base.as_bytes(), path.as_bytes()), relative.map(str::as_bytes));
+        }
+    }
+}

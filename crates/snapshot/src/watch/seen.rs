@@ -1,0 +1,104 @@
+//! What was seen beneath one root since the last take: directories by handle, so that it does not matter what
+//! they are called meanwhile.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::handle::Handle;
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) everything: bool,
+    pub(super) dirs: HashMap<Handle, Dir>,
+    /// Inodes of files that were touched we do not know by which name.
+    pub(super) inodes: BTreeSet<u64>,
+    remembered: usize,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Dir {
+    /// It came as a whole: created, or moved here with all that is in it.
+    pub(super) whole: bool,
+    /// With the files that had the name when it was touched; none for directories.
+    pub(super) names: HashMap<Box<[u8]>, Vec<Handle>>,
+}
+
+impl Seen {
+    pub(super) fn everything(&mut self) {
+        *self = Seen { everything: true, ..Seen::default() };
+    }
+
+    /// Above so many things remembered it is everything: memory stays bounded, and a walk is cheaper then.
+    pub(super) fn keep_within(&mut self, bound: usize) {
+        if self.remembered > bound {
+            self.everything();
+        }
+    }
+
+    pub(super) fn directory(&mut self, dir: &[u8]) {
+        self.dir(dir);
+    }
+
+    pub(super) fn whole(&mut self, dir: &[u8]) {
+        if let Some(dir) = self.dir(dir) {
+            dir.whole = true;
+        }
+    }
+
+    pub(super) fn name(&mut self, dir: &[u8], name: &[u8], file: Option<&[u8]>) {
+        let Some(dir) = self.dir(dir) else { return };
+        let mut new = 0;
+        if !dir.names.contains_key(name) {
+            dir.names.insert(name.into(), Vec::new());
+            new += 1;
+        }
+        if let (Some(files), Some(file)) = (dir.names.get_mut(name), file)
+            && !files.iter().any(|known| **known == *file)
+        {
+            files.push(file.into());
+            new += 1;
+        }
+        self.remembered += new;
+    }
+
+    pub(super) fn inode(&mut self, inode: u64) {
+        if !self.everything && self.inodes.insert(inode) {
+            self.remembered += 1;
+        }
+    }
+
+    fn dir(&mut self, dir: &[u8]) -> Option<&mut Dir> {
+        if self.everything {
+            return None;
+        }
+        if !self.dirs.contains_key(dir) {
+            self.dirs.insert(dir.into(), Dir::default());
+            self.remembered += 1;
+        }
+        self.dirs.get_mut(dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_again_costs_nothing_and_too_much_is_everything() {
+        let mut seen = Seen::default();
+        for _ in 0..3 {
+            seen.name(b"dir", b"name", Some(b"file"));
+            seen.name(b"dir", b"name", None);
+            seen.directory(b"dir");
+            seen.inode(7);
+            seen.keep_within(4);
+        }
+        assert_eq!((seen.everything, seen.remembered), (false, 4));
+        seen.name(b"dir", b"name", Some(b"another file"));
+        seen.keep_within(4);
+        assert_eq!(seen, Seen { everything: true, ..Seen::default() });
+        seen.name(b"dir", b"name", None);
+        seen.whole(b"dir");
+        seen.inode(8);
+        assert_eq!(seen, Seen { everything: true, ..Seen::default() });
+    }
+}

@@ -1,0 +1,134 @@
+//! Which tracked roots a directory is beneath, remembered: most events are not about any of them, and those
+//! must cost one look into a table.
+//!
+//! What is remembered of a directory holds for all that is remembered beneath it. So a directory that moves
+//! between different roots makes everything forgotten; one that moves within its root changes nothing.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::io::{Errno, Result};
+
+use super::handle::{self, Handle, Met, Mount};
+
+pub(super) type RootId = u64;
+
+/// Usually none, else one; more where a root is inside another.
+pub(super) type Roots = Arc<[RootId]>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    Beneath(Roots),
+    /// The directory is no more. Files that were opened in it may live on under other names.
+    Gone,
+}
+
+/// A path has at most 2048 names; who goes deeper by relative steps is not worth the climb.
+const HIGHEST_CLIMB: usize = 8192;
+const MOST_REMEMBERED: usize = 200_000;
+
+#[derive(Default)]
+pub(super) struct Whereabouts {
+    roots: HashMap<Handle, Vec<RootId>>,
+    known: HashMap<Handle, Place>,
+}
+
+impl Whereabouts {
+    pub(super) fn add(&mut self, root: Handle, id: RootId) {
+        self.roots.entry(root).or_default().push(id);
+        self.forget();
+    }
+
+    pub(super) fn remove(&mut self, id: RootId) {
+        for ids in self.roots.values_mut() {
+            ids.retain(|&other| other != id);
+        }
+        self.roots.retain(|_, ids| !ids.is_empty());
+        self.forget();
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    /// An error is doubt: the directory may be beneath any root.
+    pub(super) fn of(&mut self, dir: &[u8], mount: &Mount) -> Result<Place> {
+        if let Some(place) = self.known.get(dir) {
+            return Ok(place.clone());
+        }
+        if self.known.len() > MOST_REMEMBERED {
+            self.forget();
+        }
+        let place = match self.climb(dir, mount) {
+            Ok(roots) => Place::Beneath(roots),
+            Err(Errno::STALE) => Place::Gone,
+            Err(e) => return Err(e),
+        };
+        self.known.insert(dir.into(), place.clone());
+        Ok(place)
+    }
+
+    /// It may be a root: one that was tracked before we read of its creation.
+    pub(super) fn created(&mut self, dir: &[u8], beneath: &Roots) {
+        self.remember(vec![dir.into()], beneath.clone());
+    }
+
+    pub(super) fn deleted(&mut self, dir: &[u8]) {
+        self.known.remove(dir);
+    }
+
+    /// What is remembered of the moved directory itself decides, not where it came from: that may have moved
+    /// too since. The new place is not remembered: equal renames are merged by the kernel, so the last one we
+    /// read need not be the last one that was made.
+    pub(super) fn moved(&mut self, dir: &[u8], to: &Roots) {
+        match self.known.get(dir) {
+            Some(Place::Beneath(roots)) if roots == to => {}
+            None if to.is_empty() => {}
+            Some(_) | None => self.forget(),
+        }
+    }
+
+    /// Goes up to the first directory that is known, or to the top.
+    fn climb(&mut self, dir: &[u8], mount: &Mount) -> Result<Roots> {
+        let mut at = mount.open(dir)?;
+        let Met::Here(mut here) = mount.handle_of(at.as_fd())? else { return Ok(Roots::default()) };
+        let mut passed = Vec::new();
+        let known = loop {
+            if let Some(Place::Beneath(roots)) = self.known.get(&here) {
+                break roots.clone();
+            }
+            let above = match handle::above(at.as_fd()) {
+                Ok(above) => above,
+                // The mount does not show this part of the file system: no root is there.
+                Err(Errno::NOENT) => break Roots::default(),
+                Err(e) => return Err(e),
+            };
+            let parent = match mount.handle_of(above.as_fd())? {
+                Met::Here(parent) if parent != here => parent,
+                Met::Here(_) | Met::ElseWhere => {
+                    passed.push(here);
+                    break Roots::default();
+                }
+            };
+            passed.push(std::mem::replace(&mut here, parent));
+            if passed.len() > HIGHEST_CLIMB {
+                return Err(Errno::LOOP);
+            }
+            at = above;
+        };
+        Ok(self.remember(passed, known))
+    }
+
+    /// From the highest down: each is where the one above it is, and beneath itself if it is a root.
+    fn remember(&mut self, passed: Vec<Handle>, above: Roots) -> Roots {
+        passed.into_iter().rev().fold(above, |above, dir| {
+            let roots = match self.roots.get(&dir) {
+                Some(ids) => above.iter().chain(ids).copied().collect(),
+                None => above,
+            };
+            self.known.insert(dir, Place::Beneath(roots.clone()));
+            roots
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! Where following is not allowed or not possible the reason is said, so that `ash doctor` can repeat it.
+
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use ash_snapshot::{Folder, Trouble, Unwatched, Watch};
+
+use crate::support::Bench;
+
+const NOBODY: u32 = 54_321;
+
+#[test]
+fn an_ordinary_user_is_told_that_it_needs_root() {
+    if rustix::process::geteuid().is_root() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let exe = dir.path().join("tests");
+        std::fs::copy(std::env::current_exe().expect("a path"), &exe).expect("copied");
+        chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("given");
+        let test = "rights::an_ordinary_user_is_told_that_it_needs_root";
+        let mut child = Command::new(exe);
+        child.args(["--exact", test, "--nocapture"]).env("TMPDIR", dir.path()).current_dir(dir.path());
+        let child = child.uid(NOBODY).gid(NOBODY).output().expect("run");
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let refused = Watch::start(&std::env::temp_dir()).err().expect("refused");
+    assert!(matches!(refused, Unwatched::Rights), "{refused:?}");
+    assert_eq!(
+        refused.to_string(),
+        "following a file system needs root (CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH)"
+    );
+}
+
+#[test]
+fn a_file_system_without_lasting_handles_is_refused() {
+    let refused = Watch::start(Path::new("/proc")).err().expect("refused");
+    match rustix::process::geteuid().is_root() {
+        true => assert!(matches!(refused, Unwatched::Filesystem { .. }), "{refused:?}"),
+        false => assert!(matches!(refused, Unwatched::Rights | Unwatched::Filesystem { .. }), "{refused:?}"),
+    }
+}
+
+#[test]
+fn a_folder_elsewhere_is_not_followed_in_silence() {
+    let Some(bench) = Bench::new() else { return };
+    let watch = Watch::start(&bench.root()).expect("started");
+    let elsewhere = watch.track(&Folder::open(Path::new("/proc")).expect("opened")).err();
+    assert!(elsewhere.is_some());
+    let other = crate::support::Alone::new().expect("mounted");
+    let refused = watch.track(&Folder::open(&other.path).expect("opened")).err().expect("refused");
+    assert_eq!(refused.kind(), Trouble::Io);
+}

@@ -1,0 +1,157 @@
+//! What the tests share: a tracked folder with something outside beside it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use ash_snapshot::{Folder, Names, Touched, Tracked, Unwatched, Watch};
+
+pub(crate) const MANY: usize = 100_000;
+
+/// A watch where we may have one. Where we may not, it says that it is for want of rights, and the promise
+/// that was to be tested is the caller's to keep by walking.
+pub(crate) fn watch(on: &Path, names: usize) -> Option<Watch> {
+    let is_root = rustix::process::geteuid().is_root();
+    match Watch::remembering(on, names) {
+        Ok(watch) => {
+            assert!(is_root, "an ordinary user cannot follow a file system");
+            Some(watch)
+        }
+        Err(Unwatched::Rights) if !is_root => None,
+        Err(why) => panic!("{why}: {:?}", std::error::Error::source(&why)),
+    }
+}
+
+/// One for the whole binary, as in a server: every test makes events for all.
+fn shared_watch() -> Option<&'static Watch> {
+    static WATCH: OnceLock<Option<Watch>> = OnceLock::new();
+    WATCH.get_or_init(|| watch(&std::env::temp_dir(), MANY)).as_ref()
+}
+
+pub(crate) struct Bench {
+    pub(crate) tracked: Tracked,
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Option<Bench> {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("root")).expect("made");
+        std::fs::create_dir(dir.path().join("outside")).expect("made");
+        let tracked = track(shared_watch()?, &dir.path().join("root"));
+        Some(Bench { tracked, dir })
+    }
+
+    /// Files that were opened in a directory that is gone are told to every root. Other tests have such too.
+    pub(crate) fn take(&self) -> Touched {
+        self.only_ours(self.tracked.take())
+    }
+
+    pub(crate) fn only_ours(&self, touched: Touched) -> Touched {
+        let Touched::Folders { folders, mut linked } = touched else { return touched };
+        let ours = inodes(self.dir.path());
+        linked.retain(|inode| ours.contains(inode));
+        Touched::Folders { folders, linked }
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir.path().join("root")
+    }
+
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
+        self.root().join(path)
+    }
+
+    pub(crate) fn outside(&self, path: &str) -> PathBuf {
+        self.dir.path().join("outside").join(path)
+    }
+
+    pub(crate) fn write(&self, path: &str) {
+        let path = self.at(path);
+        std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+        std::fs::write(path, "text").expect("written");
+    }
+
+    pub(crate) fn inode(&self, path: &str) -> u64 {
+        std::fs::symlink_metadata(self.at(path)).expect("there").ino()
+    }
+
+    pub(crate) fn another_root(&self, name: &str) -> (PathBuf, Tracked) {
+        let path = self.dir.path().join(name);
+        std::fs::create_dir(&path).expect("made");
+        let tracked = track(shared_watch().expect("the first one was made too"), &path);
+        (path, tracked)
+    }
+}
+
+fn inodes(beneath: &Path) -> BTreeSet<u64> {
+    let entries = std::fs::read_dir(beneath).expect("listed").map(|entry| entry.expect("an entry"));
+    let each = entries.flat_map(|entry| {
+        let deeper =
+            if entry.file_type().expect("a kind").is_dir() { inodes(&entry.path()) } else { [].into() };
+        deeper.into_iter().chain([std::os::unix::fs::DirEntryExt::ino(&entry)])
+    });
+    each.collect()
+}
+
+pub(crate) fn track(watch: &Watch, root: &Path) -> Tracked {
+    watch.track(&Folder::open(root).expect("opened")).expect("tracked")
+}
+
+/// A file system of one's own: nobody else's events are in its queue.
+pub(crate) struct Alone {
+    pub(crate) path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Alone {
+    pub(crate) fn new() -> Option<Alone> {
+        if !rustix::process::geteuid().is_root() {
+            let refused = watch(&std::env::temp_dir(), MANY);
+            assert!(refused.is_none());
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("mount");
+        std::fs::create_dir(&path).expect("made");
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("none", &path, "tmpfs", flags, None).expect("mounted");
+        Some(Alone { path, _dir: dir })
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// `None` for a folder as a whole.
+pub(crate) type Expected<'a> = (&'a str, Option<&'a [&'a str]>);
+
+pub(crate) fn folders(expected: &[Expected<'_>], linked: &[u64]) -> Touched {
+    let names = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<BTreeSet<_>>();
+    let folders = expected.iter().map(|(path, of)| {
+        let names = of.map_or(Names::All, |of| Names::These(names(of)));
+        (path.as_bytes().to_vec(), names)
+    });
+    Touched::Folders {
+        folders: folders.collect::<BTreeMap<_, _>>(),
+        linked: linked.iter().copied().collect(),
+    }
+}
+
+/// Is this file, or directory, among what is to be visited?
+pub(crate) fn covers(touched: &Touched, path: &Path, inode: u64) -> bool {
+    let Touched::Folders { folders, linked } = touched else { return true };
+    let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+    let whole = path.ancestors().any(|above| folders.get(&bytes(above)) == Some(&Names::All));
+    let named = path.parent().is_some_and(|parent| match folders.get(&bytes(parent)) {
+        Some(Names::These(names)) => names.contains(path.file_name().expect("a name").as_bytes()),
+        Some(Names::All) => true,
+        None => false,
+    });
+    whole || named || folders.contains_key(&bytes(path)) || linked.contains(&inode)
+}
