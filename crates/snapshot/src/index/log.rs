@@ -64,12 +64,15 @@ impl Index {
 
     fn replay(&mut self, payload: std::ops::Range<usize>) -> Read<()> {
         let bytes = std::mem::take(&mut self.loaded);
-        let done = self.replay_from(&bytes, payload);
+        let gone = self.replay_from(&bytes, payload);
         self.loaded = bytes;
-        done
+        // What is beneath it is said in what was loaded.
+        gone?.iter().for_each(|path| self.remove(path));
+        Ok(())
     }
 
-    fn replay_from(&mut self, loaded: &[u8], payload: std::ops::Range<usize>) -> Read<()> {
+    /// Answers the directory that is gone, if the record says so.
+    fn replay_from(&mut self, loaded: &[u8], payload: std::ops::Range<usize>) -> Read<Option<Vec<u8>>> {
         let end = payload.end;
         let length = (HEAD + payload.len()) as u64;
         let mut cursor = Cursor::new(&loaded[payload]);
@@ -85,9 +88,8 @@ impl Index {
                 self.put(path, directory);
             }
             GONE => {
-                let path = cursor.bytes()?.to_vec();
-                self.remove(&path);
                 self.garbage += length;
+                return Ok(Some(cursor.bytes()?.to_vec()));
             }
             PACK => self.packs.push(PackId(cursor.array()?)),
             BASE => {
@@ -97,7 +99,7 @@ impl Index {
             }
             _ => return Err(Malformed("a record of an unknown kind")),
         }
-        Ok(())
+        Ok(None)
     }
 
     fn put(&mut self, path: Vec<u8>, directory: Directory) {

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use rustix::io::Errno;
+
 use super::Repo;
 use super::read::Reader;
 use crate::cut::is_zero;
@@ -215,6 +217,10 @@ impl Comparing<'_> {
         for piece in pieces {
             let mut left = piece.length();
             while left > 0 {
+                if let Piece::Zeros { .. } = piece {
+                    let hole = hole(file, at)?.min(left);
+                    (at, left) = (at + hole, left - hole);
+                }
                 let part = &mut buffer[..usize::try_from(left).unwrap_or(usize::MAX).min(1 << 20)];
                 file.read_exact_at(part, at)?;
                 let same = match piece {
@@ -229,7 +235,8 @@ impl Comparing<'_> {
                 left -= part.len() as u64;
             }
         }
-        Ok(true)
+        // It may have shrunk since its size was compared, and behind its end everything is a hole.
+        Ok(file.metadata()?.len() == at)
     }
 
     fn link(&mut self, entry: &Entry, is: &Attributes, target: &[u8]) {
@@ -248,5 +255,16 @@ impl Comparing<'_> {
         }
         path.extend_from_slice(name);
         self.differences.push(Difference { path, what });
+    }
+}
+
+/// How many bytes from here on the file system knows to be zero without reading them.
+fn hole(file: &File, at: u64) -> std::io::Result<u64> {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        Ok(data) => Ok(data.saturating_sub(at)),
+        Err(Errno::NXIO) => Ok(u64::MAX),
+        // A file system that knows no holes.
+        Err(Errno::INVAL) => Ok(0),
+        Err(e) => Err(e.into()),
     }
 }

@@ -3,24 +3,13 @@
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use ash_snapshot::{Difference, Entry, Folder, Owner, Restored, Root, Skipped, Target, What, Why};
 
-use crate::support::{Bench, is_root, open, rel};
-
-fn set_mtime(path: &Path, seconds: i64, nanos: i64) {
-    let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanos };
-    let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
-    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-    rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags).expect("set");
-}
-
-fn chmod(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set");
-}
+use crate::support::{Bench, chmod, is_root, open, rel, set_mtime};
 
 /// One of everything.
 fn furnish(bench: &Bench) {
@@ -157,6 +146,7 @@ fn each_difference_is_found() {
     set_mtime(&bench.at("link"), 1000, 0);
     std::fs::remove_file(bench.at("unlinked too")).expect("removed");
     bench.write("unlinked too", "12345");
+    set_mtime(&bench.at("unlinked too"), 1000, 0);
     bench.write("extra/file", "x");
     UnixListener::bind(bench.at("socket")).expect("bound");
     set_mtime(&bench.workspace(), 1000, 0);

@@ -7,7 +7,7 @@ use ash_snapshot::{
     FileInfo, Folder, Kind, LeafKind, Links, Listed, Owner, RelPath, Repo, Root, Stat, Trouble,
 };
 
-use crate::support::{Bench, is_root, open, rel};
+use crate::support::{Bench, is_root, noise, open, rel};
 
 fn kind<T: std::fmt::Debug>(result: Result<T, ash_snapshot::Error>) -> Trouble {
     result.expect_err("refused").kind()
@@ -185,7 +185,7 @@ fn a_full_disk_is_said_to_be_full() {
     let mut much = std::io::repeat(1).take(1 << 20);
     let full = folder.write_file(&rel("file"), &mut much, None, 0o600);
     let left = folder.list().expect("listed");
-    std::fs::write(bench.at("large"), vec![1; 1 << 20]).expect("written");
+    std::fs::write(bench.at("large"), noise(1 << 20, 1)).expect("written");
     let repo = Repo::open(&mount.join("repo")).expect("opened");
     let workspace = open(&bench.workspace());
     let not_taken = repo.take(&ash_snapshot::Capture::of(&[Root { name: "workspace", folder: &workspace }]));

@@ -1,7 +1,9 @@
 //! What the crate promises, asked from outside: one binary, so that it links once.
 
+mod edit;
 mod fidelity;
 mod folder;
+mod incremental;
 mod ordinary_user;
 mod race;
 mod random;

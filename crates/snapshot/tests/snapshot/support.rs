@@ -1,10 +1,12 @@
 //! What the tests share: a repository, a folder to capture and one to restore to.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ash_snapshot::{
-    Capture, Difference, Folder, Owner, RelPath, Repo, Restored, Root, Taken, Target, TreeId,
+    Capture, Difference, Disk, Error, Folder, Key, Owner, RelPath, Repo, Restored, Root, Taken, Target,
+    TreeId,
 };
 
 pub(crate) struct Bench {
@@ -24,8 +26,19 @@ impl Bench {
     }
 
     fn within(place: &Path) -> Bench {
+        Bench::keyed(place, None)
+    }
+
+    /// In memory, and everything is sealed with a key.
+    pub(crate) fn sealed(key: Key) -> Bench {
+        let memory = Path::new("/dev/shm");
+        Bench::keyed(if memory.is_dir() { memory } else { Path::new("/tmp") }, Some(key))
+    }
+
+    fn keyed(place: &Path, key: Option<Key>) -> Bench {
         let dir = tempfile::tempdir_in(place).expect("a directory");
-        let repo = Arc::new(Repo::open(&dir.path().join("repo")).expect("a repository"));
+        let repo = Repo::open_with(&dir.path().join("repo"), key, Disk::default()).expect("a repository");
+        let repo = Arc::new(repo);
         std::fs::create_dir(dir.path().join("workspace")).expect("made");
         Bench { dir, repo }
     }
@@ -46,6 +59,20 @@ impl Bench {
 
     pub(crate) fn take(&self) -> Taken {
         take(&self.repo, &self.workspace())
+    }
+
+    /// The workspace, to be captured again and again.
+    pub(crate) fn line(&self) -> Line {
+        Line::new(&self.workspace(), &self.dir.path().join("workspace.index"))
+    }
+
+    pub(crate) fn repo_dir(&self) -> PathBuf {
+        self.dir.path().join("repo")
+    }
+
+    /// As another process would see it: nothing is remembered.
+    pub(crate) fn reopened(&self) -> Repo {
+        Repo::open(&self.repo_dir()).expect("opened")
     }
 
     /// A new empty directory.
@@ -72,6 +99,49 @@ impl Bench {
     }
 }
 
+/// A folder that is captured again and again, each time on top of the snapshot before.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    pub(crate) folder: PathBuf,
+    pub(crate) index: PathBuf,
+    pub(crate) base: Option<TreeId>,
+}
+
+impl Line {
+    pub(crate) fn new(folder: &Path, index: &Path) -> Line {
+        Line { folder: folder.to_owned(), index: index.to_owned(), base: None }
+    }
+
+    pub(crate) fn take(&mut self, repo: &Repo) -> Taken {
+        self.try_take(repo).expect("taken")
+    }
+
+    pub(crate) fn try_take(&mut self, repo: &Repo) -> Result<Taken, Error> {
+        let folder = open(&self.folder);
+        let roots = [Root { name: "workspace", folder: &folder }];
+        let (base, index) = (self.base.as_ref(), Some(self.index.as_path()));
+        let taken = repo.take(&Capture { base, index, ..Capture::of(&roots) })?;
+        self.base = Some(taken.tree.clone());
+        Ok(taken)
+    }
+
+    /// Puts a snapshot into a new folder, to go on from there.
+    pub(crate) fn restored(repo: &Repo, tree: &TreeId, folder: &Path, index: &Path) -> Line {
+        std::fs::create_dir(folder).expect("made");
+        let target = open(folder);
+        let targets = [Target { root: "workspace", folder: &target, owner: None }];
+        repo.restore(tree, &targets, Some(index)).expect("restored");
+        Line { base: Some(tree.clone()), ..Line::new(folder, index) }
+    }
+}
+
+/// Restores into a new folder, which is there afterwards with whatever was written.
+pub(crate) fn restore_into(repo: &Repo, tree: &TreeId, to: &Path) -> Result<Restored, Error> {
+    std::fs::create_dir(to).expect("made");
+    let folder = open(to);
+    repo.restore(tree, &[Target { root: "workspace", folder: &folder, owner: None }], None)
+}
+
 pub(crate) fn take(repo: &Repo, workspace: &Path) -> Taken {
     let folder = open(workspace);
     let roots = [Root { name: "workspace", folder: &folder }];
@@ -86,7 +156,66 @@ pub(crate) fn rel(path: &str) -> RelPath {
     RelPath::parse(path).expect("a good path")
 }
 
+/// Whether there is time for the long runs.
+pub(crate) fn is_slow() -> bool {
+    std::env::var("ASH_SLOW").is_ok_and(|slow| slow == "1")
+}
+
+/// So many cases, and twenty times as many in the slow part of the tests.
+pub(crate) fn cases(usually: u32) -> proptest::prelude::ProptestConfig {
+    let cases = if is_slow() { usually * 20 } else { usually };
+    proptest::prelude::ProptestConfig { cases, failure_persistence: None, ..Default::default() }
+}
+
 /// Some promises can only be tested with root's rights: mounts, other owners.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+pub(crate) fn set_mtime(path: &Path, seconds: i64, nanos: i64) {
+    let time = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanos };
+    let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags).expect("set");
+}
+
+pub(crate) fn chmod(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set");
+}
+
+/// The same for the same seed.
+#[derive(Debug)]
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn below(&mut self, most: usize) -> usize {
+        (self.roll() % most as u64) as usize
+    }
+}
+
+/// Bytes that do not compress.
+pub(crate) fn noise(length: usize, seed: u64) -> Vec<u8> {
+    let mut dice = Dice(seed);
+    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| dice.roll().to_le_bytes()).collect();
+    bytes.truncate(length);
+    bytes
+}
+
+/// Waits until what was changed before is older than any tick of a clock, so that its times prove something.
+pub(crate) fn let_the_clock_tick() {
+    let now = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+    };
+    let begun = now();
+    while now() < begun + 30_000_000 {
+        std::thread::yield_now();
+    }
 }

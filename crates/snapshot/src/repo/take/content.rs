@@ -1,5 +1,6 @@
 //! What is in a file: read once, hashed, and stored only if it is new.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,13 +10,13 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Why;
 use super::visit::{Seen, Trouble, Worker};
-use crate::cut::{self, WHOLE};
+use crate::cut::{self, WHOLE, ZEROS, is_zero};
 use crate::cutting::{Cutting, Step, fill, lists};
 use crate::error;
 use crate::folder::{Attributes, open_to_read, xattrs};
-use crate::id::Sort;
+use crate::id::{Id, Sort};
 use crate::index::{Known, Look};
-use crate::object::{Content, Encoded, Layout, Piece, Ref, encode_list};
+use crate::object::{Content, Encoded, Layout, Piece, Place, Ref, encode_list};
 
 /// How often a file that changes while it is read is read again.
 const READS: usize = 3;
@@ -115,21 +116,24 @@ impl Worker<'_, '_> {
         let stored = fill(file, &mut bytes, 0).map_err(source).and_then(|read| {
             // A file that shrank is as long as it is now, not padded to what it was.
             bytes.truncate(read);
-            if bytes.is_empty() { Ok(Layout::Empty) } else { self.chunk(&bytes, old).map(Layout::Whole) }
+            if bytes.is_empty() {
+                return Ok(Layout::Empty);
+            }
+            let stored = old.and_then(|old| old.layout.object().copied());
+            let place = |id: &Id| stored.filter(|at| at.id == *id).map(|at| at.place);
+            self.chunk(&bytes, place).map(Layout::Whole)
         });
         let size = bytes.len() as u64;
         self.buffer = bytes;
         Ok(Content { size, layout: stored?, group: 0 })
     }
 
-    /// Stores bytes unless they are stored already.
-    fn chunk(&mut self, bytes: &[u8], old: Option<Content>) -> Result<Ref, Trouble> {
+    /// Stores bytes unless they are stored already: perhaps where `old` says.
+    fn chunk(&mut self, bytes: &[u8], old: impl Fn(&Id) -> Option<Place>) -> Result<Ref, Trouble> {
         let walk = self.walk;
         let id = walk.repo.naming.name(Sort::Chunk, bytes);
-        if let Some(Content { layout: Layout::Whole(at), .. }) = old
-            && at.id == id
-        {
-            return Ok(at);
+        if let Some(place) = old(&id) {
+            return Ok(Ref { id, place });
         }
         if let Some(place) = walk.fresh.lock().expect("nobody panics while holding it").get(&id) {
             return Ok(Ref { id, place: *place });
@@ -147,7 +151,7 @@ impl Worker<'_, '_> {
     }
 
     fn pieces(&mut self, file: &File, size: u64, old: Option<Content>) -> Result<Content, Trouble> {
-        let old = self.old_pieces(old);
+        let Old { pieces: old, places } = self.old_pieces(old);
         let kept = unchanged(file, size, &old).map_err(source)?;
         let mut cutting = Cutting::new(file, size);
         let mut pieces: Vec<Piece> = Vec::with_capacity(old.len());
@@ -162,18 +166,18 @@ impl Worker<'_, '_> {
                 continue;
             }
             let Some(cut) = cutting.next(at).map_err(source)? else { break };
-            at += self.piece(&cutting, at, cut, &mut pieces)?;
+            at += self.piece(&cutting, (at, cut), &places, &mut pieces)?;
         }
         let size = pieces.iter().map(Piece::length).sum();
-        let layout = if size == 0 { Layout::Empty } else { Layout::List(self.put_list(&pieces)?) };
+        let layout = if size == 0 { Layout::Empty } else { Layout::List(self.put_list(&pieces, &places)?) };
         Ok(Content { size, layout, group: 0 })
     }
 
     fn piece(
         &mut self,
         cutting: &Cutting<'_>,
-        at: u64,
-        cut: Step,
+        (at, cut): (u64, Step),
+        places: &HashMap<Id, Place>,
         pieces: &mut Vec<Piece>,
     ) -> Result<u64, Trouble> {
         match (cut, pieces.last_mut()) {
@@ -188,48 +192,65 @@ impl Worker<'_, '_> {
             (Step::Chunk(length), _) => {
                 let bytes = cutting.bytes(at, length);
                 let pre = xxh3_64(bytes);
-                let at = self.chunk(bytes, None)?;
+                let at = self.chunk(bytes, |id| places.get(id).copied())?;
                 pieces.push(Piece::Chunk { length, at, pre });
                 Ok(length)
             }
         }
     }
 
-    /// The pieces of what the file was, each with where it began. A list that cannot be read is no help, and no
-    /// harm.
-    fn old_pieces(&self, old: Option<Content>) -> Vec<(u64, Piece)> {
-        let Some(Content { layout: Layout::List(at), .. }) = old else { return Vec::new() };
-        let pieces = self.walk.repo.reader().pieces(&at).unwrap_or_default();
+    /// A list that cannot be read is no help, and no harm.
+    fn old_pieces(&self, old: Option<Content>) -> Old {
+        let Some(Content { layout: Layout::List(at), .. }) = old else { return Old::default() };
+        let reader = self.walk.repo.reader();
+        let (Ok(pieces), Ok(lists)) = (reader.pieces(&at), reader.lists(&at)) else { return Old::default() };
+        let chunks = pieces.iter().filter_map(|piece| match piece {
+            Piece::Chunk { at, .. } => Some(*at),
+            Piece::Zeros { .. } | Piece::List { .. } => None,
+        });
+        let places = chunks.chain(lists).map(|at| (at.id, at.place)).collect();
         let mut start = 0;
         let from = |piece: Piece| {
             let at = start;
             start += piece.length();
             (at, piece)
         };
-        pieces.into_iter().map(from).collect()
+        Old { pieces: pieces.into_iter().map(from).collect(), places }
     }
 
-    fn put_list(&mut self, pieces: &[Piece]) -> Result<Ref, Trouble> {
+    fn put_list(&mut self, pieces: &[Piece], places: &HashMap<Id, Place>) -> Result<Ref, Trouble> {
         let lists = lists(pieces);
         if let [(_, only)] = &lists[..] {
-            return self.object(Sort::List, only);
+            return self.object(only, places);
         }
         let mut upper = Vec::with_capacity(lists.len());
         for (length, list) in &lists {
-            upper.push(Piece::List { length: *length, at: self.object(Sort::List, list)? });
+            upper.push(Piece::List { length: *length, at: self.object(list, places)? });
         }
-        self.object(Sort::List, &encode_list(1, &upper))
+        self.object(&encode_list(1, &upper), places)
     }
 
-    fn object(&mut self, sort: Sort, encoded: &Encoded) -> Result<Ref, Trouble> {
-        let id = self.walk.repo.naming.name(sort, encoded.logical());
+    fn object(&mut self, list: &Encoded, places: &HashMap<Id, Place>) -> Result<Ref, Trouble> {
+        let id = self.walk.repo.naming.name(Sort::List, list.logical());
+        if let Some(place) = places.get(&id) {
+            return Ok(Ref { id, place: *place });
+        }
         if let Some(place) = self.walk.fresh.lock().expect("nobody panics while holding it").get(&id) {
             return Ok(Ref { id, place: *place });
         }
-        let place = self.blocks.add(&encoded.stored)?;
+        let place = self.blocks.add(&list.stored)?;
         self.walk.fresh.lock().expect("nobody panics while holding it").insert(id, place);
         Ok(Ref { id, place })
     }
+}
+
+/// What a large file was.
+#[derive(Default)]
+struct Old {
+    /// Each with where it began.
+    pieces: Vec<(u64, Piece)>,
+    /// Where its chunks and lists lie: after an insertion the same chunks are elsewhere in the file.
+    places: HashMap<Id, Place>,
 }
 
 /// What is remembered of something that could not be read: it looks like nothing, so it is tried again.
@@ -248,11 +269,13 @@ fn unchanged(file: &File, size: u64, old: &[(u64, Piece)]) -> io::Result<Vec<boo
     let old_size = old.last().map_or(0, |(start, piece)| start + piece.length());
     let stable = cut::stable_until(old_size, size);
     let known = old.partition_point(|(start, piece)| start + piece.length() <= stable.min(size));
+    // What ended with the file may go on now.
+    let known = if old_size == size { known } else { known.min(old.len().saturating_sub(1)) };
     let mut kept = vec![false; old.len()];
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
     if size < HUGE || threads == 1 {
         compare(file, &old[..known], &mut kept[..known])?;
-        return Ok(kept);
+        return Ok(without_ends_at_zeros(kept, old));
     }
     let share = known.div_ceil(threads).max(1);
     std::thread::scope(|scope| {
@@ -261,7 +284,15 @@ fn unchanged(file: &File, size: u64, old: &[(u64, Piece)]) -> io::Result<Vec<boo
             parts.map(|(old, kept)| scope.spawn(move || compare(file, old, kept))).collect();
         helpers.into_iter().try_for_each(|helper| helper.join().expect("comparing does not panic"))
     })?;
-    Ok(kept)
+    Ok(without_ends_at_zeros(kept, old))
+}
+
+/// A chunk that ended where zeros began goes on if they are none any more.
+fn without_ends_at_zeros(mut kept: Vec<bool>, old: &[(u64, Piece)]) -> Vec<bool> {
+    for (kept, (_, next)) in kept.iter_mut().zip(old.iter().skip(1)) {
+        *kept &= !matches!(next, Piece::Zeros { .. });
+    }
+    kept
 }
 
 fn compare(file: &File, old: &[(u64, Piece)], kept: &mut [bool]) -> io::Result<()> {
@@ -274,9 +305,16 @@ fn compare(file: &File, old: &[(u64, Piece)], kept: &mut [bool]) -> io::Result<(
             (from, have) = (*start, fill(file, &mut window, *start)?);
         }
         let at = (start - from) as usize;
-        *kept = window[..have].get(at..at + *length as usize).is_some_and(|bytes| xxh3_64(bytes) == *pre);
+        let bytes = window[..have].get(at..at + *length as usize);
+        *kept = bytes.is_some_and(|bytes| xxh3_64(bytes) == *pre && !may_end_in_zeros(bytes, *start));
     }
     Ok(())
+}
+
+/// Whether a block of zeros may begin in it that goes on behind it: then the chunk ends where that begins.
+fn may_end_in_zeros(bytes: &[u8], start: u64) -> bool {
+    let last = (start + bytes.len() as u64 - 1) / ZEROS * ZEROS;
+    last >= start && is_zero(&bytes[(last - start) as usize..])
 }
 
 fn source(cause: io::Error) -> Trouble {
