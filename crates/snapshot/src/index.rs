@@ -18,10 +18,10 @@ use std::sync::{Arc, OnceLock};
 
 pub(crate) use entries::{Entries, Known, KnownEntry, Look, Nature};
 
-use crate::TreeId;
 use crate::folder::Time;
 use crate::id::{Id, PackId};
 use crate::object::{Content, Place, Ref};
+use crate::{TreeId, Why};
 
 /// A clock that ticks every 10 ms at the slowest: what changed so shortly before it was seen may change again
 /// without looking different.
@@ -38,6 +38,8 @@ pub(crate) struct Directory {
     pub(crate) bytes: u64,
     /// Whether a file in it has several names.
     pub(crate) linked: bool,
+    /// Whether something in it was left out.
+    pub(crate) skips: bool,
     entries: Bytes,
 }
 
@@ -81,6 +83,17 @@ impl Index {
     /// All directories with a file of several names.
     pub(crate) fn linked(&self) -> impl Iterator<Item = (&Vec<u8>, &Directory)> {
         self.directories.iter().filter(|(_, directory)| directory.linked)
+    }
+
+    /// Everything that was left out.
+    pub(crate) fn skipped(&self) -> impl Iterator<Item = (Vec<u8>, Why)> {
+        let with = self.directories.iter().filter(|(_, directory)| directory.skips);
+        with.flat_map(|(path, directory)| {
+            self.entries(directory).filter_map(move |entry| match entry.known() {
+                Known::Skipped(why) => Some(([path, &b"/"[..], entry.name].concat(), why)),
+                Known::Dir(_) | Known::File(..) | Known::Link(_) => None,
+            })
+        })
     }
 
     pub(crate) fn totals(&self) -> (u64, u64) {

@@ -20,6 +20,9 @@ const GONE: u8 = 2;
 const PACK: u8 = 3;
 const BASE: u8 = 4;
 
+const LINKED: u8 = 1;
+const SKIPS: u8 = 2;
+
 /// Less garbage than this is not worth rewriting.
 const TOLERATED: u64 = 1 << 20;
 
@@ -82,9 +85,10 @@ impl Index {
                 let look = read_look(&mut cursor)?;
                 let seen = read_time(&mut cursor)?;
                 let at = read_ref(&mut cursor, &self.packs)?;
-                let (files, bytes, linked) = (cursor.number()?, cursor.number()?, cursor.byte()? != 0);
+                let (files, bytes, flags) = (cursor.number()?, cursor.number()?, cursor.byte()?);
+                let (linked, skips) = (flags & LINKED != 0, flags & SKIPS != 0);
                 let entries = Bytes::Loaded(end - cursor.left()..end);
-                let directory = Directory { look, seen, at, files, bytes, linked, entries };
+                let directory = Directory { look, seen, at, files, bytes, linked, skips, entries };
                 self.put(path, directory);
             }
             GONE => {
@@ -158,21 +162,25 @@ impl Index {
 
     fn remember(&mut self, remember: &Remember<'_>) -> Directory {
         let mut entries = Vec::with_capacity(remember.entries.len() * 96);
-        let (mut files, mut bytes, mut linked) = (0, 0, false);
+        let (mut files, mut bytes, mut linked, mut skips) = (0, 0, false, false);
         let mut rest = Vec::new();
         for (name, look, known) in remember.entries {
             rest.clear();
             put_known(&mut rest, known, &mut |pack| self.pack_number(pack));
             put_entry(&mut entries, name, look, &rest);
             linked |= look.linked;
-            if let Known::File(content, _) = known {
-                files += 1;
-                bytes += content.size;
+            match known {
+                Known::File(content, _) => {
+                    files += 1;
+                    bytes += content.size;
+                }
+                Known::Skipped(_) => skips = true,
+                Known::Dir(_) | Known::Link(_) => {}
             }
         }
         let entries = Bytes::Own(entries.into());
         let Remember { look, seen, at, .. } = *remember;
-        Directory { look, seen, at, files, bytes, linked, entries }
+        Directory { look, seen, at, files, bytes, linked, skips, entries }
     }
 
     fn record_of(&mut self, path: &[u8], directory: &Directory) -> Vec<u8> {
@@ -183,7 +191,8 @@ impl Index {
         put_ref(&mut out, &directory.at, &mut |pack| self.pack_number(pack));
         put_number(&mut out, directory.files);
         put_number(&mut out, directory.bytes);
-        out.push(directory.linked.into());
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        out.push(flag(directory.linked, LINKED) | flag(directory.skips, SKIPS));
         match &directory.entries {
             Bytes::Loaded(range) => out.extend_from_slice(&self.loaded[range.clone()]),
             Bytes::Own(bytes) => out.extend_from_slice(bytes),

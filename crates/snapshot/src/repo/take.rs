@@ -7,6 +7,7 @@ mod queue;
 mod visit;
 mod walk;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -15,7 +16,7 @@ use crate::index::Index;
 use crate::object::Ref;
 use crate::pack::{Noted, Packing, Where};
 use crate::path::is_name;
-use crate::{BadPath, Error, Folder, TreeId};
+use crate::{BadPath, Error, Folder, Names, Touched, TreeId};
 
 use super::Repo;
 
@@ -46,6 +47,37 @@ pub struct Capture<'a> {
     /// What travels with the snapshot, by name.
     pub notes: &'a [(&'a str, &'a [u8])],
     pub unchanged: Unchanged,
+    pub tracking: Tracking<'a>,
+}
+
+/// What is known about where changes can be. A `Touched` speaks of the folder that all roots are in, since the
+/// capture that `index` is of.
+#[derive(Debug, Clone, Copy)]
+pub enum Tracking<'a> {
+    /// Everything is looked at.
+    None,
+    /// Only what was touched is looked at.
+    Trust(&'a Touched),
+    /// Everything is looked at, and what changed without having been touched is told.
+    Check(&'a Touched),
+}
+
+type Folders = BTreeMap<Vec<u8>, Names>;
+
+impl<'a> Tracking<'a> {
+    fn touched(&self) -> Option<&'a Folders> {
+        match self {
+            Tracking::Trust(Touched::Folders { folders, .. }) => Some(folders),
+            Tracking::Trust(Touched::Everything) | Tracking::None | Tracking::Check(_) => None,
+        }
+    }
+
+    fn checked(&self) -> Option<&'a Folders> {
+        match self {
+            Tracking::Check(Touched::Folders { folders, .. }) => Some(folders),
+            Tracking::Check(Touched::Everything) | Tracking::None | Tracking::Trust(_) => None,
+        }
+    }
 }
 
 /// What becomes of a capture that finds everything as it was in its base.
@@ -66,6 +98,7 @@ impl<'a> Capture<'a> {
             index: None,
             notes: &[],
             unchanged: Unchanged::IsTheBase,
+            tracking: Tracking::None,
         }
     }
 }
@@ -84,6 +117,8 @@ pub struct Taken {
     pub unsettled: Vec<Vec<u8>>,
     /// How many more there are than the two lists name.
     pub unlisted: u64,
+    /// Directories in which something changed that should have been known to be touched, and was not.
+    pub missed: Vec<Vec<u8>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,6 +163,9 @@ struct Report {
     skipped: Vec<Skipped>,
     unsettled: Vec<Vec<u8>>,
     unlisted: u64,
+    missed: Vec<Vec<u8>>,
+    /// What further names of files make look like more.
+    twice: (u64, u64),
 }
 
 impl Report {
@@ -136,6 +174,13 @@ impl Report {
             self.skipped.push(Skipped { path, why });
         } else {
             self.unlisted += 1;
+        }
+    }
+
+    /// What was found anew is in the list already.
+    fn skip_again(&mut self, path: Vec<u8>, why: Why) {
+        if !self.skipped.iter().any(|skipped| skipped.path == path) {
+            self.skip(path, why);
         }
     }
 
@@ -159,8 +204,9 @@ impl Report {
         // Several threads found them.
         self.skipped.sort_by(|a, b| a.path.cmp(&b.path));
         self.unsettled.sort();
-        let Report { files, bytes, skipped, unsettled, unlisted } = self;
-        Taken { tree, files, bytes, written, skipped, unsettled, unlisted }
+        let Report { files, bytes, skipped, unsettled, unlisted, missed, twice } = self;
+        let (files, bytes) = (files.saturating_sub(twice.0), bytes.saturating_sub(twice.1));
+        Taken { tree, files, bytes, written, skipped, unsettled, unlisted, missed }
     }
 }
 
@@ -189,8 +235,13 @@ impl Repo {
                 (TreeId::new(&built.root.id, &pack), written)
             }
         };
+        let partial = capture.tracking.touched().is_some() && index.base().is_some();
         if let Some(path) = capture.index {
             built.remember(&mut index, path, &tree);
+        }
+        if partial {
+            (built.report.files, built.report.bytes) = index.totals();
+            index.skipped().for_each(|(path, why)| built.report.skip_again(path, why));
         }
         Ok(built.report.of(tree, written))
     }

@@ -94,6 +94,10 @@ pub(super) fn build(
         report.skip(path.clone(), why.clone());
     }
     let groups = groups(names, &mut report);
+    if let Some(touched) = capture.tracking.checked().filter(|_| index.base().is_some()) {
+        let unknown = visits.iter().filter(|visit| visit.differs && !is_covered(&visit.path, touched));
+        report.missed = unknown.map(|visit| visit.path.clone()).collect();
+    }
     let mut work: Work = visits.into_iter().map(|visit| (key(&visit.path), Some(visit))).collect();
     let touched: Vec<Vec<u8>> = failed.keys().filter_map(|path| parent(path)).collect();
     let regrouped = groups.keys().filter(|path| is_regrouped(index, path, &groups[*path])).cloned();
@@ -118,6 +122,19 @@ fn key(path: &[u8]) -> (usize, Vec<u8>) {
 
 fn parent(path: &[u8]) -> Option<Vec<u8>> {
     path.iter().rposition(|b| *b == b'/').map(|slash| path[..slash].to_vec())
+}
+
+/// Whether it was known that something in a directory was touched.
+fn is_covered(path: &[u8], touched: &super::Folders) -> bool {
+    let whole = |path: &[u8]| touched.get(path) == Some(&crate::Names::All);
+    let mut above = Some(path.to_vec());
+    while let Some(path) = above {
+        if whole(&path) {
+            return true;
+        }
+        above = parent(&path);
+    }
+    touched.contains_key(path)
 }
 
 /// What is above a change has changed.
@@ -147,8 +164,7 @@ fn groups(names: Vec<Name>, report: &mut Report) -> HashMap<Vec<u8>, HashMap<Vec
         let number = if names.len() == 1 { 0 } else { number(&names[0]) };
         for (n, name) in names.into_iter().enumerate() {
             if n > 0 {
-                report.files = report.files.saturating_sub(1);
-                report.bytes = report.bytes.saturating_sub(name.size);
+                report.twice = (report.twice.0 + 1, report.twice.1 + name.size);
             }
             groups.entry(name.folder).or_default().insert(name.name, number);
         }

@@ -1,5 +1,6 @@
 //! One directory: what is in it now, against what is remembered of it.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -46,6 +47,7 @@ pub(super) enum Task {
         root: usize,
         parent: Option<Arc<Opened>>,
         path: Vec<u8>,
+        extent: Extent,
     },
     /// A large file: it is worth a thread of its own.
     File {
@@ -56,12 +58,24 @@ pub(super) enum Task {
     },
 }
 
+/// How much of a directory is visited.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// With everything beneath.
+    Whole,
+    /// What is in it; directories that are known are visited for themselves, if at all.
+    Itself,
+    /// These names in it; nothing else was touched.
+    Names(BTreeSet<Vec<u8>>),
+}
+
 /// A file that was read, or why not.
 pub(super) type Seen = (Look, Known);
 
 impl Task {
     pub(super) fn root(capture: &Capture<'_>, root: usize) -> Task {
-        Task::Directory { root, parent: None, path: capture.roots[root].name.as_bytes().to_vec() }
+        let path = capture.roots[root].name.as_bytes().to_vec();
+        Task::Directory { root, parent: None, path, extent: Extent::Whole }
     }
 }
 
@@ -71,6 +85,8 @@ pub(super) struct Visit {
     pub(super) look: Look,
     pub(super) xattrs: Xattrs,
     pub(super) entries: Vec<(Vec<u8>, Slot)>,
+    /// Not only to be remembered anew: something in it is other than it was.
+    pub(super) differs: bool,
 }
 
 pub(super) enum Slot {
@@ -139,7 +155,9 @@ struct Here<'h> {
     path: &'h [u8],
     dir: Arc<Opened>,
     known: Option<&'h Directory>,
+    extent: Extent,
     tasks: Vec<Task>,
+    differs: bool,
 }
 
 impl Here<'_> {
@@ -161,9 +179,11 @@ impl<'w, 'a> Worker<'w, 'a> {
 
     pub(super) fn work(&mut self, task: Task) -> Result<(), Error> {
         match task {
-            Task::Directory { root, parent, path } => match self.open(root, parent, &path) {
-                Ok(dir) => self.visit(root, &path, dir),
+            Task::Directory { root, parent, path, extent } => match self.open(root, parent, &path) {
+                Ok(dir) => self.visit(root, &path, dir, extent),
                 Err(Trouble::Fail(error)) => Err(error),
+                // It was touched and is gone: then the directory above was touched, too.
+                Err(Trouble::Skip(Why::Gone)) if extent != Extent::Whole => Ok(()),
                 Err(Trouble::Skip(why)) => {
                     self.found.failed.insert(path, why);
                     Ok(())
@@ -192,21 +212,25 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok(Opened::new(dir))
     }
 
-    fn visit(&mut self, root: usize, path: &[u8], dir: Arc<Opened>) -> Result<(), Error> {
+    fn visit(&mut self, root: usize, path: &[u8], dir: Arc<Opened>, extent: Extent) -> Result<(), Error> {
         let index = self.walk.index;
         let look = Look::from(&dir.0.is);
         let known = index.get(path);
-        let mut here = Here { root, path, dir, known, tasks: Vec::new() };
+        let mut here = Here { root, path, dir, known, extent, tasks: Vec::new(), differs: false };
         // Names come and go only with the directory's own times.
         let same_names = known.filter(|known| known.look == look && !known.is_racy(look.changed));
-        let (items, same) = match same_names {
-            Some(known) => self.look_again(&mut here, index.entries(known)),
-            None => self.list(&mut here),
+        let (items, same) = match (same_names, known) {
+            (_, Some(known)) if matches!(here.extent, Extent::Names(_)) => {
+                self.look_at_names(&mut here, known)
+            }
+            (Some(known), _) => self.look_again(&mut here, index.entries(known)),
+            (None, _) => self.list(&mut here),
         }?;
         if !same || same_names.is_none() {
             let xattrs = xattrs(here.dir.fd());
             let entries = items.into_iter().map(materialised).collect();
-            self.found.visits.push(Visit { path: path.to_vec(), look, xattrs, entries });
+            let differs = here.differs;
+            self.found.visits.push(Visit { path: path.to_vec(), look, xattrs, entries, differs });
         }
         self.walk.queue.push(here.tasks);
         Ok(())
@@ -226,6 +250,52 @@ impl<'w, 'a> Worker<'w, 'a> {
             items.extend(item);
         }
         Ok((items, same))
+    }
+
+    /// Looks at the names that were touched; all others are as they were.
+    fn look_at_names<'i>(
+        &mut self,
+        here: &mut Here<'i>,
+        known: &'i Directory,
+    ) -> Result<(Vec<Item<'i>>, bool), Error>
+    where
+        'a: 'i,
+    {
+        let Extent::Names(touched) = std::mem::replace(&mut here.extent, Extent::Itself) else {
+            return Ok((Vec::new(), true));
+        };
+        let mut touched = touched.iter().peekable();
+        let mut items = Vec::new();
+        let mut same = true;
+        for entry in self.walk.index.entries(known) {
+            while let Some(name) = touched.next_if(|name| name.as_slice() < entry.name) {
+                let item = self.appeared(here, name)?;
+                same &= item.is_none();
+                items.extend(item);
+            }
+            if touched.next_if(|name| name.as_slice() == entry.name).is_none() {
+                self.same(here, &entry);
+                items.push(Item::Same(entry));
+                continue;
+            }
+            let item = self.entry(here, entry.name, Some(entry))?;
+            same &= matches!(item, Some(Item::Same(_)));
+            items.extend(item);
+        }
+        for name in touched {
+            let item = self.appeared(here, name)?;
+            same &= item.is_none();
+            items.extend(item);
+        }
+        Ok((items, same))
+    }
+
+    /// A name that is not remembered; it may have come and gone.
+    fn appeared<'i>(&mut self, here: &mut Here<'_>, name: &[u8]) -> Result<Option<Item<'i>>, Error> {
+        match Attributes::at(here.dir.fd(), name) {
+            Err(Errno::NOENT) => Ok(None),
+            Ok(_) | Err(_) => self.entry(here, name, None),
+        }
     }
 
     /// Lists the directory and holds it against what is remembered.
@@ -263,7 +333,8 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok((items, same))
     }
 
-    fn vanished(&mut self, here: &Here<'_>, entry: &KnownEntry<'_>) {
+    fn vanished(&mut self, here: &mut Here<'_>, entry: &KnownEntry<'_>) {
+        here.differs = true;
         if entry.look.nature == Nature::Dir {
             self.found.gone.push(here.path_of(entry.name));
         }
@@ -286,13 +357,15 @@ impl<'w, 'a> Worker<'w, 'a> {
             Err(errno) => return self.unreadable(here, name, Trouble::from(errno)),
         };
         let look = Look::from(&is);
+        here.differs |= known.is_none_or(|known| known.look != look);
         match known {
             Some(known) if known.look == look && self.is_certain(here, &known) => {
                 self.same(here, &known);
                 Ok(Some(Item::Same(known)))
             }
             Some(known) => {
-                if known.look.nature == Nature::Dir && look.nature != Nature::Dir {
+                // Another directory under its name is walked as a whole, and that one is forgotten.
+                if known.look.nature == Nature::Dir && known.look.inode != look.inode {
                     self.vanished(here, &known);
                 }
                 self.new_entry(here, name, look, Some(known))
@@ -330,7 +403,8 @@ impl<'w, 'a> Worker<'w, 'a> {
             return;
         }
         match known.look.nature {
-            Nature::Dir => self.later(here, known.name),
+            Nature::Dir if here.extent == Extent::Whole => self.later(here, known.name, Extent::Whole),
+            Nature::Dir => {}
             Nature::File => {
                 self.found.report.files += 1;
                 self.found.report.bytes = self.found.report.bytes.saturating_add(known.look.size);
@@ -347,11 +421,11 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
     }
 
-    fn later(&self, here: &mut Here<'_>, name: &[u8]) {
+    fn later(&self, here: &mut Here<'_>, name: &[u8], extent: Extent) {
         let crowded = OPEN.load(Ordering::Relaxed) > MOST_OPEN;
         let parent = (!crowded).then(|| here.dir.clone());
         let path = here.path_of(name);
-        here.tasks.push(Task::Directory { root: here.root, parent, path });
+        here.tasks.push(Task::Directory { root: here.root, parent, path, extent });
     }
 
     fn new_entry<'i>(
@@ -370,7 +444,13 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
         match look.nature {
             Nature::Dir => {
-                self.later(here, name);
+                let known = known.filter(|known| {
+                    known.look.nature == Nature::Dir && known.look.inode == look.inode && !known.is_skipped()
+                });
+                let itself = known.is_some() && here.extent != Extent::Whole;
+                // Its own times or attributes changed; what is in it is told apart.
+                let extent = if itself { Extent::Names(BTreeSet::new()) } else { Extent::Whole };
+                self.later(here, name, extent);
                 ready(Known::Dir(Vec::new()))
             }
             Nature::Link => match rustix::fs::readlinkat(here.dir.fd(), name, Vec::new()) {

@@ -1,19 +1,19 @@
 //! Going through the folders with several threads. A small tree is gone through by one: starting a thread
 //! takes longer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use super::queue::Queue;
-use super::visit::{Task, Visit, Worker};
+use super::visit::{Extent, Task, Visit, Worker};
 use super::{Capture, Report, Why};
-use crate::Error;
 use crate::id::Id;
 use crate::index::{Index, Known, Look};
 use crate::object::Place;
 use crate::pack::Packing;
 use crate::repo::Repo;
+use crate::{Error, Names};
 
 /// So many directories waiting are worth a thread.
 const WORTH: usize = 16;
@@ -64,19 +64,46 @@ impl Found {
     }
 }
 
+/// Everything; or what was touched, with every file that could have been through another name.
+fn tasks(capture: &Capture<'_>, index: &Index) -> Vec<Task> {
+    let Some(folders) = capture.tracking.touched().filter(|_| index.base().is_some()) else {
+        return (0..capture.roots.len()).map(|root| Task::root(capture, root)).collect();
+    };
+    let mut extents: BTreeMap<&[u8], Extent> = BTreeMap::new();
+    for (path, names) in folders.iter().filter(|(path, _)| index.get(path).is_some()) {
+        let extent = match names {
+            Names::All => Extent::Whole,
+            Names::These(names) => Extent::Names(names.clone()),
+        };
+        extents.insert(path, extent);
+    }
+    for (path, _) in index.linked() {
+        let extent = extents.entry(path).or_insert(Extent::Itself);
+        if matches!(extent, Extent::Names(_)) {
+            *extent = Extent::Itself;
+        }
+    }
+    let task = |(path, extent): (&[u8], Extent)| {
+        let name = path.split(|b| *b == b'/').next()?;
+        let root = capture.roots.iter().position(|root| root.name.as_bytes() == name)?;
+        Some(Task::Directory { root, parent: None, path: path.to_vec(), extent })
+    };
+    extents.into_iter().filter_map(task).collect()
+}
+
 pub(super) fn walk<'a>(
     repo: &'a Repo,
     capture: &'a Capture<'a>,
     index: &'a Index,
     packing: &'a Packing<'a>,
 ) -> Result<Found, Error> {
-    let roots = (0..capture.roots.len()).map(|root| Task::root(capture, root)).collect();
+    let tasks = tasks(capture, index);
     let walk = Walk {
         repo,
         capture,
         index,
         packing,
-        queue: Queue::new(roots),
+        queue: Queue::new(tasks),
         fresh: Mutex::default(),
         added: AtomicU64::new(0),
         linked: Mutex::default(),
