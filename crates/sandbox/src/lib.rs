@@ -32,7 +32,7 @@ pub use journal::{Exit, Record, What, drain};
 pub use limits::Limits;
 pub use link::{Knocked, Link, Records, Remote, knock};
 pub use probe::{Groups, find as find_bubblewrap, groups};
-pub use reap::reap;
+pub use reap::{processes, reap};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

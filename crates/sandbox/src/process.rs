@@ -145,6 +145,15 @@ impl HostProcess {
     }
 }
 
+/// The children of all threads of a process.
+pub(crate) fn children(pid: i32) -> Vec<i32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
 /// Kills children, and theirs as they become ours, until there are none. Only for a subreaper.
 pub(crate) fn kill_descendants() {
     let me = std::process::id();

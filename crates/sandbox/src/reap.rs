@@ -47,6 +47,21 @@ pub fn reap(run_dir: &Path) -> Result<(), Error> {
     remove(&run_dir.join("etc"), |path| fs::remove_dir_all(path))
 }
 
+/// The processes of a sandbox that runs, by their numbers on this machine. Empty if there is none.
+pub fn processes(run_dir: &Path) -> Vec<i32> {
+    let Ok(Some(left)) = read(run_dir) else { return Vec::new() };
+    let Some(init) = left.init.filter(|init| left.boot == process::boot_id() && init.runs()) else {
+        return Vec::new();
+    };
+    let mut found = vec![init.pid as i32];
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(process::children(*pid));
+        next += 1;
+    }
+    found
+}
+
 fn clear_groups(groups: &Cgroup) -> Result<(), Error> {
     groups.kill();
     // What v1 holds frozen does not die.

@@ -3,7 +3,9 @@
 
 use crate::{Error, Result, luggage::Luggage};
 use ash_model::{Epoch, WorkspaceId};
-use ash_snapshot::{Capture, Folder, Owner, Repo, Root, Taken, Target, TreeId};
+use ash_snapshot::{
+    Capture, Folder, Owner, RelPath, Repo, Root, Taken, Target, Touched, Tracked, Tracking, TreeId, Watch,
+};
 use ash_store::Hold;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -12,7 +14,8 @@ use std::{
     io::Write,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 /// Written beside the tree, never inside it.
@@ -56,10 +59,20 @@ impl Uids {
 }
 
 /// Where one workspace lives on this node.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Live {
     dir: PathBuf,
+    /// Who knows what was touched in the tree since it was captured, once it was.
+    followed: Arc<Mutex<Option<Followed>>>,
 }
+
+struct Followed {
+    tracked: Tracked,
+    checked: Instant,
+}
+
+/// How long what is followed is believed before a capture looks at everything again.
+const BELIEVED: Duration = Duration::from_secs(10 * 60);
 
 /// What a tree is made from, if the one that is there cannot be used.
 #[derive(Debug, Clone)]
@@ -73,7 +86,7 @@ pub(crate) struct Recipe {
 
 impl Live {
     pub(crate) fn new(root: &Path, workspace: WorkspaceId) -> Live {
-        Live { dir: root.join(workspace.to_string()) }
+        Live { dir: root.join(workspace.to_string()), followed: Arc::default() }
     }
 
     pub(crate) fn run(&self) -> PathBuf {
@@ -121,6 +134,7 @@ impl Live {
 
     /// Makes the tree anew; nothing is visible before it is whole. What was there must have been put aside.
     pub(crate) fn make(&self, recipe: &Recipe, repo: &Repo, uids: &Uids) -> Result<Option<u32>> {
+        self.unfollow();
         make_dir(&self.dir)?;
         Folder::erase(&self.dir.join("tree.new"))?;
         let uid = uids.take()?;
@@ -139,6 +153,7 @@ impl Live {
     /// Puts a tree that cannot be trusted aside and captures it. It is erased only when the capture is recorded.
     pub(crate) fn salvage(&self, repo: &Repo, uids: &Uids) -> Result<Option<Taken>> {
         let old = self.dir.join("tree.old");
+        self.unfollow();
         if !old.exists() {
             uids.give_back(self.stamp().and_then(|stamp| stamp.uid));
             remove_if_there(&self.dir.join("stamp"))?;
@@ -148,7 +163,7 @@ impl Live {
             return Ok(None);
         }
         // Read anew: nobody knows what it was made from.
-        take(repo, &old, None, &Luggage::default()).map(Some)
+        take(repo, &old, None, &Luggage::default(), Tracking::None).map(Some)
     }
 
     pub(crate) fn forget_old(&self) -> Result<()> {
@@ -191,9 +206,60 @@ impl Live {
         self.write_stamp(&Stamp { epoch: recipe.epoch, boot: recipe.boot.clone(), uid })
     }
 
-    /// Captures the whole tree, reading what is not as it was when it was `base`.
-    pub(crate) fn take(&self, repo: &Repo, base: &TreeId, luggage: &Luggage) -> Result<Taken> {
-        take(repo, &self.dir.join("tree"), Some((base, &self.index())), luggage)
+    /// Captures the whole tree, reading what is not as it was when it was `base`. Whoever writes to it is held
+    /// still, or is nobody.
+    pub(crate) fn take(
+        &self,
+        repo: &Repo,
+        base: &TreeId,
+        luggage: &Luggage,
+        watch: Option<&Watch>,
+    ) -> Result<Taken> {
+        let tree = self.dir.join("tree");
+        let folder = Folder::open(&tree)?;
+        let mapped = self.write_back(&folder)?;
+        let mut followed = self.followed.lock().expect("nobody panics while holding it");
+        let Some(following) = followed.as_mut() else {
+            // From before the first walk on, so that it misses nothing that comes after.
+            let tracked = watch.and_then(|watch| watch.track(&folder).ok());
+            let taken = take(repo, &tree, Some((base, &self.index())), luggage, Tracking::None)?;
+            *followed = tracked.map(|tracked| Followed { tracked, checked: Instant::now() });
+            return Ok(taken);
+        };
+        let touched = match mapped {
+            Some(mapped) => following.tracked.take().with(mapped),
+            None => Touched::Everything,
+        };
+        let due = following.checked.elapsed() >= BELIEVED;
+        let tracking = if due { Tracking::Check(&touched) } else { Tracking::Trust(&touched) };
+        let taken = take(repo, &tree, Some((base, &self.index())), luggage, tracking);
+        match &taken {
+            Err(_) => following.tracked.give_back(touched),
+            Ok(taken) if due => {
+                following.checked = Instant::now();
+                if !taken.missed.is_empty() {
+                    tracing::error!(tree = %tree.display(), missed = taken.missed.len(), "changes were not followed; captures look at everything again");
+                    *followed = None;
+                }
+            }
+            Ok(_) => {}
+        }
+        taken
+    }
+
+    /// What processes have mapped is written back, so that its times tell of every store. The files, or `None` if
+    /// somebody did not let us look.
+    fn write_back(&self, tree: &Folder) -> Result<Option<Vec<RelPath>>> {
+        let pids = ash_sandbox::processes(&self.run());
+        let mappings = ash_snapshot::mapped_writable(pids.into_iter(), tree)?;
+        let unreached = ash_snapshot::sync_mapped(tree, &mappings.files)?.len();
+        let paths: Option<Vec<RelPath>> = mappings.files.into_iter().map(|file| file.path).collect();
+        Ok(paths.filter(|_| unreached == 0 && mappings.unread.is_empty()))
+    }
+
+    /// Another tree will be here, of which nothing is known.
+    fn unfollow(&self) {
+        *self.followed.lock().expect("nobody panics while holding it") = None;
     }
 
     /// What the tree looked like when it was made or last captured.
@@ -203,6 +269,7 @@ impl Live {
 
     /// Gone for good: for ended sessions, whose last checkpoint holds everything.
     pub(crate) fn erase(&self, uids: &Uids) -> Result<()> {
+        self.unfollow();
         let uid = self.stamp().and_then(|stamp| stamp.uid);
         remove_if_there(&self.dir.join("stamp"))?;
         Folder::erase(&self.dir)?;
@@ -211,7 +278,13 @@ impl Live {
     }
 }
 
-fn take(repo: &Repo, tree: &Path, before: Option<(&TreeId, &Path)>, luggage: &Luggage) -> Result<Taken> {
+fn take(
+    repo: &Repo,
+    tree: &Path,
+    before: Option<(&TreeId, &Path)>,
+    luggage: &Luggage,
+    tracking: Tracking<'_>,
+) -> Result<Taken> {
     let (workspace, home) = (Folder::open(&tree.join("workspace"))?, Folder::open(&tree.join("home"))?);
     let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
     let notes: Vec<(&str, &[u8])> =
@@ -224,6 +297,7 @@ fn take(repo: &Repo, tree: &Path, before: Option<(&TreeId, &Path)>, luggage: &Lu
         index,
         notes: &notes,
         unchanged: luggage.unchanged,
+        tracking,
     })?)
 }
 

@@ -59,6 +59,8 @@ pub struct Rooms {
     pub uids: Uids,
     pub watch: Arc<dyn Watch>,
     pub settings: Settings,
+    /// Tells what sandboxes touched, where the kernel lets us know.
+    pub(crate) tracker: Option<ash_snapshot::Watch>,
     pub(crate) bells: Bells,
     pub(crate) wakes: Semaphore,
     pub(crate) restores: Semaphore,
@@ -84,12 +86,16 @@ impl Rooms {
         (uids, settings, now): (Uids, Settings, fn() -> Timestamp),
     ) -> Rooms {
         let places = Arc::new(Semaphore::new(settings.max_sandboxes));
+        let tracker = ash_snapshot::Watch::start(&settings.live_dir)
+            .inspect_err(|why| tracing::debug!(%why, "captures look at every file"))
+            .ok();
         Rooms {
             store,
             backend,
             uids,
             watch,
             settings,
+            tracker,
             bells: Bells::default(),
             wakes: Semaphore::new(WAKES),
             restores: Semaphore::new(RESTORES),

@@ -64,8 +64,9 @@ impl Sandbox {
         leave(&dir, &left)?;
         left.cgroup = Cgroup::create(plan.incarnation, &plan.limits);
         let raised = walls::raise(plan, left.cgroup.as_ref());
-        let Raised { child, control, status, complaints } =
-            raised.inspect_err(|_| drop(left.cgroup.as_ref().map(Cgroup::try_remove)))?;
+        let Raised { child, control, status, complaints } = raised.inspect_err(|_| {
+            left.cgroup.as_ref().map(Cgroup::try_remove);
+        })?;
         let mut sandbox = Self {
             walls: plan.walls,
             dir,

@@ -47,8 +47,8 @@ impl Saving {
             // No process, nobody writes.
             None => Consistency::Frozen,
         };
-        let live = self.live;
-        let taken = blocking(move || live.take(&repo, &base, &luggage)).await;
+        let (live, rooms) = (self.live, self.rooms);
+        let taken = blocking(move || live.take(&repo, &base, &luggage, rooms.tracker.as_ref())).await;
         let held = match &self.remote {
             Some(remote) => remote.thaw().await.unwrap_or(false),
             None => true,

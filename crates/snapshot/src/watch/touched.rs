@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::RelPath;
+
 /// What was touched beneath a root. See [`crate::Watch`] for what to do with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Touched {
@@ -34,6 +36,20 @@ impl Default for Touched {
 impl Touched {
     pub fn is_nothing(&self) -> bool {
         *self == Touched::default()
+    }
+
+    /// With these files beside.
+    pub fn with(self, files: Vec<RelPath>) -> Touched {
+        let mut more: BTreeMap<Vec<u8>, Names> = BTreeMap::new();
+        for file in &files {
+            let (folder, name) = file.split();
+            let folder = if folder == b"." { b"" } else { folder };
+            let names = more.entry(folder.to_vec()).or_insert(Names::These(BTreeSet::new()));
+            if let Names::These(names) = names {
+                names.insert(name.to_vec());
+            }
+        }
+        self.and(Touched::Folders { folders: more, linked: BTreeSet::new() }, usize::MAX)
     }
 
     /// Both together; above `bound` names it is everything.
