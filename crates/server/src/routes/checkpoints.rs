@@ -119,3 +119,34 @@ fn shown_leaf(leaf: &LeafKind) -> Option<Value> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(size: u64, mode: u32) -> Option<LeafKind> {
+        Some(LeafKind::File { size, mode, content: None })
+    }
+
+    #[test]
+    fn changes_are_shown_as_in_the_first_version() {
+        let link = Some(LeafKind::Link { target: b"a".to_vec() });
+        let changes = [
+            Change { path: b"a".to_vec(), before: None, now: file(3, 0o644) },
+            Change { path: b"b/c".to_vec(), before: file(3, 0o644), now: file(4, 0o755) },
+            Change { path: b"d".to_vec(), before: file(5, 0o600), now: None },
+            Change { path: b"e".to_vec(), before: file(6, 0o644), now: link },
+            Change { path: b"\xff".to_vec(), before: None, now: file(1, 0o644) },
+        ];
+        let golden = json!([
+            { "path": "a", "change": "added", "kind": "file", "size": 3, "mode": 420 },
+            { "path": "b/c", "change": "modified", "kind": "file", "size": 4, "mode": 493,
+              "before": { "kind": "file", "size": 3, "mode": 420 } },
+            { "path": "d", "change": "deleted", "kind": "file", "size": 5, "mode": 384 },
+            { "path": "e", "change": "modified", "kind": "link", "size": 1, "mode": 511, "target": "a",
+              "before": { "kind": "file", "size": 6, "mode": 420 } },
+        ]);
+        let (files, unnamed) = shown(&changes);
+        assert_eq!((json!(files), unnamed), (golden, 1));
+    }
+}
