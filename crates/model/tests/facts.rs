@@ -45,6 +45,13 @@ fn beginnings() -> Vec<Fact> {
     ]
 }
 
+/// Options that came after the first version of the golden file.
+fn later_options() -> Vec<Fact> {
+    let agent = AgentName::parse("helper").expect("a name");
+    let options = Options { base: Some(4), ..Options::default() };
+    vec![Fact::Created { agent, version: 2, options }]
+}
+
 fn turns() -> Vec<Fact> {
     let turn = turn();
     let ask = Ask {
@@ -151,7 +158,7 @@ fn life() -> Vec<Fact> {
 }
 
 fn every_fact() -> Vec<Fact> {
-    [beginnings(), turns(), captures(), life()].concat()
+    [beginnings(), turns(), captures(), life(), later_options()].concat()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.

@@ -2,12 +2,14 @@
 
 use super::{
     files::ALWAYS_SKIPPED,
+    sessions::change_options,
     take::{Asked, Body, Part, blocking, open_session, session},
 };
 use crate::{
     app::App,
     auth::Caller,
     ignored::Ignored,
+    once::{self, once},
     problem::{Answer, Problem},
 };
 use ash_model::Options;
@@ -17,7 +19,7 @@ use ash_store::Session;
 use axum::{
     Json,
     extract::{Path, State},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -33,15 +35,20 @@ pub(super) async fn create(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
+    headers: HeaderMap,
     body: Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let found = open_session(&app, &caller, &id).await?;
+    once::key(&headers)?;
     let number = app.sessions.capture(found.no).await?;
+    // Only now its number is known. Of several tries the first one's counts: later ones have later files.
+    let route = format!("POST /api/sessions/{id}/checkpoints");
+    let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), number.to_string()).await?;
+    let number = claim.resource.parse().map_err(Problem::internal)?;
     if body.value.base {
-        // Read again: a capture takes its time, and options may have changed meanwhile.
-        let options = app.sessions.get(found.no).await?.options;
-        let options = Options { base: Some(number), ..options };
-        app.sessions.rooms().store.set_options(found.no, &options).await?;
+        let forward = |base: Option<u64>| Some(base.map_or(number, |base| base.max(number)));
+        let change = |options: Options| Ok(Options { base: forward(options.base), ..options });
+        change_options(&app, found.no, change).await?;
     }
     Ok((StatusCode::CREATED, Json(json!({ "checkpoint": number }))))
 }
@@ -117,5 +124,36 @@ fn shown_leaf(leaf: &LeafKind) -> Option<Value> {
             let target = std::str::from_utf8(target).ok()?;
             Some(json!({ "kind": "link", "size": target.len(), "mode": 0o777, "target": target }))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(size: u64, mode: u32) -> Option<LeafKind> {
+        Some(LeafKind::File { size, mode, content: None })
+    }
+
+    #[test]
+    fn changes_are_shown_as_in_the_first_version() {
+        let link = Some(LeafKind::Link { target: b"a".to_vec() });
+        let changes = [
+            Change { path: b"a".to_vec(), before: None, now: file(3, 0o644) },
+            Change { path: b"b/c".to_vec(), before: file(3, 0o644), now: file(4, 0o755) },
+            Change { path: b"d".to_vec(), before: file(5, 0o600), now: None },
+            Change { path: b"e".to_vec(), before: file(6, 0o644), now: link },
+            Change { path: b"\xff".to_vec(), before: None, now: file(1, 0o644) },
+        ];
+        let golden = json!([
+            { "path": "a", "change": "added", "kind": "file", "size": 3, "mode": 420 },
+            { "path": "b/c", "change": "modified", "kind": "file", "size": 4, "mode": 493,
+              "before": { "kind": "file", "size": 3, "mode": 420 } },
+            { "path": "d", "change": "deleted", "kind": "file", "size": 5, "mode": 384 },
+            { "path": "e", "change": "modified", "kind": "link", "size": 1, "mode": 511, "target": "a",
+              "before": { "kind": "file", "size": 6, "mode": 420 } },
+        ]);
+        let (files, unnamed) = shown(&changes);
+        assert_eq!((json!(files), unnamed), (golden, 1));
     }
 }

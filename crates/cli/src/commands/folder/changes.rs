@@ -87,14 +87,37 @@ pub(super) trait Contents {
 pub(super) struct Server<'a> {
     api: &'a Api,
     id: &'a str,
+    workspace: String,
     from: u64,
 }
 
-impl Server<'_> {
-    pub(super) async fn of<'a>(api: &'a Api, id: &'a str) -> Result<Server<'a>> {
-        let session = api.get(&path(id, "")).await?;
-        let from = session["session"]["config"]["base"].as_u64().unwrap_or(0);
-        Ok(Server { api, id, from })
+impl<'a> Server<'a> {
+    pub(super) async fn of(api: &'a Api, id: &'a str) -> Result<Server<'a>> {
+        let session = api.get(&path(id, "")).await?["session"].take();
+        let from = session["config"]["base"].as_u64().unwrap_or(0);
+        let workspace = session["workspaceId"].as_str().unwrap_or_default().to_owned();
+        Ok(Server { api, id, workspace, from })
+    }
+
+    pub(super) fn workspace(&self) -> &str {
+        &self.workspace
+    }
+
+    /// What is new to somebody who has the files of this checkpoint; to whom nothing is known of, since the last push.
+    pub(super) async fn changes_for(self, known: Option<u64>) -> Result<(Server<'a>, Changes)> {
+        let Some(from) = known.filter(|known| *known != self.from) else {
+            let changes = self.changes().await?;
+            return Ok((self, changes));
+        };
+        let there = Server { from, workspace: self.workspace.clone(), ..self };
+        match there.changes().await {
+            Ok(changes) => Ok((there, changes)),
+            Err(failure) if failure.kind == Kind::NotFound => {
+                let changes = self.changes().await?;
+                Ok((self, changes))
+            }
+            Err(failure) => Err(failure),
+        }
     }
 
     pub(super) async fn raw(&self) -> Result<Value> {
