@@ -1,7 +1,7 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
-use ash_model::{Event, Fact, SessionNo, Timestamp};
-use ash_store::{Agent, Session};
+use ash_model::{Event, Fact, Rewound, SessionNo, Timestamp};
+use ash_store::{Agent, Checkpoint, Session};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -31,6 +31,25 @@ pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
         "turns": card.turns, "openTurns": card.open_turns, "checkpoint": card.checkpoint, "error": card.problem,
         "createdAt": session.created_at, "lastActiveAt": session.last_active_at,
         "ageSeconds": (now.0 - session.created_at.0).max(0) / 1000,
+    })
+}
+
+/// `current`: the one that the session stands on.
+pub(crate) fn checkpoint(session: &Session, checkpoint: &Checkpoint) -> Value {
+    json!({
+        "number": checkpoint.number, "turn": checkpoint.turn, "seq": checkpoint.seq, "at": checkpoint.at,
+        "files": checkpoint.files, "bytes": checkpoint.bytes, "consistency": checkpoint.consistency,
+        "salvage": checkpoint.salvage, "midTurn": checkpoint.mid_turn,
+        "current": session.card.checkpoint == Some(checkpoint.number),
+    })
+}
+
+/// Where a rewind went, the way back, and the turn that was under way there, which does not go on.
+pub(crate) fn rewound(rewound: &Rewound) -> Value {
+    let Rewound { to, from, seq, then } = rewound;
+    json!({
+        "checkpoint": to, "from": from, "seq": seq, "turns": then.turns,
+        "midTurn": then.under_way.is_some(), "turn": then.under_way,
     })
 }
 
@@ -136,6 +155,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
             "turn_ended",
             json!({ "turn": turn, "status": how, "checkpoint": checkpoint, "error": problem }),
         ),
+        Fact::Rewound(to) => action("rewound", rewound(to)),
         Fact::Paused => action("paused", json!({})),
         Fact::Stopped => action("stopped", json!({})),
         Fact::Ended => action("ended", json!({})),

@@ -5,9 +5,11 @@ mod actor;
 mod error;
 mod files;
 mod follow;
+mod history;
 mod ladder;
 mod live;
 mod logs;
+mod past;
 mod pool;
 pub mod state;
 
@@ -16,5 +18,6 @@ pub use files::{Change, FileSource, Found as FoundFile, Place};
 pub use follow::Follower;
 pub use live::Uids;
 pub use logs::{Level, LogLine};
+pub use past::Past;
 pub use pool::{Counts, Executed, Fork, NewSession, Prompt, Rooms, Sessions, Settings, Watch};
 pub use state::{Refused, Wake, plain_text};

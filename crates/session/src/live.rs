@@ -2,7 +2,7 @@
 //! trusted. A tree that cannot be is kept as a salvage checkpoint and replaced by the newest checkpoint.
 
 use crate::{Error, Result};
-use ash_model::{Epoch, WorkspaceId};
+use ash_model::{Epoch, Seq, WorkspaceId};
 use ash_snapshot::{Folder, Owner, Repo, Root, Taken, Target, TreeId};
 use ash_store::Hold;
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,13 @@ pub(crate) struct Stamp {
     /// After a reboot the page cache is gone, and with it what was not yet written.
     pub(crate) boot: String,
     pub(crate) uid: Option<u32>,
+    /// The last rewind that the tree knows of, by its place in the log; 0: none.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub(crate) rewound: Seq,
+}
+
+fn is_none(rewound: &Seq) -> bool {
+    *rewound == 0
 }
 
 /// The uids that sandboxes of this node may have, one per workspace.
@@ -48,7 +55,7 @@ impl Uids {
         self.used.lock().expect("nobody panics while holding it").extend(uid);
     }
 
-    fn give_back(&self, uid: Option<u32>) {
+    pub(crate) fn give_back(&self, uid: Option<u32>) {
         if let Some(uid) = uid {
             self.used.lock().expect("nobody panics while holding it").remove(&uid);
         }
@@ -69,6 +76,14 @@ pub(crate) struct Recipe {
     /// The newest checkpoint, or the agent's own files.
     pub(crate) tree: TreeId,
     pub(crate) fresh: bool,
+    /// The last rewind in the log.
+    pub(crate) rewound: Seq,
+}
+
+impl Recipe {
+    fn stamp(&self, uid: Option<u32>) -> Stamp {
+        Stamp { epoch: self.epoch, boot: self.boot.clone(), uid, rewound: self.rewound }
+    }
 }
 
 impl Live {
@@ -100,6 +115,11 @@ impl Live {
             && self.stamp().is_some_and(|stamp| stamp.boot == boot && epochs.contains(&stamp.epoch.0))
     }
 
+    /// Whether the tree that is here knows of the last rewind: if not, we died between the fact and the files.
+    pub(crate) fn knows_of(&self, rewound: Seq) -> bool {
+        self.stamp().is_some_and(|stamp| stamp.rewound == rewound)
+    }
+
     pub(crate) fn adopt(&self, epoch: Epoch, uids: &Uids) -> Result<Option<u32>> {
         let stamp = self.stamp().ok_or(Error::NoWorkspace)?;
         uids.keep(stamp.uid);
@@ -122,13 +142,31 @@ impl Live {
     /// Makes the tree anew; nothing is visible before it is whole. What was there must have been put aside.
     pub(crate) fn make(&self, recipe: &Recipe, repo: &Repo, uids: &Uids) -> Result<Option<u32>> {
         make_dir(&self.dir)?;
-        Folder::erase(&self.dir.join("tree.new"))?;
+        Folder::erase(&self.dir.join("tree.gone"))?;
         let uid = uids.take()?;
-        let made = self.fill(recipe, repo, uid);
+        let made = self.prepare(recipe, repo, uid).and_then(|()| self.put_in_place(&recipe.stamp(uid)));
         if made.is_err() {
             uids.give_back(uid);
         }
         made.map(|()| uid)
+    }
+
+    /// Puts a tree that was prepared in the place of the one that is there, which a checkpoint must hold. Wherever
+    /// this ends, the tree is either not current or the new one.
+    pub(crate) fn replace(&self, stamp: &Stamp) -> Result<()> {
+        let gone = self.dir.join("tree.gone");
+        Folder::erase(&gone)?;
+        remove_if_there(&self.dir.join("stamp"))?;
+        fs::rename(self.dir.join("tree"), &gone).map_err(Error::io("cannot put the old tree aside"))?;
+        self.put_in_place(stamp)?;
+        self.unmark_dirty();
+        Ok(Folder::erase(&gone)?)
+    }
+
+    fn put_in_place(&self, stamp: &Stamp) -> Result<()> {
+        fs::rename(self.dir.join("tree.new"), self.dir.join("tree"))
+            .map_err(Error::io("cannot put the tree in place"))?;
+        self.write_stamp(stamp)
     }
 
     /// Whether something is here that no checkpoint is known to hold, if the tree is not the current one.
@@ -167,8 +205,10 @@ impl Live {
         fs::remove_file(self.dir.join("dirty")).ok();
     }
 
-    fn fill(&self, recipe: &Recipe, repo: &Repo, uid: Option<u32>) -> Result<()> {
+    /// Writes the tree beside its place.
+    pub(crate) fn prepare(&self, recipe: &Recipe, repo: &Repo, uid: Option<u32>) -> Result<()> {
         let fresh = self.dir.join("tree.new");
+        Folder::erase(&fresh)?;
         make_dir(&fresh)?;
         let owner = uid.map(|uid| Owner { uid, gid: uid });
         for root in ["workspace", "home"] {
@@ -186,8 +226,7 @@ impl Live {
         for root in ["workspace", "home"] {
             give(&fresh.join(root), owner)?;
         }
-        fs::rename(&fresh, self.dir.join("tree")).map_err(Error::io("cannot put the tree in place"))?;
-        self.write_stamp(&Stamp { epoch: recipe.epoch, boot: recipe.boot.clone(), uid })
+        Ok(())
     }
 
     /// Captures the whole tree.
@@ -259,11 +298,12 @@ mod tests {
     #[test]
     fn a_stamp_is_written_and_read_as_in_the_first_version() {
         let stamps = [
-            (Some(60001), r#"{"epoch":7,"boot":"b0","uid":60001}"#),
-            (None, r#"{"epoch":7,"boot":"b0","uid":null}"#),
+            (Some(60001), 0, r#"{"epoch":7,"boot":"b0","uid":60001}"#),
+            (None, 0, r#"{"epoch":7,"boot":"b0","uid":null}"#),
+            (None, 42, r#"{"epoch":7,"boot":"b0","uid":null,"rewound":42}"#),
         ];
-        for (uid, text) in stamps {
-            let stamp = Stamp { epoch: Epoch(7), boot: "b0".to_owned(), uid };
+        for (uid, rewound, text) in stamps {
+            let stamp = Stamp { epoch: Epoch(7), boot: "b0".to_owned(), uid, rewound };
             assert_eq!(serde_json::to_string(&stamp).expect("plain"), text);
             assert_eq!(serde_json::from_str::<Stamp>(text).expect("read"), stamp);
         }

@@ -1,26 +1,78 @@
-//! A session's checkpoints: taking one now, and what is different in the workspace since one.
+//! A session's checkpoints: its history, what is different in the workspace between two of them, and the ways back.
 
 use super::{
-    files::ALWAYS_SKIPPED,
-    take::{Asked, Body, Part, blocking, open_session, session},
+    files::{self, ALWAYS_SKIPPED},
+    take::{Asked, Body, Numbered, Part, blocking, open_session, session},
 };
 use crate::{
     app::App,
     auth::Caller,
     ignored::Ignored,
     problem::{Answer, Problem},
+    shapes,
 };
 use ash_model::Options;
 use ash_session::{Change, Place};
 use ash_snapshot::{LeafKind, TreeId};
-use ash_store::Session;
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::State,
     http::StatusCode,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+const MOST_LISTED: u32 = 1000;
+
+#[derive(Deserialize)]
+pub(super) struct Listing {
+    limit: Option<u32>,
+    before: Option<u64>,
+}
+
+/// Newest first; the next page begins before the last number of this one.
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    Asked(asked): Asked<Listing>,
+) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &id).await?;
+    let limit = asked.limit.unwrap_or(100);
+    if !(1..=MOST_LISTED).contains(&limit) {
+        return Err(Problem::invalid("invalid_query", format!("limit must be 1 to {MOST_LISTED}")));
+    }
+    let found = app.sessions.checkpoints(&session, asked.before, limit).await?;
+    let shown: Vec<Value> =
+        found.iter().map(|checkpoint| shapes::checkpoint(&session, checkpoint)).collect();
+    Ok(Json(json!({ "checkpoints": shown })))
+}
+
+pub(super) async fn get(State(app): State<App>, caller: Caller, named: Numbered) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &named.id).await?;
+    let found = app.sessions.checkpoint(&session, named.number()?).await?;
+    let mut shown = shapes::checkpoint(&session, &found);
+    shown["skipped"] = json!(found.skipped);
+    shown["unsettled"] = json!(found.unsettled);
+    Ok(Json(json!({ "checkpoint": shown })))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Target {
+    checkpoint: u64,
+}
+
+pub(super) async fn rewind(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    body: Body<Target>,
+) -> Answer<Json<Value>> {
+    let found = open_session(&app, &caller, &id).await?;
+    let (session, rewound) = app.sessions.rewind(&found, body.value.checkpoint).await?;
+    let session = shapes::session(&session, app.sessions.rooms().clock());
+    Ok(Json(json!({ "session": session, "rewound": shapes::rewound(&rewound) })))
+}
 
 #[derive(Deserialize)]
 pub(super) struct New {
@@ -36,7 +88,7 @@ pub(super) async fn create(
     body: Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let found = open_session(&app, &caller, &id).await?;
-    let number = app.sessions.capture(found.no).await?;
+    let number = app.sessions.capture(&found).await?;
     if body.value.base {
         // Read again: a capture takes its time, and options may have changed meanwhile.
         let options = app.sessions.get(found.no).await?.options;
@@ -49,30 +101,23 @@ pub(super) async fn create(
 #[derive(Deserialize)]
 pub(super) struct Wanted {
     all: Option<bool>,
+    /// Another checkpoint; without one, the files as they are now.
+    to: Option<u64>,
 }
 
 pub(super) async fn diff(
     State(app): State<App>,
     caller: Caller,
-    Path((id, number)): Path<(String, String)>,
+    named: Numbered,
     Asked(asked): Asked<Wanted>,
 ) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
-    let number = number.parse().map_err(|_| unknown())?;
-    let since = tree(&app, &session, number).await?;
-    let place = app.sessions.files(&session).await?;
+    let session = session(&app, &caller, &named.id).await?;
+    let number = named.number()?;
+    let since = app.sessions.tree_at(&session, number).await?;
+    let place = files::place(&app, &session, asked.to).await?;
     let all = asked.all == Some(true);
     let changes = blocking(move || changes(&place, &since, all)).await?;
-    let (files, unnamed) = shown(&changes);
-    Ok(Json(json!({ "from": number, "files": files, "unnamed": unnamed })))
-}
-
-pub(super) fn unknown() -> Problem {
-    Problem::not_found("checkpoint_not_found", "The session has no such checkpoint")
-}
-
-async fn tree(app: &App, session: &Session, number: u64) -> Answer<TreeId> {
-    app.sessions.tree_at(session, number).await?.ok_or_else(unknown)
+    Ok(Json(shown(number, asked.to, &changes)))
 }
 
 fn changes(place: &Place, since: &TreeId, all: bool) -> Answer<Vec<Change>> {
@@ -87,10 +132,14 @@ fn changes(place: &Place, since: &TreeId, all: bool) -> Answer<Vec<Change>> {
 }
 
 /// JSON is text: a name that is not cannot be said in it, only counted.
-fn shown(changes: &[Change]) -> (Vec<Value>, usize) {
+fn shown(from: u64, to: Option<u64>, changes: &[Change]) -> Value {
     let files: Vec<Value> = changes.iter().filter_map(shown_change).collect();
     let unnamed = changes.len() - files.len();
-    (files, unnamed)
+    let mut shown = json!({ "from": from, "files": files, "unnamed": unnamed });
+    if let Some(to) = to {
+        shown["to"] = json!(to);
+    }
+    shown
 }
 
 fn shown_change(change: &Change) -> Option<Value> {

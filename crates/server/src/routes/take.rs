@@ -91,6 +91,28 @@ impl FromRequestParts<App> for Named {
     }
 }
 
+/// One checkpoint of one session, as a path names it.
+pub(crate) struct Numbered {
+    pub(crate) id: String,
+    number: String,
+}
+
+impl Numbered {
+    /// What is no number is no checkpoint's.
+    pub(crate) fn number(&self) -> Answer<u64> {
+        self.number.parse().map_err(|_| ash_session::Error::NoCheckpoint.into())
+    }
+}
+
+impl FromRequestParts<App> for Numbered {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let found = Path::<(String, String)>::from_request_parts(parts, app).await;
+        found.map(|Path((id, number))| Numbered { id, number }).map_err(|_| unreadable_path())
+    }
+}
+
 fn unreadable_path() -> Problem {
     Problem::invalid("invalid_path", "The path is not valid")
 }
