@@ -6,8 +6,8 @@
 
 use ash_driver::Say;
 use ash_model::{
-    Ask, Death, Event, Fact, From, Incarnation, OnInterrupted, Outcome, Path, Problem, Receipt, Rewound, Saved,
-    Seq, Source, Status, Then, Tier, TurnId,
+    Ask, Death, Event, Fact, From, Incarnation, OnInterrupted, Outcome, Path, Problem, Receipt, Rewound,
+    Saved, Seq, Source, Status, Then, Tier, TurnId,
 };
 use ash_store::{Card, TurnRow, TurnState};
 use std::collections::VecDeque;
@@ -78,13 +78,22 @@ pub struct Awake {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wish {
-    Prompt { turn: TurnId, content: serde_json::Value, ask: Ask, wake: Wake },
+    Prompt {
+        turn: TurnId,
+        content: serde_json::Value,
+        ask: Ask,
+        wake: Wake,
+    },
     Interrupt,
     Pause,
     Stop,
     Resume,
     /// To checkpoint `to`, which covers the log up to `seq`.
-    Rewind { to: u64, seq: Seq, then: Then },
+    Rewind {
+        to: u64,
+        seq: Seq,
+        then: Then,
+    },
     End,
 }
 

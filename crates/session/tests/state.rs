@@ -319,7 +319,11 @@ fn a_rewind_ends_the_sandbox_keeps_what_is_there_and_leaves_the_session_at_rest(
     assert_eq!((state.status, state.next(), state.awake.as_ref()), (Status::Paused, Next::Wait, None));
     assert_eq!((state.checkpoint, state.last_checkpoint, state.told, state.turns_ever), (Some(1), 3, 1, 1));
     let world = world.after(&[PROMPT, DONE, Op::Rest, DONE]);
-    assert_eq!((world.state().checkpoint, world.state().told), (Some(4), 2), "it goes on with higher numbers");
+    assert_eq!(
+        (world.state().checkpoint, world.state().told),
+        (Some(4), 2),
+        "it goes on with higher numbers"
+    );
     let world = world.after(&[Op::Rewind(1), DONE, DONE, DONE]);
     assert_eq!((world.state().checkpoint, world.state().told), (Some(3), 2), "redo is a rewind forward");
 }

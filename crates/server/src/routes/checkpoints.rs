@@ -14,11 +14,7 @@ use crate::{
 use ash_model::Options;
 use ash_session::{Change, Place};
 use ash_snapshot::{LeafKind, TreeId};
-use axum::{
-    Json,
-    extract::State,
-    http::StatusCode,
-};
+use axum::{Json, extract::State, http::StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -44,16 +40,14 @@ pub(super) async fn list(
     }
     let found = app.sessions.checkpoints(&session, asked.before, limit).await?;
     let shown: Vec<Value> =
-        found.iter().map(|checkpoint| shapes::checkpoint(&session, checkpoint)).collect();
+        found.iter().map(|checkpoint| shapes::checkpoint(session.card.checkpoint, checkpoint)).collect();
     Ok(Json(json!({ "checkpoints": shown })))
 }
 
 pub(super) async fn get(State(app): State<App>, caller: Caller, named: Numbered) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &named.id).await?;
     let found = app.sessions.checkpoint(&session, named.number()?).await?;
-    let mut shown = shapes::checkpoint(&session, &found);
-    shown["skipped"] = json!(found.skipped);
-    shown["unsettled"] = json!(found.unsettled);
+    let shown = shapes::checkpoint_alone(session.card.checkpoint, &found);
     Ok(Json(json!({ "checkpoint": shown })))
 }
 
@@ -166,5 +160,32 @@ fn shown_leaf(leaf: &LeafKind) -> Option<Value> {
             let target = std::str::from_utf8(target).ok()?;
             Some(json!({ "kind": "link", "size": target.len(), "mode": 0o777, "target": target }))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_is_sent_as_in_the_first_version() {
+        let file = |size, mode| LeafKind::File { size, mode, content: None };
+        let link = LeafKind::Link { target: b"b".to_vec() };
+        let change = |path: &[u8], before, now| Change { path: path.to_vec(), before, now };
+        let changes = [
+            change(b"added", None, Some(file(3, 0o644))),
+            change(b"deleted", Some(link.clone()), None),
+            change(b"modified", Some(file(3, 0o644)), Some(link)),
+            change(b"\xff", None, Some(file(3, 0o644))),
+        ];
+        let files = r#"[
+            {"change":"added","kind":"file","mode":420,"path":"added","size":3},
+            {"change":"deleted","kind":"link","mode":511,"path":"deleted","size":1,"target":"b"},
+            {"before":{"kind":"file","mode":420,"size":3},"change":"modified","kind":"link","mode":511,
+             "path":"modified","size":1,"target":"b"}
+        ]"#;
+        let files: Value = serde_json::from_str(files).expect("json");
+        assert_eq!(shown(1, None, &changes), json!({ "from": 1, "files": files, "unnamed": 1 }));
+        assert_eq!(shown(1, Some(2), &changes), json!({ "from": 1, "to": 2, "files": files, "unnamed": 1 }));
     }
 }

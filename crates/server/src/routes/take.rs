@@ -44,6 +44,11 @@ fn unreadable(rejection: BytesRejection) -> Problem {
 }
 
 fn parse<T: DeserializeOwned>(text: &[u8]) -> Answer<T> {
+    // Fields are named: a list would be taken for them in their order.
+    let is_list = text.trim_ascii_start().starts_with(b"[");
+    if is_list && serde_json::from_slice::<serde::de::IgnoredAny>(text).is_ok() {
+        return Err(Problem::invalid("invalid_body", "The body must be an object, not a list"));
+    }
     serde_json::from_slice(text).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => {
             Problem::invalid("invalid_body", format!("The body is not as expected: {error}"))

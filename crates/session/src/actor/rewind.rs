@@ -68,12 +68,9 @@ impl Actor {
     fn target(&self) -> Option<u64> {
         match self.rewinding.front()?.wish {
             Wish::Rewind { to, .. } => Some(to),
-            Wish::Prompt { .. }
-            | Wish::Interrupt
-            | Wish::Pause
-            | Wish::Stop
-            | Wish::Resume
-            | Wish::End => None,
+            Wish::Prompt { .. } | Wish::Interrupt | Wish::Pause | Wish::Stop | Wish::Resume | Wish::End => {
+                None
+            }
         }
     }
 
@@ -93,7 +90,9 @@ impl Actor {
         };
         let (rooms, live, tenant) = (self.rooms.clone(), self.live.clone(), self.session.tenant.clone());
         self.effect = Some(tokio::spawn(async move {
-            let Ok(_turn) = rooms.restores.acquire().await else { return Done::Prepared(Err(Error::Stopping)) };
+            let Ok(_turn) = rooms.restores.acquire().await else {
+                return Done::Prepared(Err(Error::Stopping));
+            };
             let writing = rooms.clone();
             let work = move || live.prepare(&recipe, &*writing.repo(&tenant)?, uid);
             Done::Prepared(blocking(work).await)
@@ -140,8 +139,7 @@ impl Actor {
     async fn put_in_place(&mut self) {
         let Some(uid) = self.tree else { return };
         self.dirty = None;
-        let (epoch, boot, rewound) =
-            (self.lease.epoch, self.rooms.settings.boot.clone(), self.state.rewound);
+        let (epoch, boot, rewound) = (self.lease.epoch, self.rooms.settings.boot.clone(), self.state.rewound);
         let live = self.live.clone();
         let replaced = blocking(move || live.replace(&Stamp { epoch, boot, uid, rewound })).await;
         if let Err(error) = replaced {

@@ -118,8 +118,7 @@ impl Actor {
         match salvaged {
             Ok(Some(taken)) if self.is_known(&taken).await? => {}
             Ok(Some(taken)) => {
-                let saved =
-                    Saved { salvage: true, ..self.describe(&taken, ash_model::Consistency::Live) };
+                let saved = Saved { salvage: true, ..self.describe(&taken, ash_model::Consistency::Live) };
                 let row = self.checkpoint_row(&saved, &taken, 1);
                 let number = saved.number;
                 self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
