@@ -3,6 +3,7 @@
 use crate::support::{Client, Server, eventually, names, signal};
 use reqwest::Method;
 use serde_json::{Value, json};
+use sqlx::Connection;
 use std::{path::Path, time::Duration};
 
 /// A turn's work: something new, something changed, something gone, a link, an own mtime and mode.
@@ -298,12 +299,13 @@ async fn a_message_that_waited_is_not_part_of_an_earlier_checkpoint() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_in_a_rewind_leaves_the_session_before_or_after_it() {
+    const LAST: u64 = 14;
     let mut server = Server::start().await;
     let (_, id, trees) = history(&server).await;
     let big = "run: head -c 3000000 /dev/urandom > ballast; for i in $(seq 150); do echo $i > f$i; done";
     server.client().say(&id, big).await;
     let mut hit = (0, 0);
-    for round in 0..14_u64 {
+    for round in 0..=LAST {
         let client = server.client();
         // Sometimes from an active session, sometimes from one that rests.
         if round % 2 == 0 {
@@ -315,17 +317,24 @@ async fn a_server_killed_in_a_rewind_leaves_the_session_before_or_after_it() {
         let target = trees[turn].0;
         let request = client.request(Method::POST, &format!("/api/sessions/{id}/rewind"));
         let asking = tokio::spawn(request.json(&json!({ "checkpoint": target })).send());
-        // The instant of the kill is what varies here; nothing waits for it.
-        tokio::time::sleep(Duration::from_millis(round * 17)).await;
-        server.kill9();
-        let answered = asking.await.expect("a task").is_ok_and(|response| response.status().is_success());
+        // The instant of the kill is what varies here; only the last one waits for the answer.
+        let answered = if round == LAST {
+            let answered = asking.await;
+            server.kill9();
+            answered
+        } else {
+            tokio::time::sleep(Duration::from_millis(round * 17)).await;
+            server.kill9();
+            asking.await
+        };
+        let answered = answered.expect("a task").is_ok_and(|response| response.status().is_success());
         server.launch().await;
         let client = server.client();
-        let after = eventually("it is taken over", async || {
+        eventually("it is taken over", async || {
             let status = client.status(&id).await;
             ["paused", "active"].contains(&status.as_str()).then_some(())
-        });
-        after.await;
+        })
+        .await;
         client.action(&id, "resume").await;
         let messages = said(&client, &id, "").await;
         assert_eq!(said(&client, &id, "&all=true").await, all, "round {round}");
@@ -449,4 +458,31 @@ async fn the_command_line_shows_history_and_goes_there() {
     stream.until("text_delta").await;
     let (_, told, code) = ash(&server, &["session", "rewind", &id, &second]);
     assert!(code == 5 && told.contains("ash session interrupt"), "{told}");
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_cannot_be_read_is_refused_and_nothing_is_lost() {
+    let server = Server::start().await;
+    let (client, id, trees) = history(&server).await;
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(server.data.join("ash.db"));
+    let mut db = sqlx::SqliteConnection::connect_with(&options).await.expect("the database");
+    let lost = "f".repeat(64);
+    let hidden =
+        sqlx::query("UPDATE checkpoints SET tree = ? WHERE number = ?").bind(lost).bind(trees[1].0 as i64);
+    hidden.execute(&mut db).await.expect("hidden");
+    for rest in [false, true] {
+        if rest {
+            client.action(&id, "stop").await;
+        }
+        let body = json!({ "checkpoint": trees[1].0 });
+        let (status, problem) =
+            client.ask(Method::POST, &format!("/api/sessions/{id}/rewind"), Some(body)).await;
+        assert!(!status.is_success() && problem["code"].is_string(), "{status} {problem}");
+        assert_eq!(said(&client, &id, "").await.len(), 5);
+        assert_eq!(tree(&server.live(&id).await), trees[4].1);
+    }
+    assert_eq!(client.text(&id, "read log").await, "1\n2\n3\n4\n5\n");
+    let left = std::fs::read_dir(server.live(&id).await).expect("a directory").flatten();
+    let left: Vec<String> = left.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    assert!(!left.iter().any(|name| name.starts_with("tree.")), "{left:?}");
 }

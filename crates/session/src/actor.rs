@@ -170,8 +170,8 @@ enum Done {
     },
     /// The uid of a tree that was made without a sandbox.
     Furnished(Result<Option<u32>>),
-    /// The tree of the checkpoint that the session is to go to is written, beside the one it has.
-    Prepared(Result<()>),
+    /// The tree of the checkpoint that the session is to go to is written, for this uid, beside the one it has.
+    Prepared(Result<Option<u32>>),
     /// What was found on disk instead of a tree that can be trusted.
     Salvaged(Result<Option<Taken>>),
     /// The work was cut off: it panicked.
@@ -542,10 +542,7 @@ impl Actor {
             Done::Saved { occasion, result, began } => self.saved(occasion, result, began).await,
             Done::Slept { incarnation, said } => self.slept(incarnation, said).await,
             Done::Salvaged(salvaged) => self.salvaged(salvaged).await,
-            Done::Prepared(prepared) => {
-                self.prepared(prepared);
-                Ok(())
-            }
+            Done::Prepared(prepared) => self.prepared(prepared).await,
             Done::Lost => Err(Error::Gone),
             Done::Furnished(made) => {
                 self.furnished(made);

@@ -43,7 +43,7 @@ impl Uids {
         Uids { range, used: Mutex::default() }
     }
 
-    fn take(&self) -> Result<Option<u32>> {
+    pub(crate) fn take(&self) -> Result<Option<u32>> {
         let Some(range) = self.range.clone() else { return Ok(None) };
         let mut used = self.used.lock().expect("nobody panics while holding it");
         let free = range.clone().find(|uid| !used.contains(uid)).ok_or(Error::Capacity(range.len()))?;
@@ -79,6 +79,9 @@ pub(crate) struct Recipe {
     /// The last rewind in the log.
     pub(crate) rewound: Seq,
 }
+
+/// Beside the tree: one that is being written, and one that is being erased.
+const SCRAPS: [&str; 2] = ["tree.new", "tree.gone"];
 
 impl Recipe {
     fn stamp(&self, uid: Option<u32>) -> Stamp {
@@ -141,8 +144,6 @@ impl Live {
 
     /// Makes the tree anew; nothing is visible before it is whole. What was there must have been put aside.
     pub(crate) fn make(&self, recipe: &Recipe, repo: &Repo, uids: &Uids) -> Result<Option<u32>> {
-        make_dir(&self.dir)?;
-        Folder::erase(&self.dir.join("tree.gone"))?;
         let uid = uids.take()?;
         let made = self.prepare(recipe, repo, uid).and_then(|()| self.put_in_place(&recipe.stamp(uid)));
         if made.is_err() {
@@ -151,16 +152,28 @@ impl Live {
         made.map(|()| uid)
     }
 
-    /// Puts a tree that was prepared in the place of the one that is there, which a checkpoint must hold. Wherever
-    /// this ends, the tree is either not current or the new one.
+    /// Puts a tree that was prepared in the place of the one that is there, if any, which a checkpoint must hold.
+    /// Wherever this ends, the tree is either not current or the new one.
     pub(crate) fn replace(&self, stamp: &Stamp) -> Result<()> {
-        let gone = self.dir.join("tree.gone");
+        let (tree, gone) = (self.dir.join("tree"), self.dir.join("tree.gone"));
         Folder::erase(&gone)?;
         remove_if_there(&self.dir.join("stamp"))?;
-        fs::rename(self.dir.join("tree"), &gone).map_err(Error::io("cannot put the old tree aside"))?;
+        if tree.exists() {
+            fs::rename(&tree, &gone).map_err(Error::io("cannot put the old tree aside"))?;
+        }
         self.put_in_place(stamp)?;
         self.unmark_dirty();
         Ok(Folder::erase(&gone)?)
+    }
+
+    /// Whether somebody died while a tree was written, or taken away.
+    pub(crate) fn has_scraps(&self) -> bool {
+        SCRAPS.iter().any(|scrap| self.dir.join(scrap).exists())
+    }
+
+    /// Only while nobody prepares a tree.
+    pub(crate) fn erase_scraps(&self) -> Result<()> {
+        SCRAPS.iter().try_for_each(|scrap| Ok(Folder::erase(&self.dir.join(scrap))?))
     }
 
     fn put_in_place(&self, stamp: &Stamp) -> Result<()> {

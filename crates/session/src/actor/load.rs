@@ -100,6 +100,10 @@ impl Actor {
     }
 
     async fn take_over(&mut self) -> Result<()> {
+        if self.live.has_scraps() {
+            let live = self.live.clone();
+            wake::blocking(move || live.erase_scraps()).await?;
+        }
         let found = self.find_sandbox().await?;
         if !matches!(found, Found::Alive(_))
             && let Some(awake) = self.state.awake.clone()

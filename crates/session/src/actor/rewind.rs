@@ -12,12 +12,13 @@ use ash_model::{Fact, Status};
 pub(super) struct Rewinding {
     wish: Wish,
     reply: Reply<Answer>,
-    prepared: bool,
+    /// The uid that its tree was written for.
+    prepared: Option<Option<u32>>,
 }
 
 impl Rewinding {
     pub(super) fn new(wish: Wish, reply: Reply<Answer>) -> Rewinding {
-        Rewinding { wish, reply, prepared: false }
+        Rewinding { wish, reply, prepared: None }
     }
 }
 
@@ -26,10 +27,13 @@ impl Actor {
     pub(super) async fn drive_rewinding(&mut self) -> Result<bool> {
         let Some(rewinding) = self.rewinding.front() else { return Ok(false) };
         // Looked at again before every step: a message may have come since.
-        if let Err(refused) = self.state.decide(&rewinding.wish) {
-            self.answer_rewinder(Err(refused.into()));
-            return Ok(true);
-        }
+        let facts = match self.state.decide(&rewinding.wish) {
+            Ok(facts) => facts,
+            Err(refused) => {
+                self.refuse_rewind(refused.into()).await?;
+                return Ok(true);
+            }
+        };
         // A start that was promised to somebody comes first.
         if self.state.status == Status::Starting {
             return Ok(false);
@@ -43,26 +47,33 @@ impl Actor {
             self.start_salvage();
         } else if self.tree.is_some() && self.dirty.is_some() {
             self.start_save(Occasion::Between);
-        } else if self.tree.is_some() && !prepared {
-            self.start_prepare().await?;
+        } else if let Some(uid) = prepared {
+            self.rewind(facts, uid).await?;
         } else {
-            self.rewind().await?;
+            self.start_prepare().await?;
         }
         Ok(true)
     }
 
-    fn answer_rewinder(&mut self, answer: Result<Answer>) {
-        if let Some(rewinding) = self.rewinding.pop_front() {
-            rewinding.reply.send(answer).ok();
+    /// Nothing was changed yet: whoever waits may try again.
+    async fn refuse_rewind(&mut self, error: Error) -> Result<()> {
+        let Some(Rewinding { reply, prepared, .. }) = self.rewinding.pop_front() else { return Ok(()) };
+        reply.send(Err(error)).ok();
+        if self.tree.is_none() {
+            self.rooms.uids.give_back(prepared.flatten());
         }
+        if !self.live.has_scraps() {
+            return Ok(());
+        }
+        let live = self.live.clone();
+        blocking(move || live.erase_scraps()).await
     }
 
-    /// Nothing was changed yet: whoever waits may try again.
-    pub(super) fn give_up_rewinding(&mut self, error: &Error) {
-        let problem = error.problem();
-        for rewinding in self.rewinding.drain(..) {
-            rewinding.reply.send(Err(Error::Failed(problem.clone()))).ok();
+    pub(super) async fn give_up_rewinding(&mut self, error: &Error) -> Result<()> {
+        while !self.rewinding.is_empty() {
+            self.refuse_rewind(Error::Failed(error.problem())).await?;
         }
+        Ok(())
     }
 
     fn target(&self) -> Option<u64> {
@@ -74,78 +85,85 @@ impl Actor {
         }
     }
 
-    /// A checkpoint that cannot be read is found out here, while the tree that is there is still in place.
+    /// A checkpoint that cannot be read is found out here, while everything is still as it was.
     async fn start_prepare(&mut self) -> Result<()> {
-        let (Some(to), Some(uid)) = (self.target(), self.tree) else { return Ok(()) };
-        let Some(checkpoint) = self.rooms.store.checkpoint(self.lease.workspace, to).await? else {
-            self.answer_rewinder(Err(Error::NoCheckpoint));
-            return Ok(());
+        let checkpoint = match self.target() {
+            Some(to) => self.rooms.store.checkpoint(self.lease.workspace, to).await?,
+            None => None,
         };
-        let recipe = match recipe_of(&self.rooms, &self.state, &self.lease, &checkpoint.tree) {
+        let recipe = checkpoint
+            .ok_or(Error::NoCheckpoint)
+            .and_then(|checkpoint| recipe_of(&self.rooms, &self.state, &self.lease, &checkpoint.tree));
+        let recipe = match recipe {
             Ok(recipe) => recipe,
-            Err(error) => {
-                self.answer_rewinder(Err(error));
-                return Ok(());
-            }
+            Err(error) => return self.refuse_rewind(error).await,
         };
-        let (rooms, live, tenant) = (self.rooms.clone(), self.live.clone(), self.session.tenant.clone());
+        let (rooms, live, tenant, tree) =
+            (self.rooms.clone(), self.live.clone(), self.session.tenant.clone(), self.tree);
         self.effect = Some(tokio::spawn(async move {
             let Ok(_turn) = rooms.restores.acquire().await else {
                 return Done::Prepared(Err(Error::Stopping));
             };
-            let writing = rooms.clone();
-            let work = move || live.prepare(&recipe, &*writing.repo(&tenant)?, uid);
+            let rooms = rooms.clone();
+            let work = move || {
+                let uid = tree.map_or_else(|| rooms.uids.take(), Ok)?;
+                let written = rooms.repo(&tenant).and_then(|repo| live.prepare(&recipe, &repo, uid));
+                if written.is_err() && tree.is_none() {
+                    rooms.uids.give_back(uid);
+                }
+                written.map(|()| uid)
+            };
             Done::Prepared(blocking(work).await)
         }));
         Ok(())
     }
 
-    pub(super) fn prepared(&mut self, prepared: Result<()>) {
-        match prepared {
-            Ok(()) => {
-                if let Some(rewinding) = self.rewinding.front_mut() {
-                    rewinding.prepared = true;
-                }
+    pub(super) async fn prepared(&mut self, prepared: Result<Option<u32>>) -> Result<()> {
+        match (prepared, self.rewinding.front_mut()) {
+            (Ok(uid), Some(rewinding)) => {
+                rewinding.prepared = Some(uid);
+                Ok(())
             }
-            Err(error) => self.answer_rewinder(Err(error)),
+            (Ok(_), None) => Ok(()),
+            (Err(error), _) => self.refuse_rewind(error).await,
         }
     }
 
     /// Says that it is so; from then on it is, whatever becomes of us.
-    async fn rewind(&mut self) -> Result<()> {
-        let Some(rewinding) = self.rewinding.front() else { return Ok(()) };
-        let facts = match self.state.decide(&rewinding.wish) {
-            Ok(facts) => facts,
-            Err(refused) => {
-                self.answer_rewinder(Err(refused.into()));
-                return Ok(());
-            }
-        };
+    async fn rewind(&mut self, facts: Vec<Fact>, uid: Option<u32>) -> Result<()> {
         let rewound = facts.iter().find_map(|fact| match fact {
             Fact::Rewound(rewound) => Some(rewound.clone()),
             _ => None,
         });
         if let Err(error) = self.note(facts).await {
-            self.answer_rewinder(Err(Error::Failed(error.problem())));
+            self.refuse_rewind(Error::Failed(error.problem())).await?;
             return self.survive(Err(error));
         }
         tracing::info!(session = %self.session.id, checkpoint = self.state.checkpoint, "rewound");
-        self.put_in_place().await;
-        self.answer_rewinder(Ok(Answer { rewound, ..Answer::default() }));
+        self.put_in_place(uid).await;
+        if let Some(rewinding) = self.rewinding.pop_front() {
+            rewinding.reply.send(Ok(Answer { rewound, ..Answer::default() })).ok();
+        }
         Ok(())
     }
 
     /// A failure costs nothing but time: the next start makes the tree anew.
-    async fn put_in_place(&mut self) {
-        let Some(uid) = self.tree else { return };
-        self.dirty = None;
-        let (epoch, boot, rewound) = (self.lease.epoch, self.rooms.settings.boot.clone(), self.state.rewound);
+    async fn put_in_place(&mut self, uid: Option<u32>) {
+        let stamp = Stamp {
+            epoch: self.lease.epoch,
+            boot: self.rooms.settings.boot.clone(),
+            uid,
+            rewound: self.state.rewound,
+        };
         let live = self.live.clone();
-        let replaced = blocking(move || live.replace(&Stamp { epoch, boot, uid, rewound })).await;
-        if let Err(error) = replaced {
-            tracing::warn!(session = %self.session.id, %error, "the tree of a rewind is made at the next start");
-            self.tree = None;
-            self.rooms.uids.give_back(uid);
+        self.dirty = None;
+        match blocking(move || live.replace(&stamp)).await {
+            Ok(()) => self.tree = Some(uid),
+            Err(error) => {
+                tracing::warn!(session = %self.session.id, %error, "the tree of a rewind is made at the next start");
+                self.tree = None;
+                self.rooms.uids.give_back(uid);
+            }
         }
     }
 }

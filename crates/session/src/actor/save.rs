@@ -53,7 +53,7 @@ impl Actor {
         let every = Some(self.rooms.settings.checkpoint_every).filter(|every| !every.is_zero())?;
         let running = self.state.current().is_some_and(|turn| matches!(turn.phase, Phase::Running { .. }));
         let can = self.hands.is_some() && self.tree.is_some() && self.effect.is_none();
-        (running && can && self.closing.is_none()).then(|| self.captured + every)
+        (running && can && self.closing.is_none()).then(|| self.captured.checked_add(every)).flatten()
     }
 
     pub(super) fn start_save(&mut self, occasion: Occasion) {
@@ -122,7 +122,7 @@ impl Actor {
             Err(Error::Store(ash_store::Error::Full)) => {
                 self.not_before = Some(Instant::now() + RETRY);
                 self.touch();
-                Ok(())
+                self.give_up_rewinding(&Error::Store(ash_store::Error::Full)).await
             }
             other => other,
         }
@@ -183,7 +183,7 @@ impl Actor {
         for reply in self.forking.drain(..) {
             reply.send(Err(Error::Save(words.clone()))).ok();
         }
-        self.give_up_rewinding(&Error::Save(words));
+        self.give_up_rewinding(&Error::Save(words)).await?;
         self.survive(noted)
     }
 

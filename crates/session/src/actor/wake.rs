@@ -127,7 +127,7 @@ impl Actor {
             Ok(None) => {}
             Err(error) => {
                 self.give_up_closing(&error);
-                self.give_up_rewinding(&error);
+                self.give_up_rewinding(&error).await?;
                 self.answer_failed_writers(&error);
                 return if self.state.status == ash_model::Status::Starting {
                     self.stay_down(error).await
