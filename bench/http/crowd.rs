@@ -19,6 +19,8 @@ use std::{
 
 const CLIENTS: usize = 4;
 const PARTS: usize = 4;
+/// Milliseconds of CPU between two rests of a thread that serves requests, which a task cannot exceed.
+const MOST_STRETCH: f64 = 10.0;
 const BETWEEN: Duration = Duration::from_millis(2);
 
 pub(crate) async fn measure(client: &Client, line: &Line, crowd: usize, report: &mut Report) -> Result<()> {
@@ -39,6 +41,13 @@ pub(crate) async fn measure(client: &Client, line: &Line, crowd: usize, report: 
     .await?;
     watch.look_away();
     report.number("turns per second, 4 clients", ids.len() as f64 / began.elapsed().as_secs_f64());
+    let stretch = 1000.0 * client.metric("ash_longest_stretch_seconds").await?;
+    report.bar(Bar::at_most(
+        "longest stretch of a thread",
+        "no task holds it longer",
+        "ms",
+        (stretch, MOST_STRETCH),
+    ));
     judge(report, ids.len(), [bare, made], &watch.stop().await?);
     try_join_all(clients.iter().zip(per_client).map(|(client, ids)| async move {
         for id in ids {

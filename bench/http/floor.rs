@@ -35,13 +35,13 @@ struct Places {
 }
 
 impl Line {
-    /// From a sandbox's bubblewrap, and the directory with its /etc.
-    pub(crate) fn of(bwrap: u32, run_dir: &Path, stage: &Stage) -> Result<Line> {
+    /// From a sandbox's bubblewrap, and the directory that is its /etc.
+    pub(crate) fn of(bwrap: u32, etc: &Path, stage: &Stage) -> Result<Line> {
         let line = fs::read_to_string(format!("/proc/{bwrap}/cmdline"))?;
         let status = fs::read_to_string(format!("/proc/{bwrap}/status"))?;
         let uid = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next());
         let uid = uid.and_then(|uid| uid.parse().ok()).context("a uid")?;
-        copy_etc(&run_dir.join("etc"), &stage.dir.join("etc"))?;
+        copy_etc(etc, &stage.dir.join("etc"))?;
         let words = line.split_terminator('\0').map(str::to_owned).collect();
         Ok(Line { words, uid, dir: stage.dir.clone() })
     }

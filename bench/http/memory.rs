@@ -35,7 +35,7 @@ pub(crate) async fn measure(server: &Server, stage: &Stage, report: &mut Report)
         ));
     }
     report.number("server RSS with 50 sessions, MB", resident(server.pid())?);
-    let line = Line::of(sandboxes[0].bwrap, &server.run_dir(&sessions[0])?, stage)?;
+    let line = Line::of(sandboxes[0].bwrap, &server.etc(), stage)?;
     for session in &sessions {
         client.end(session["id"].as_str().context("an id")?).await?;
     }

@@ -77,6 +77,11 @@ impl Server {
         Ok(self.data.join("live").join(workspace).join("run"))
     }
 
+    /// What every sandbox sees as /etc.
+    pub(crate) fn etc(&self) -> PathBuf {
+        self.data.join("etc")
+    }
+
     pub(crate) async fn stop(mut self) -> Result<()> {
         // SAFETY: kill has no memory effects; it is our child, which nobody has waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
@@ -163,6 +168,12 @@ impl Client {
     pub(crate) async fn health(&self) -> Result<()> {
         self.send(Method::GET, "/health", None).await?.bytes().await?;
         Ok(())
+    }
+
+    pub(crate) async fn metric(&self, name: &str) -> Result<f64> {
+        let text = self.text("/metrics").await?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.with_context(|| format!("no {name} in /metrics"))
     }
 
     pub(crate) async fn text(&self, path: &str) -> Result<String> {

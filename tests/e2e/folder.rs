@@ -195,6 +195,31 @@ async fn what_the_agent_did_is_shown_and_brought_back() {
 }
 
 #[tokio::test]
+async fn a_second_pull_brings_what_came_after_the_first() {
+    let bench = Bench::new().await;
+    bench.write("a.txt", "base\n");
+    bench.fine(&["session", "push", &bench.id]).await;
+    bench.run_inside("echo first > a.txt; echo first > new.txt").await;
+    bench.fine(&["session", "pull", &bench.id]).await;
+    bench.run_inside("echo second > a.txt; rm new.txt").await;
+    bench.write("mine.txt", "mine\n");
+
+    let pulled = bench.fine(&["session", "pull", &bench.id]).await;
+
+    assert!(pulled.stderr.contains("✓ 1 changed, 1 deleted\n"), "{}", pulled.stderr);
+    assert_eq!(
+        ["a.txt", "new.txt", "mine.txt"].map(|name| bench.read(name)),
+        [Some("second\n".to_owned()), None, Some("mine\n".to_owned())]
+    );
+    let other = bench.server.dir.join("other").display().to_string();
+    let elsewhere = bench.fine(&["session", "pull", &bench.id, &other]).await;
+    assert!(elsewhere.stderr.contains("✓ 1 changed\n"), "{}", elsewhere.stderr);
+    bench.write("a.txt", "mine\n");
+    bench.run_inside("echo third > a.txt").await;
+    assert_eq!(bench.ash(&["session", "pull", &bench.id]).await.code, 5, "changed on both sides");
+}
+
+#[tokio::test]
 async fn a_conflict_changes_nothing_until_it_is_forced() {
     let bench = Bench::new().await;
     bench.write("both.txt", "base\n");

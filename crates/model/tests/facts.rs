@@ -50,6 +50,13 @@ fn beginnings() -> Vec<Fact> {
     ]
 }
 
+/// Options that came after the first version of the golden file.
+fn later_options() -> Vec<Fact> {
+    let agent = AgentName::parse("helper").expect("a name");
+    let options = Options { base: Some(4), ..Options::default() };
+    vec![Fact::Created { agent, version: 2, options }]
+}
+
 fn turns() -> Vec<Fact> {
     let turn = turn();
     let ask = Ask {
@@ -194,7 +201,7 @@ fn history() -> Vec<Fact> {
 }
 
 fn every_fact() -> Vec<Fact> {
-    [beginnings(), turns(), captures(), life(), history()].concat()
+    [beginnings(), turns(), captures(), life(), later_options(), history()].concat()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.

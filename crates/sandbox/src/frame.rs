@@ -57,6 +57,10 @@ pub(crate) struct Plan {
     pub(crate) uid: Option<u32>,
     pub(crate) limits: Limits,
     pub(crate) readonly: Vec<PathBuf>,
+    /// The /etc that all sandboxes of a server share. A server that has none, or is older than the program it
+    /// starts, names none: then one is made in `run_dir`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) etc: Option<PathBuf>,
     pub(crate) orphan_ttl_ms: u64,
     pub(crate) caps: Caps,
 }
@@ -299,8 +303,8 @@ mod tests {
         }
     }
 
-    fn every_client_frame() -> Vec<FromClient> {
-        let plan = Plan {
+    fn plan() -> Plan {
+        Plan {
             version: 1,
             incarnation: Incarnation(uuid::Uuid::nil()),
             epoch: Epoch(7),
@@ -313,11 +317,15 @@ mod tests {
             uid: Some(60001),
             limits: Limits::default(),
             readonly: vec!["/opt/tools".into()],
+            etc: None,
             orphan_ttl_ms: 3_600_000,
             caps: Caps::default(),
-        };
+        }
+    }
+
+    fn every_client_frame() -> Vec<FromClient> {
         vec![
-            FromClient::Build(Box::new(plan)),
+            FromClient::Build(Box::new(plan())),
             FromClient::Attach { version: 1, epoch: Epoch(7) },
             FromClient::Follow { offset: 4096 },
             FromClient::Start(start()),
@@ -365,6 +373,14 @@ mod tests {
             "frames_from_shim",
             readable(every_shim_frame().iter().map(FromShim::encode))
         );
+    }
+
+    #[test]
+    fn a_plan_may_name_the_etc_of_all() {
+        let build = FromClient::Build(Box::new(Plan { etc: Some("/data/etc".into()), ..plan() }));
+        let bytes = build.encode();
+        insta::assert_snapshot!("plan_with_etc", bytes.escape_ascii());
+        assert_eq!(FromClient::decode(bytes[4], &bytes[HEADER..]), Ok(build));
     }
 
     #[test]

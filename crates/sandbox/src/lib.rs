@@ -7,6 +7,7 @@
 
 mod confine;
 mod control;
+mod etc;
 mod frame;
 mod init;
 mod journal;
@@ -100,6 +101,7 @@ pub trait Backend: Send + Sync {
 pub struct Bubblewrap {
     exe: PathBuf,
     bwrap: PathBuf,
+    etc: Option<PathBuf>,
     caps: Caps,
 }
 
@@ -108,9 +110,17 @@ impl Bubblewrap {
     /// [`shim_main`] and [`confine_main`] for its arguments `shim` and `confine`.
     pub async fn probe(exe: PathBuf) -> Result<Self, Error> {
         let bwrap = probe::find()?;
-        let walls = Self { exe, bwrap, caps: Caps::default() };
+        let walls = Self { exe, bwrap, etc: None, caps: Caps::default() };
         probe::try_out(&walls).await?;
         Ok(walls)
+    }
+
+    /// Keeps one /etc for all sandboxes in `dir`, instead of one for each. Blocking.
+    pub fn sharing_etc(self, dir: PathBuf) -> Result<Self, Error> {
+        match etc::write(&dir) {
+            Ok(()) => Ok(Self { etc: Some(dir), ..self }),
+            Err(source) => Err(Error::File { what: "prepare", path: dir, source }),
+        }
     }
 
     pub fn with_caps(self, caps: Caps) -> Self {
@@ -129,7 +139,8 @@ impl Backend for Bubblewrap {
             // Mapped to 1000 or not, it would still be root to every file it can see.
             return Err(Error::Walls { why: "started by root it needs a uid of its own".to_owned() });
         }
-        link::launch(plan(spec, Walls::Bubblewrap, (&self.exe, &self.bwrap), &self.caps)?).await
+        let plan = plan(spec, Walls::Bubblewrap, (&self.exe, &self.bwrap), &self.caps)?;
+        link::launch(frame::Plan { etc: self.etc.clone(), ..plan }).await
     }
 }
 
@@ -181,6 +192,7 @@ fn plan(spec: &Spec, walls: Walls, (exe, bwrap): (&Path, &Path), caps: &Caps) ->
         uid: spec.uid,
         limits: spec.limits.clone(),
         readonly: spec.readonly.clone(),
+        etc: None,
         orphan_ttl_ms: u64::try_from(spec.orphan_ttl.as_millis()).unwrap_or(u64::MAX),
         caps: caps.clone(),
     })

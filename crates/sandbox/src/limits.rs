@@ -93,10 +93,21 @@ fn remove_dir(dir: &Path) {
     }
 }
 
-fn hierarchy(controller: &str) -> Option<Hierarchy> {
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    find(controller, &mounts, &groups)
+/// What this process sees of control groups: long to print for the kernel, so asked for once.
+struct Seen {
+    mounts: String,
+    groups: String,
+}
+
+impl Seen {
+    fn now() -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        Self { mounts: read("/proc/self/mounts"), groups: read("/proc/self/cgroup") }
+    }
+
+    fn hierarchy(&self, controller: &str) -> Option<Hierarchy> {
+        find(controller, &self.mounts, &self.groups)
+    }
 }
 
 /// `controller` is empty for v2.
@@ -140,17 +151,18 @@ impl Cgroup {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
-        let name = incarnation.to_string();
-        let unified =
-            hierarchy("").filter(has_memory).and_then(|h| h.make(&name, |dir| unified_limits(dir, limits)));
+        let (name, seen) = (incarnation.to_string(), Seen::now());
+        let unified = seen.hierarchy("").filter(has_memory);
+        let unified = unified.and_then(|h| h.make(&name, |dir| unified_limits(dir, limits)));
         if unified.is_some() {
             return Some(Self { memory: None, pids: None, freezer: None, unified });
         }
         let group = Self {
-            memory: hierarchy("memory").and_then(|h| h.make(&name, |dir| memory_limits(dir, limits))),
-            pids: hierarchy("pids")
+            memory: seen.hierarchy("memory").and_then(|h| h.make(&name, |dir| memory_limits(dir, limits))),
+            pids: seen
+                .hierarchy("pids")
                 .and_then(|h| h.make(&name, |dir| limit(dir, "pids.max", limits.processes))),
-            freezer: hierarchy("freezer").and_then(|h| h.make(&name, |_| Ok(()))),
+            freezer: seen.hierarchy("freezer").and_then(|h| h.make(&name, |_| Ok(()))),
             unified: None,
         };
         (!group.dirs().is_empty()).then_some(group)
@@ -158,8 +170,9 @@ impl Cgroup {
 
     /// What there is under an incarnation's name, if nothing else is known of it.
     pub(crate) fn found(incarnation: &str) -> Self {
+        let seen = Seen::now();
         let at = |controller: &str| {
-            let Hierarchy { mount, own } = hierarchy(controller)?;
+            let Hierarchy { mount, own } = seen.hierarchy(controller)?;
             let mine = mount.join(own.strip_prefix("/").unwrap_or(&own));
             [mine, mount].into_iter().map(|base| base.join("ash").join(incarnation)).find(|dir| dir.is_dir())
         };

@@ -15,11 +15,13 @@ mod render;
 mod routes;
 mod shapes;
 mod sse;
+mod stretch;
 mod turn;
 
 pub use app::serve;
 pub use config::{Config, Sandbox};
 pub use disk::Disk;
+pub use stretch::watch_stretches;
 
 /// What clients see as the server's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -55,6 +55,7 @@ pub(crate) struct Metrics {
     sandboxes: Gauge,
     pool: Family<ByState, Gauge>,
     capacity: Gauge,
+    longest_stretch: Gauge<f64, AtomicU64>,
 }
 
 impl Metrics {
@@ -77,6 +78,7 @@ impl Metrics {
             sandboxes: Gauge::default(),
             pool: Family::default(),
             capacity: Gauge::default(),
+            longest_stretch: Gauge::default(),
         };
         metrics.register();
         Arc::new(metrics)
@@ -101,6 +103,11 @@ impl Metrics {
         to.register("ash_resume_seconds", "Time to resume", self.resume_seconds.clone());
         to.register("ash_checkpoint_seconds", "Time to capture a workspace", self.checkpoint_seconds.clone());
         to.register("ash_http_request_seconds", "Time to answer a request", self.request_seconds.clone());
+        to.register(
+            "ash_longest_stretch_seconds",
+            "The longest that a thread for requests was busy without a rest, in CPU time",
+            self.longest_stretch.clone(),
+        );
         for path in ["warm", "cold", "prewarm"] {
             drop(self.resumes.get_or_create(&ByPath { path }));
         }
@@ -124,6 +131,7 @@ impl Metrics {
     pub(crate) fn text(&self, counts: Counts, active: u64, capacity: usize) -> String {
         self.uptime.set(i64::try_from(self.uptime().as_secs()).unwrap_or(i64::MAX));
         self.sessions.set(i64::try_from(active).unwrap_or(i64::MAX));
+        self.longest_stretch.set(crate::stretch::longest().as_secs_f64());
         self.capacity.set(i64::try_from(capacity).unwrap_or(i64::MAX));
         self.sandboxes.set((counts.waiting + counts.running) as i64);
         let states = [

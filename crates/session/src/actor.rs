@@ -87,7 +87,7 @@ pub(crate) struct Answer {
     pub(crate) receipt: Option<Receipt>,
     /// The turn that a wish concerned, if any.
     pub(crate) turn: Option<TurnId>,
-    pub(crate) rewound: Option<Rewound>,
+    pub(crate) rewound: Option<Box<Rewound>>,
 }
 
 /// What a fork is made from.

@@ -75,7 +75,7 @@ impl Sessions {
         let then = self.then(session, checkpoint.seq).await?;
         let wish = Wish::Rewind { to: number, seq: checkpoint.seq, then };
         let answer = self.wish(session.no, wish).await?;
-        Ok((self.get(session.no).await?, answer.rewound.ok_or(Error::Gone)?))
+        Ok((self.get(session.no).await?, *answer.rewound.ok_or(Error::Gone)?))
     }
 
     pub(crate) async fn fork_point_at(&self, session: &Session, number: u64) -> Result<ForkPoint> {

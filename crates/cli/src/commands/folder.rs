@@ -5,6 +5,7 @@ mod apply;
 mod bundle;
 mod changes;
 mod collect;
+mod known;
 mod patch;
 
 pub(crate) use collect::Which;
@@ -92,6 +93,7 @@ pub(crate) async fn push(api: &Api, id: &str, dir: &Path, which: Which) -> Resul
     let sent = sent?;
     let answer = api.post(&path(id, "/checkpoints"), &json!({ "base": true })).await?;
     let checkpoint = answer["checkpoint"].as_u64().unwrap_or(0);
+    known::remember(session["workspaceId"].as_str().unwrap_or_default(), &dir, checkpoint);
     let left_out = found.left_out.into_iter().chain(sent.left_out).collect();
     let pushed = Pushed { files: sent.files, bytes: sent.bytes, checkpoint, left_out };
     warn_of(&pushed.left_out);
@@ -177,13 +179,16 @@ pub(crate) enum Local {
     Overwrite,
 }
 
-/// Brings the changes into a folder: all of them or, if one is in conflict, none.
+/// Brings what is new to a folder into it: all of it or, if something is in conflict, nothing.
 pub(crate) async fn pull(api: &Api, id: &str, dir: &Path, local: Local, as_json: bool) -> Result<u8> {
-    let server = Server::of(api, id).await?;
-    let changes = server.changes().await?;
-    warn_of_unnamed(&changes);
     fs::create_dir_all(dir).map_err(Failure::local(&format!("cannot make {}", dir.display())))?;
     let dir = existing(dir)?;
+    let server = Server::of(api, id).await?;
+    // Before anything is read: what changes from here on is brought by the next pull, too.
+    let captured = captured(api, id).await;
+    let known = known::checkpoint(server.workspace(), &dir);
+    let (server, changes) = server.changes_for(known).await?;
+    warn_of_unnamed(&changes);
     let bar = out::bar("fetching", changes.bytes());
     let plan = apply::plan(&dir, changes, (&server, local), &|bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
@@ -193,6 +198,9 @@ pub(crate) async fn pull(api: &Api, id: &str, dir: &Path, local: Local, as_json:
     }
     let done = plan.apply()?;
     warn_of(&plan.left_out);
+    if let Some(captured) = captured.filter(|_| plan.left_out.is_empty()) {
+        known::remember(server.workspace(), &dir, captured);
+    }
     let exit_code = u8::from(!plan.left_out.is_empty());
     if as_json {
         let (changed, added, deleted) = (done.changed, done.added, done.deleted);
@@ -203,6 +211,11 @@ pub(crate) async fn pull(api: &Api, id: &str, dir: &Path, local: Local, as_json:
     }
     eprintln!("{} {done}", paint_err(Paint::Green, "✓"));
     Ok(exit_code)
+}
+
+/// A checkpoint of the workspace as it is. None: a turn runs or the session has ended; it can be read all the same.
+async fn captured(api: &Api, id: &str) -> Option<u64> {
+    api.post(&path(id, "/checkpoints"), &json!({})).await.ok()?["checkpoint"].as_u64()
 }
 
 fn refused(plan: &Plan, as_json: bool) -> Result<u8> {

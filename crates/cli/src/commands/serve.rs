@@ -13,7 +13,8 @@ pub(crate) fn run(serve: Serve) -> ExitCode {
         let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
         logging.with_target(false).with_ansi(colours).init();
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = ash_server::watch_stretches(&mut runtime).enable_all().build();
     let served = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
         runtime.block_on(ash_server::serve(serve.config)).map_err(|error| error.to_string())
     });

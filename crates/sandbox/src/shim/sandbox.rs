@@ -3,10 +3,13 @@
 use std::{
     collections::VecDeque,
     fs::{self, File},
-    io::{self, Write},
+    io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::{fs::MetadataExt, process::ExitStatusExt},
+        unix::{
+            fs::{FileExt, MetadataExt},
+            process::ExitStatusExt,
+        },
     },
     path::Path,
     process::ExitStatus,
@@ -31,11 +34,14 @@ use crate::{
 /// Of what bubblewrap prints, the end is what matters.
 const MOST_WORDS: usize = 4096;
 const MOST_STATUS: usize = 64 << 10;
+/// One page: written over in place it is found old or new, never mixed.
+const NOTE: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct Sandbox {
     walls: Walls,
     dir: File,
+    note: File,
     left: Left,
     child: Option<u32>,
     control: Option<OwnedFd>,
@@ -61,14 +67,16 @@ impl Sandbox {
             cgroup: None,
         };
         // Before anything runs: whoever finds us dead must know whom to end. Groups are found by our name.
-        leave(&dir, &left)?;
+        let note = leave(&dir, &left)?;
         left.cgroup = Cgroup::create(plan.incarnation, &plan.limits);
         let raised = walls::raise(plan, left.cgroup.as_ref());
-        let Raised { child, control, status, complaints } =
-            raised.inspect_err(|_| drop(left.cgroup.as_ref().map(Cgroup::try_remove)))?;
+        let Raised { child, control, status, complaints } = raised.inspect_err(|_| {
+            left.cgroup.as_ref().map(Cgroup::try_remove);
+        })?;
         let mut sandbox = Self {
             walls: plan.walls,
             dir,
+            note,
             left,
             child: Some(child),
             control: Some(control),
@@ -161,7 +169,7 @@ impl Sandbox {
         let host = HostProcess::of(pid).ok_or_else(gone)?;
         self.init = Some((host, handle));
         self.left.init = Some(host);
-        leave(&self.dir, &self.left)
+        self.note.write_all_at(&page(&self.left)?, 0)
     }
 
     pub(super) fn has_orders(&self) -> bool {
@@ -274,10 +282,16 @@ fn is_passing(e: &io::Error) -> bool {
 }
 
 /// Written aside and renamed: a reader finds all of it or nothing.
-fn leave(dir: &File, left: &Left) -> io::Result<()> {
+fn leave(dir: &File, left: &Left) -> io::Result<File> {
     let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir, "init.tmp", flags, Mode::RUSR | Mode::WUSR)?;
-    let mut file = File::from(file);
-    file.write_all(&serde_json::to_vec(left).map_err(io::Error::other)?)?;
-    Ok(rustix::fs::renameat(dir, "init.tmp", dir, "init")?)
+    let file = File::from(rustix::fs::openat(dir, "init.tmp", flags, Mode::RUSR | Mode::WUSR)?);
+    file.write_all_at(&page(left)?, 0)?;
+    rustix::fs::renameat(dir, "init.tmp", dir, "init")?;
+    Ok(file)
+}
+
+fn page(left: &Left) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(left).map_err(io::Error::other)?;
+    text.resize(text.len().max(NOTE), b' ');
+    Ok(text)
 }

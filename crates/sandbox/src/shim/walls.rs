@@ -7,7 +7,7 @@ use std::{
     io::{self, Write},
     os::{
         fd::{AsRawFd, OwnedFd, RawFd},
-        unix::{fs::PermissionsExt, process::CommandExt},
+        unix::process::CommandExt,
     },
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -24,29 +24,15 @@ use crate::{
     Walls,
     confine::{self, Bind, Policy, Root},
     control::Orders,
+    etc,
     frame::Plan,
     limits::Cgroup,
     process,
 };
 
 const ROOTS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
-const HOST_ETC: [&str; 5] =
-    ["/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl", "/etc/ca-certificates", "/etc/localtime"];
 /// Never /tmp: bubblewrap covers it before it looks for its sources.
 const STAGES: [&str; 3] = ["/mnt", "/media", "/srv"];
-
-const OWN_ETC: [(&str, &str); 5] = [
-    (
-        "passwd",
-        "root:x:0:0:root:/root:/usr/sbin/nologin\n\
-         agent:x:1000:1000:agent:/home/agent:/bin/bash\n\
-         nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-    ),
-    ("group", "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n"),
-    ("nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"),
-    ("hosts", "127.0.0.1 localhost ash\n::1 localhost\n"),
-    ("resolv.conf", ""),
-];
 
 #[derive(Debug)]
 pub(super) struct Raised {
@@ -102,12 +88,13 @@ fn bubblewrap(
 ) -> io::Result<(u32, Option<OwnedFd>)> {
     let (status, their_status) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     super::stdio::nonblocking(&status)?;
-    let etc = plan.run_dir.join("etc");
-    let host_etc = existing(&HOST_ETC);
-    write_etc(&etc, &host_etc)?;
+    let etc = match &plan.etc {
+        Some(etc) => etc.clone(),
+        None => own_etc(plan)?,
+    };
     let mut policy = Policy {
         roots: roots(),
-        host_etc,
+        host_etc: etc::from_host(&etc),
         etc,
         workspace: plan.workspace.clone(),
         home: plan.home.clone(),
@@ -174,10 +161,6 @@ fn launch(
     command.spawn().map(|child| child.id())
 }
 
-fn existing(paths: &[&str]) -> Vec<PathBuf> {
-    paths.iter().map(PathBuf::from).filter(|path| path.exists()).collect()
-}
-
 /// Merged systems link /bin into /usr; others have it as a directory of its own.
 fn roots() -> Vec<Root> {
     let look = |path: &&str| {
@@ -191,20 +174,10 @@ fn roots() -> Vec<Root> {
     ROOTS.iter().filter_map(look).collect()
 }
 
-fn write_etc(etc: &Path, host_etc: &[PathBuf]) -> io::Result<()> {
-    fs::create_dir_all(etc)?;
-    // The sandbox's uid is not ours; the server's umask must not decide what it can read.
-    fs::set_permissions(etc, fs::Permissions::from_mode(0o755))?;
-    let points = host_etc.iter().filter_map(|path| Some((path.file_name()?, path.is_dir())));
-    for (name, is_dir) in points {
-        let point = etc.join(name);
-        if is_dir { fs::create_dir_all(&point)? } else { fs::write(&point, "")? }
-    }
-    for (name, text) in OWN_ETC {
-        fs::write(etc.join(name), text)?;
-        fs::set_permissions(etc.join(name), fs::Permissions::from_mode(0o644))?;
-    }
-    Ok(())
+fn own_etc(plan: &Plan) -> io::Result<PathBuf> {
+    let etc = plan.run_dir.join("etc");
+    etc::write(&etc)?;
+    Ok(etc)
 }
 
 /// A private tmpfs where the sandbox's uid reaches sources that lie beneath directories closed to it.

@@ -167,25 +167,30 @@ fn shown_leaf(leaf: &LeafKind) -> Option<Value> {
 mod tests {
     use super::*;
 
+    fn file(size: u64, mode: u32) -> Option<LeafKind> {
+        Some(LeafKind::File { size, mode, content: None })
+    }
+
     #[test]
-    fn a_comparison_is_sent_as_in_the_first_version() {
-        let file = |size, mode| LeafKind::File { size, mode, content: None };
-        let link = LeafKind::Link { target: b"b".to_vec() };
-        let change = |path: &[u8], before, now| Change { path: path.to_vec(), before, now };
+    fn changes_are_shown_as_in_the_first_version() {
+        let link = Some(LeafKind::Link { target: b"a".to_vec() });
         let changes = [
-            change(b"added", None, Some(file(3, 0o644))),
-            change(b"deleted", Some(link.clone()), None),
-            change(b"modified", Some(file(3, 0o644)), Some(link)),
-            change(b"\xff", None, Some(file(3, 0o644))),
+            Change { path: b"a".to_vec(), before: None, now: file(3, 0o644) },
+            Change { path: b"b/c".to_vec(), before: file(3, 0o644), now: file(4, 0o755) },
+            Change { path: b"d".to_vec(), before: file(5, 0o600), now: None },
+            Change { path: b"e".to_vec(), before: file(6, 0o644), now: link },
+            Change { path: b"\xff".to_vec(), before: None, now: file(1, 0o644) },
         ];
-        let files = r#"[
-            {"change":"added","kind":"file","mode":420,"path":"added","size":3},
-            {"change":"deleted","kind":"link","mode":511,"path":"deleted","size":1,"target":"b"},
-            {"before":{"kind":"file","mode":420,"size":3},"change":"modified","kind":"link","mode":511,
-             "path":"modified","size":1,"target":"b"}
-        ]"#;
-        let files: Value = serde_json::from_str(files).expect("json");
-        assert_eq!(shown(1, None, &changes), json!({ "from": 1, "files": files, "unnamed": 1 }));
-        assert_eq!(shown(1, Some(2), &changes), json!({ "from": 1, "to": 2, "files": files, "unnamed": 1 }));
+        let golden = json!([
+            { "path": "a", "change": "added", "kind": "file", "size": 3, "mode": 420 },
+            { "path": "b/c", "change": "modified", "kind": "file", "size": 4, "mode": 493,
+              "before": { "kind": "file", "size": 3, "mode": 420 } },
+            { "path": "d", "change": "deleted", "kind": "file", "size": 5, "mode": 384 },
+            { "path": "e", "change": "modified", "kind": "link", "size": 1, "mode": 511, "target": "a",
+              "before": { "kind": "file", "size": 6, "mode": 420 } },
+        ]);
+        assert_eq!(shown(4, None, &changes), json!({ "from": 4, "files": golden, "unnamed": 1 }));
+        let between = json!({ "from": 4, "to": 5, "files": golden, "unnamed": 1 });
+        assert_eq!(shown(4, Some(5), &changes), between);
     }
 }

@@ -132,7 +132,7 @@ impl Actor {
     /// Says that it is so; from then on it is, whatever becomes of us.
     async fn rewind(&mut self, facts: Vec<Fact>, uid: Option<u32>) -> Result<()> {
         let rewound = facts.iter().find_map(|fact| match fact {
-            Fact::Rewound(rewound) => Some(rewound.clone()),
+            Fact::Rewound(rewound) => Some(Box::new(rewound.clone())),
             _ => None,
         });
         if let Err(error) = self.note(facts).await {

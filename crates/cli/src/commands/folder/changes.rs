@@ -87,26 +87,43 @@ pub(super) trait Contents {
 pub(super) struct Server<'a> {
     api: &'a Api,
     id: &'a str,
+    workspace: String,
     from: u64,
     /// `None`: up to now.
     to: Option<u64>,
 }
 
-impl Server<'_> {
-    pub(super) async fn of<'a>(api: &'a Api, id: &'a str) -> Result<Server<'a>> {
+impl<'a> Server<'a> {
+    pub(super) async fn of(api: &'a Api, id: &'a str) -> Result<Server<'a>> {
         Server::between(api, id, Between { from: None, to: None }).await
     }
 
-    pub(super) async fn between<'a>(api: &'a Api, id: &'a str, between: Between) -> Result<Server<'a>> {
-        let Between { from, to } = between;
-        let from = match from {
-            Some(from) => from,
-            None => {
-                let session = api.get(&path(id, "")).await?;
-                session["session"]["config"]["base"].as_u64().unwrap_or(0)
-            }
+    pub(super) async fn between(api: &'a Api, id: &'a str, between: Between) -> Result<Server<'a>> {
+        let session = api.get(&path(id, "")).await?["session"].take();
+        let from = between.from.or(session["config"]["base"].as_u64()).unwrap_or(0);
+        let workspace = session["workspaceId"].as_str().unwrap_or_default().to_owned();
+        Ok(Server { api, id, workspace, from, to: between.to })
+    }
+
+    pub(super) fn workspace(&self) -> &str {
+        &self.workspace
+    }
+
+    /// What is new to somebody who has the files of this checkpoint; to whom nothing is known of, since the last push.
+    pub(super) async fn changes_for(self, known: Option<u64>) -> Result<(Server<'a>, Changes)> {
+        let Some(from) = known.filter(|known| *known != self.from) else {
+            let changes = self.changes().await?;
+            return Ok((self, changes));
         };
-        Ok(Server { api, id, from, to })
+        let there = Server { from, workspace: self.workspace.clone(), ..self };
+        match there.changes().await {
+            Ok(changes) => Ok((there, changes)),
+            Err(failure) if failure.kind == Kind::NotFound => {
+                let changes = self.changes().await?;
+                Ok((self, changes))
+            }
+            Err(failure) => Err(failure),
+        }
     }
 
     pub(super) async fn raw(&self) -> Result<Value> {
