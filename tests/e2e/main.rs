@@ -10,6 +10,7 @@ mod deaths;
 mod doctor;
 mod files;
 mod folder;
+mod history;
 mod hostile;
 mod kill_server;
 mod life;

@@ -314,6 +314,13 @@ impl Client {
         self.get(&format!("/api/sessions/{id}")).await["session"].clone()
     }
 
+    /// The id of the last event there is, to follow from.
+    pub async fn session_seq(&self, id: &str) -> String {
+        let events = self.get(&format!("/api/sessions/{id}/events?limit=1000")).await;
+        let last = events["events"].as_array().and_then(|events| events.last()).expect("an event");
+        last["sequence"].to_string()
+    }
+
     pub async fn status(&self, id: &str) -> String {
         self.session(id).await["status"].as_str().expect("a status").to_owned()
     }

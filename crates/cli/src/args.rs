@@ -184,7 +184,23 @@ pub(crate) enum Session {
         /// The copy's id
         #[arg(long = "as", value_name = "ID")]
         new: Option<String>,
+        /// As it was at this checkpoint
+        #[arg(long, value_name = "N")]
+        checkpoint: Option<u64>,
     },
+    /// Its checkpoints, newest first
+    Checkpoints {
+        id: String,
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+        /// Only those before this one
+        #[arg(long, value_name = "N")]
+        before: Option<u64>,
+    },
+    /// One checkpoint
+    Checkpoint { id: String, number: u64 },
+    /// Go to a checkpoint, back or forward: conversation, agent and files together
+    Rewind { id: String, checkpoint: u64 },
     /// Stop the turn that runs
     Interrupt { id: String },
     /// Run a command in its sandbox; exits as the command does
@@ -203,10 +219,22 @@ pub(crate) enum Session {
         kind: Option<String>,
     },
     /// Its files, or one of them
-    Files { id: String, path: Option<String> },
-    /// What changed in its workspace since a folder was copied in
+    Files {
+        id: String,
+        path: Option<String>,
+        /// As they were at this checkpoint
+        #[arg(long, value_name = "N")]
+        checkpoint: Option<u64>,
+    },
+    /// What changed in its workspace: since a folder was copied in, since a checkpoint, or between two
     Diff {
         id: String,
+        /// Count from this checkpoint
+        #[arg(value_name = "N")]
+        from: Option<u64>,
+        /// Compare with this one [default: the files as they are now]
+        #[arg(value_name = "M")]
+        to: Option<u64>,
         /// Names only
         #[arg(long)]
         name_only: bool,

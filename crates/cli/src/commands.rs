@@ -5,6 +5,7 @@ mod chat;
 mod daemon;
 mod doctor;
 mod folder;
+mod history;
 mod link;
 pub(crate) mod serve;
 mod sessions;

@@ -46,6 +46,9 @@ pub enum Fact {
         checkpoint: Option<u64>,
         memory: uuid::Uuid,
         told: u64,
+        /// Messages of the shared log that had not been told to the agent: they are the parent's alone.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        waiting: Vec<TurnId>,
     },
     /// A message was accepted. Its turn runs when those before it are over.
     Queued {
@@ -119,6 +122,9 @@ pub enum Fact {
     Failed {
         problem: Problem,
     },
+    /// Conversation, agent and files went to checkpoint `to` together. Nothing is deleted: what happened since
+    /// stays in the log, and a later one may go there again.
+    Rewound(Rewound),
     Ended,
 }
 
@@ -145,6 +151,7 @@ impl Fact {
             Fact::Paused => "paused",
             Fact::Stopped => "stopped",
             Fact::Failed { .. } => "failed",
+            Fact::Rewound(_) => "rewound",
             Fact::Ended => "ended",
         }
     }
@@ -228,6 +235,42 @@ pub struct Saved {
     /// A tree that was found, not one that a turn left: kept so that nothing is thrown away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub salvage: bool,
+    /// Taken while the turn was under way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mid_turn: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rewound {
+    pub to: u64,
+    /// The checkpoint that holds what was there before: the way back.
+    pub from: Option<u64>,
+    /// The last event that counts; those between it and this one do not.
+    pub seq: Seq,
+    pub then: Then,
+}
+
+/// A session's conversation as it was at a checkpoint.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Then {
+    /// Turns that the agent was told.
+    pub told: u64,
+    pub turns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_text: Option<String>,
+    /// Of a fork that had no transcript of its own yet: under which id the agent keeps the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<uuid::Uuid>,
+    /// The turn that was under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under_way: Option<TurnId>,
+    /// Turns that had been asked for and not begun: they are not part of the conversation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<TurnId>,
 }
 
 /// Who died, as far as we can tell.

@@ -8,7 +8,7 @@ mod receipt;
 mod time;
 
 pub use cursor::Cursor;
-pub use fact::{Ask, Consistency, Death, Delta, Event, Fact, Note, Outcome, Saved, Usage};
+pub use fact::{Ask, Consistency, Death, Delta, Event, Fact, Note, Outcome, Rewound, Saved, Then, Usage};
 pub use ids::{
     AgentName, BadName, Epoch, Incarnation, Seq, SessionId, SessionNo, Slug, TenantId, TurnId, WorkspaceId,
 };

@@ -3,7 +3,7 @@
 
 use ash_model::{
     AgentName, Ask, Consistency, Death, Fact, From, Incarnation, OnInterrupted, Options, Outcome, Path,
-    Problem, Receipt, Saved, SessionId, Source, Tier, TurnId, Usage,
+    Problem, Receipt, Rewound, Saved, SessionId, Source, Then, Tier, TurnId, Usage,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -35,8 +35,13 @@ fn beginnings() -> Vec<Fact> {
         on_interrupted: Some(OnInterrupted::Ask),
     };
     let parent = SessionId::parse("parent").expect("a name");
-    let forked =
-        |checkpoint| Fact::Forked { parent: parent.clone(), checkpoint, memory: Uuid::from_u128(9), told: 3 };
+    let forked = |checkpoint| Fact::Forked {
+        parent: parent.clone(),
+        checkpoint,
+        memory: Uuid::from_u128(9),
+        told: 3,
+        waiting: Vec::new(),
+    };
     vec![
         Fact::Created { agent: agent.clone(), version: 2, options: Options::default() },
         Fact::Created { agent, version: 2, options },
@@ -104,6 +109,7 @@ fn captures() -> Vec<Fact> {
         bytes: 4096,
         skipped: Vec::new(),
         salvage: false,
+        mid_turn: false,
     };
     let skipped = vec!["home/.claude/.credentials.json".to_owned()];
     vec![
@@ -157,12 +163,49 @@ fn life() -> Vec<Fact> {
     facts
 }
 
+/// What came after the first lines were written; they stand last.
+fn history() -> Vec<Fact> {
+    let then = Then { told: 2, turns: 2, ..Then::default() };
+    let midway = Then {
+        told: 3,
+        turns: 3,
+        title: Some("hi".into()),
+        last_text: Some("ä".into()),
+        memory: Some(Uuid::from_u128(9)),
+        under_way: Some(turn()),
+        waiting: vec![TurnId(Uuid::from_u128(10))],
+    };
+    let saved = Saved {
+        number: 5,
+        turn: Some(turn()),
+        tree: "237a7f".into(),
+        consistency: Consistency::Frozen,
+        files: 10,
+        bytes: 4096,
+        skipped: Vec::new(),
+        salvage: false,
+        mid_turn: true,
+    };
+    vec![
+        Fact::Forked {
+            parent: SessionId::parse("parent").expect("a name"),
+            checkpoint: Some(1),
+            memory: Uuid::from_u128(9),
+            told: 3,
+            waiting: vec![turn()],
+        },
+        Fact::Saved(saved),
+        Fact::Rewound(Rewound { to: 3, from: Some(7), seq: 41, then }),
+        Fact::Rewound(Rewound { to: 5, from: None, seq: 52, then: midway }),
+    ]
+}
+
 fn every_fact() -> Vec<Fact> {
-    [beginnings(), turns(), captures(), life(), later_options()].concat()
+    [beginnings(), turns(), captures(), life(), later_options(), history()].concat()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 20;
+const KINDS: usize = 21;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -185,6 +228,7 @@ fn place(fact: &Fact) -> usize {
         Fact::Stopped => 17,
         Fact::Failed { .. } => 18,
         Fact::Ended => 19,
+        Fact::Rewound(_) => 20,
     }
 }
 

@@ -90,6 +90,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         max_sandboxes: config.max_sandboxes,
         orphan_ttl: config.orphan_ttl,
         interrupt_grace: config.interrupt_grace,
+        checkpoint_every: config.checkpoint_every,
     };
     for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
         make_private(dir)?;

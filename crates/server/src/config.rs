@@ -42,6 +42,9 @@ pub struct Config {
     /// Seconds an agent gets to give up an interrupted turn before its process is ended
     #[arg(long, env = "ASH_INTERRUPT_GRACE", default_value = "10", value_parser = seconds)]
     pub interrupt_grace: Duration,
+    /// Seconds after which a turn that still runs is captured, again and again (0: only when it is over)
+    #[arg(long, env = "ASH_CHECKPOINT_EVERY", default_value = "300", value_parser = seconds)]
+    pub checkpoint_every: Duration,
     /// Runtime of agents that name none: builtin or claude
     #[arg(long, env = "ASH_DEFAULT_RUNTIME", default_value = "builtin", value_parser = runtime)]
     pub default_runtime: ash_model::Runtime,

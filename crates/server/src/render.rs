@@ -1,6 +1,7 @@
 //! What a reader of the stream sees of each item of the log. The agent's messages go out verbatim, with the
 //! granular events that clients of the Ash API expect before them.
 
+use crate::shapes;
 use ash_model::{Fact, Outcome, SessionId, TurnId};
 use ash_store::{Item, WhatItem};
 use serde_json::{Value, json};
@@ -81,6 +82,7 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
         Fact::Forked { parent, .. } => named("forked", json!({ "parentSessionId": parent })),
         Fact::Started { turn, .. } => named("turn_started", json!({ "turn": turn })),
         Fact::Interrupting { turn, .. } => named("interrupting", json!({ "turn": turn })),
+        Fact::Rewound(rewound) => named("rewound", shapes::rewound(rewound)),
         Fact::Paused => named("paused", json!({})),
         Fact::Stopped => named("stopped", json!({})),
         Fact::Ended => named("ended", json!({})),
@@ -160,7 +162,7 @@ fn tool_results(message: &Value) -> Vec<Frame> {
 /// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
 /// names are ours.
 fn is_event_name(name: &str) -> bool {
-    const OURS: [&str; 20] = [
+    const OURS: [&str; 21] = [
         "session_start",
         "session_end",
         "message",
@@ -178,6 +180,7 @@ fn is_event_name(name: &str) -> bool {
         "created",
         "forked",
         "resumed",
+        "rewound",
         "paused",
         "stopped",
         "ended",

@@ -51,6 +51,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/api/sessions/{id}/resume", post(sessions::resume))
         .route("/api/sessions/{id}/stop", post(sessions::stop))
         .route("/api/sessions/{id}/fork", post(sessions::fork))
+        .route("/api/sessions/{id}/rewind", post(checkpoints::rewind))
         .route("/api/sessions/{id}/interrupt", post(sessions::interrupt))
         .route("/api/sessions/{id}/exec", post(sessions::exec))
         .route("/api/sessions/{id}/logs", get(sessions::logs))
@@ -69,7 +70,8 @@ pub(crate) fn router(app: App) -> Router {
             get(files::bundle).post(files::unbundle).layer(limited(134 * MIB)),
         )
         // Checkpoints
-        .route("/api/sessions/{id}/checkpoints", post(checkpoints::create))
+        .route("/api/sessions/{id}/checkpoints", get(checkpoints::list).post(checkpoints::create))
+        .route("/api/sessions/{id}/checkpoints/{n}", get(checkpoints::get))
         .route("/api/sessions/{id}/checkpoints/{n}/diff", get(checkpoints::diff))
         // Keys
         .route("/api/api-keys", get(keys::list).post(keys::create))

@@ -1,7 +1,7 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
-use ash_model::{Event, Fact, SessionNo, Timestamp};
-use ash_store::{Agent, Session};
+use ash_model::{Event, Fact, Rewound, SessionNo, Timestamp};
+use ash_store::{Agent, Checkpoint, Session};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -31,6 +31,33 @@ pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
         "turns": card.turns, "openTurns": card.open_turns, "checkpoint": card.checkpoint, "error": card.problem,
         "createdAt": session.created_at, "lastActiveAt": session.last_active_at,
         "ageSeconds": (now.0 - session.created_at.0).max(0) / 1000,
+    })
+}
+
+/// `current`: the one that the session stands on.
+pub(crate) fn checkpoint(current: Option<u64>, checkpoint: &Checkpoint) -> Value {
+    json!({
+        "number": checkpoint.number, "turn": checkpoint.turn, "seq": checkpoint.seq, "at": checkpoint.at,
+        "files": checkpoint.files, "bytes": checkpoint.bytes, "consistency": checkpoint.consistency,
+        "salvage": checkpoint.salvage, "midTurn": checkpoint.mid_turn,
+        "current": current == Some(checkpoint.number),
+    })
+}
+
+/// With everything that is known of it.
+pub(crate) fn checkpoint_alone(current: Option<u64>, row: &Checkpoint) -> Value {
+    let mut shown = checkpoint(current, row);
+    shown["skipped"] = json!(row.skipped);
+    shown["unsettled"] = json!(row.unsettled);
+    shown
+}
+
+/// Where a rewind went, the way back, and the turn that was under way there, which does not go on.
+pub(crate) fn rewound(rewound: &Rewound) -> Value {
+    let Rewound { to, from, seq, then } = rewound;
+    json!({
+        "checkpoint": to, "from": from, "seq": seq, "turns": then.turns,
+        "midTurn": then.under_way.is_some(), "turn": then.under_way,
     })
 }
 
@@ -136,6 +163,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
             "turn_ended",
             json!({ "turn": turn, "status": how, "checkpoint": checkpoint, "error": problem }),
         ),
+        Fact::Rewound(to) => action("rewound", rewound(to)),
         Fact::Paused => action("paused", json!({})),
         Fact::Stopped => action("stopped", json!({})),
         Fact::Ended => action("ended", json!({})),
@@ -157,5 +185,60 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         | Fact::Awake { .. }
         | Fact::Asleep { .. }
         | Fact::Resuming => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::{Then, TurnId};
+
+    #[test]
+    fn a_rewind_is_sent_as_in_the_first_version() {
+        let turn = TurnId(Uuid::from_u128(7));
+        let then = Then { told: 2, turns: 2, ..Then::default() };
+        let midway = Then { under_way: Some(turn), ..then.clone() };
+        let sent = [
+            (
+                Rewound { to: 3, from: Some(7), seq: 41, then },
+                r#"{"checkpoint":3,"from":7,"midTurn":false,"seq":41,"turn":null,"turns":2}"#,
+            ),
+            (
+                Rewound { to: 3, from: None, seq: 41, then: midway },
+                r#"{"checkpoint":3,"from":null,"midTurn":true,"seq":41,"turn":"00000000-0000-0000-0000-000000000007","turns":2}"#,
+            ),
+        ];
+        for (fact, json) in sent {
+            assert_eq!(rewound(&fact), serde_json::from_str::<Value>(json).expect("json"));
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_is_sent_as_in_the_first_version() {
+        let workspace = ash_model::WorkspaceId::fresh();
+        let row = Checkpoint {
+            workspace,
+            number: 4,
+            turn: Some(TurnId(Uuid::from_u128(7))),
+            seq: 41,
+            tree: "237a7f".into(),
+            consistency: ash_model::Consistency::Frozen,
+            salvage: false,
+            mid_turn: true,
+            files: 10,
+            bytes: 4096,
+            skipped: Some(1),
+            unsettled: None,
+            at: Timestamp(0),
+        };
+        let json = r#"{"at":"1970-01-01T00:00:00.000Z","bytes":4096,"consistency":"frozen","current":true,"files":10,
+            "midTurn":true,"number":4,"salvage":false,"seq":41,"turn":"00000000-0000-0000-0000-000000000007"}"#;
+        let sent = serde_json::from_str::<Value>(json).expect("json");
+        assert_eq!(checkpoint(Some(4), &row), sent);
+        let whole = r#"{"skipped":1,"unsettled":null}"#;
+        let whole: Value = serde_json::from_str(whole).expect("json");
+        let alone = checkpoint_alone(Some(3), &row);
+        assert_eq!((&alone["skipped"], &alone["unsettled"]), (&whole["skipped"], &whole["unsettled"]));
+        assert_eq!(alone["current"], false);
     }
 }

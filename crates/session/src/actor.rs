@@ -5,6 +5,7 @@ mod close;
 mod exec;
 mod hear;
 mod load;
+mod rewind;
 mod save;
 mod wake;
 
@@ -21,14 +22,16 @@ use crate::{
     state::{Next, State, Wish},
 };
 use ash_driver::{Driver, Say};
-use ash_model::{Delta, Fact, Incarnation, Note, Receipt, Status, TurnId};
+use ash_model::{Delta, Fact, Incarnation, Note, Receipt, Rewound, Status, TurnId};
 use ash_sandbox::{Record, Records, Remote};
 use ash_snapshot::Taken;
 use ash_store::{Append, Checkpoint, Lease, Session};
 use close::Closing;
 use exec::Execs;
 use hear::Unwritten;
-use std::{sync::Arc, time::Duration};
+use rewind::Rewinding;
+use save::Occasion;
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinHandle,
@@ -84,6 +87,7 @@ pub(crate) struct Answer {
     pub(crate) receipt: Option<Receipt>,
     /// The turn that a wish concerned, if any.
     pub(crate) turn: Option<TurnId>,
+    pub(crate) rewound: Option<Box<Rewound>>,
 }
 
 /// What a fork is made from.
@@ -92,6 +96,7 @@ pub(crate) struct ForkPoint {
     pub(crate) checkpoint: Option<Checkpoint>,
     pub(crate) memory: uuid::Uuid,
     pub(crate) told: u64,
+    pub(crate) waiting: Vec<TurnId>,
     pub(crate) card: ash_store::Card,
 }
 
@@ -124,6 +129,8 @@ pub(crate) struct Actor {
     execs: Execs,
     /// When something may have changed that no checkpoint holds.
     dirty: Option<Instant>,
+    /// When the turn that runs began, or was last captured.
+    captured: Instant,
     /// Somebody waits for a capture that begins after they asked.
     wants_capture: bool,
     /// Not before this: the last capture failed.
@@ -134,6 +141,7 @@ pub(crate) struct Actor {
     pausing: Vec<Reply<Answer>>,
     resuming: Vec<Reply<Answer>>,
     forking: Vec<Reply<ForkPoint>>,
+    rewinding: VecDeque<Rewinding>,
     writing: Vec<Reply<FileSource>>,
     closing: Option<Closing>,
     /// What was heard and could not be written yet.
@@ -151,7 +159,7 @@ type Effect = JoinHandle<Done>;
 enum Done {
     Woke(Box<Result<wake::Woken>>),
     Saved {
-        turn: Option<TurnId>,
+        occasion: Occasion,
         result: Result<save::Captured>,
         began: Instant,
     },
@@ -162,6 +170,8 @@ enum Done {
     },
     /// The uid of a tree that was made without a sandbox.
     Furnished(Result<Option<u32>>),
+    /// The tree of the checkpoint that the session is to go to is written, for this uid, beside the one it has.
+    Prepared(Result<Option<u32>>),
     /// What was found on disk instead of a tree that can be trusted.
     Salvaged(Result<Option<Taken>>),
     /// The work was cut off: it panicked.
@@ -237,7 +247,8 @@ impl Actor {
         let saving = self.not_before.filter(|_| self.effect.is_none() && !self.state.is_at_rest());
         let unwritten = self.unwritten.as_ref().map(|unwritten| unwritten.again);
         let idle = self.is_idle().then_some(self.idle_since + IDLE);
-        let all = [dirty, closing, saving, unwritten, idle, self.patience, self.execs.deadline()];
+        let all =
+            [dirty, closing, saving, unwritten, idle, self.patience, self.execs.deadline(), self.midway()];
         all.into_iter().flatten().min()
     }
 
@@ -246,6 +257,7 @@ impl Actor {
         let waiting = self.pausing.is_empty()
             && self.resuming.is_empty()
             && self.forking.is_empty()
+            && self.rewinding.is_empty()
             && self.writing.is_empty();
         let calm =
             self.hands.is_none() && self.leaving.is_none() && self.effect.is_none() && self.closing.is_none();
@@ -300,12 +312,12 @@ impl Actor {
                 if open && !back.is_empty() {
                     self.note(back).await?;
                 }
-                reply.send(Ok(Answer { turn: Some(turn), receipt: None })).ok();
+                reply.send(Ok(Answer { turn: Some(turn), ..Answer::default() })).ok();
                 Ok(())
             }
             Wish::Prompt { turn, .. } => {
                 let committed = self.note(facts).await;
-                let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), receipt: None });
+                let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });
                 reply.send(answer.map_err(|error| Error::Failed(error.problem()))).ok();
                 self.survive(committed)
             }
@@ -317,6 +329,10 @@ impl Actor {
                 Ok(())
             }
             Wish::Resume => self.resume(facts, reply).await,
+            Wish::Rewind { .. } => {
+                self.rewinding.push_back(Rewinding::new(wish, reply));
+                Ok(())
+            }
             Wish::Stop | Wish::End if facts.is_empty() => {
                 reply.send(Ok(Answer::default())).ok();
                 Ok(())
@@ -341,7 +357,7 @@ impl Actor {
             self.tell(input, &say).await;
         }
         self.lose_patience_later();
-        reply.send(Ok(Answer { turn, receipt: None })).ok();
+        reply.send(Ok(Answer { turn, ..Answer::default() })).ok();
         Ok(())
     }
 
@@ -358,7 +374,7 @@ impl Actor {
             Some(receipt) => {
                 self.rooms.watch.resumed(&receipt, began.elapsed());
                 self.log_resume(&receipt);
-                reply.send(Ok(Answer { receipt: Some(receipt), turn: None })).ok();
+                reply.send(Ok(Answer { receipt: Some(receipt), ..Answer::default() })).ok();
             }
             None if self.state.status == Status::Starting || self.state.next() == Next::Wake => {
                 self.resuming.push(reply)
@@ -416,30 +432,33 @@ impl Actor {
                 }
                 return Ok(());
             }
-            if self.drive_waiting().await? {
+            if self.drive_rewinding().await? || self.drive_waiting().await? {
                 continue;
             }
             match self.state.next() {
                 Next::Wait => {
-                    if self.is_capture_due() {
-                        self.start_save(None);
+                    if let Some(turn) = self.is_midway_due() {
+                        self.start_save(Occasion::Midway(turn));
+                    } else if self.is_capture_due() {
+                        self.start_save(Occasion::Between);
                     }
                     return Ok(());
                 }
                 Next::Wake if self.live.has_leftovers(self.tree.is_some()) => self.start_salvage(),
                 Next::Wake => self.start_wake(),
                 Next::Save { .. } if self.not_before.is_some_and(|at| at > Instant::now()) => return Ok(()),
-                Next::Save { turn } if self.tree.is_some() => self.start_save(Some(turn)),
+                Next::Save { turn } if self.tree.is_some() => self.start_save(Occasion::Rest(turn)),
                 Next::Save { turn } => {
                     let gone = Error::Save(
                         "the machine went down before the files of the turn were safe".to_owned(),
                     );
-                    self.could_not_save(Some(turn), gone).await?;
+                    self.could_not_save(Occasion::Rest(turn), gone).await?;
                 }
                 Next::Sleep if self.hands.is_none() => self.note_asleep().await?,
                 Next::Sleep => self.start_sleep(),
                 Next::Tell { fact, input, say } => {
                     self.note(vec![fact]).await?;
+                    self.captured = Instant::now();
                     self.tell(input, &say).await;
                 }
             }
@@ -453,7 +472,7 @@ impl Actor {
         }
         // A turn that runs saves by itself when it is over.
         if self.wants_capture && self.state.is_at_rest() && self.tree.is_some() {
-            self.start_save(None);
+            self.start_save(Occasion::Between);
             return Ok(true);
         }
         self.answer_forkers().await?;
@@ -484,7 +503,7 @@ impl Actor {
         if self.forking.is_empty() {
             return Ok(());
         }
-        let checkpoint = match self.state.checkpoint {
+        let checkpoint = match self.state.settled {
             Some(number) => self.rooms.store.checkpoint(self.lease.workspace, number).await?,
             None => None,
         };
@@ -492,7 +511,9 @@ impl Actor {
         let mut card = self.state.card();
         // Turns that are not over are not shared.
         card.turns -= card.open_turns;
-        let point = ForkPoint { checkpoint, memory, told: self.state.told, card };
+        let shared = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.seq);
+        let waiting = self.state.turns.iter().filter(|turn| turn.seq <= shared).map(|turn| turn.id).collect();
+        let point = ForkPoint { checkpoint, memory, told: self.state.told, waiting, card };
         for reply in self.forking.drain(..) {
             reply.send(Ok(point.clone())).ok();
         }
@@ -518,9 +539,10 @@ impl Actor {
     async fn settle(&mut self, done: Done) -> Result<()> {
         match done {
             Done::Woke(woken) => self.woke(*woken).await,
-            Done::Saved { turn, result, began } => self.saved(turn, result, began).await,
+            Done::Saved { occasion, result, began } => self.saved(occasion, result, began).await,
             Done::Slept { incarnation, said } => self.slept(incarnation, said).await,
             Done::Salvaged(salvaged) => self.salvaged(salvaged).await,
+            Done::Prepared(prepared) => self.prepared(prepared).await,
             Done::Lost => Err(Error::Gone),
             Done::Furnished(made) => {
                 self.furnished(made);
@@ -614,6 +636,7 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         | Fact::Paused
         | Fact::Stopped
         | Fact::Failed { .. }
+        | Fact::Rewound(_)
         | Fact::Ended => None,
     }
 }

@@ -20,8 +20,8 @@ pub enum Error {
     /// The sandbox or its agent could not be started, or died.
     #[error("{}", .0.error)]
     Failed(Problem),
-    #[error("A turn is not over; wait for it, or interrupt it")]
-    Busy,
+    #[error("The session has no such checkpoint")]
+    NoCheckpoint,
     #[error("The workspace holds more than {0} files; leave folders out, or remove some")]
     TooManyFiles(usize),
     #[error("the workspace could not be saved: {0}")]
@@ -47,10 +47,10 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Error::Refused(Refused::Gone) => Kind::Gone,
+            Error::Refused(Refused::Busy) => Kind::Conflict,
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => Kind::Invalid,
-            Error::NotFound | Error::NoAgent(_) | Error::NoWorkspace => Kind::NotFound,
+            Error::NotFound | Error::NoAgent(_) | Error::NoWorkspace | Error::NoCheckpoint => Kind::NotFound,
             Error::NoRuntime(_) => Kind::Unprocessable,
-            Error::Busy => Kind::Conflict,
             Error::TooManyFiles(_) => Kind::TooLarge,
             Error::Stopping | Error::Capacity(_) | Error::Gone => Kind::Unavailable,
             Error::Store(error) => error.kind(),
@@ -62,13 +62,14 @@ impl Error {
     pub fn code(&self) -> &str {
         match self {
             Error::Refused(Refused::Gone) => "session_ended",
+            Error::Refused(Refused::Busy) => "turn_running",
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => "wrong_status",
             Error::NotFound => "session_not_found",
             Error::NoAgent(_) => "agent_not_found",
             Error::NoRuntime(_) => "runtime_missing",
             Error::NoWorkspace => "no_workspace",
             Error::Failed(problem) => &problem.code,
-            Error::Busy => "turn_running",
+            Error::NoCheckpoint => "checkpoint_not_found",
             Error::TooManyFiles(_) => "too_many_files",
             Error::Save(_) => "checkpoint_failed",
             Error::Stopping => "server_stopping",

@@ -2,7 +2,7 @@
 //! trusted. A tree that cannot be is kept as a salvage checkpoint and replaced by the newest checkpoint.
 
 use crate::{Error, Result, luggage::Luggage};
-use ash_model::{Epoch, WorkspaceId};
+use ash_model::{Epoch, Seq, WorkspaceId};
 use ash_snapshot::{
     Capture, Folder, Owner, RelPath, Repo, Root, Taken, Target, Touched, Tracked, Tracking, TreeId, Watch,
 };
@@ -25,6 +25,13 @@ pub(crate) struct Stamp {
     /// After a reboot the page cache is gone, and with it what was not yet written.
     pub(crate) boot: String,
     pub(crate) uid: Option<u32>,
+    /// The last rewind that the tree knows of, by its place in the log; 0: none.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub(crate) rewound: Seq,
+}
+
+fn is_none(rewound: &Seq) -> bool {
+    *rewound == 0
 }
 
 /// The uids that sandboxes of this node may have, one per workspace.
@@ -39,7 +46,7 @@ impl Uids {
         Uids { range, used: Mutex::default() }
     }
 
-    fn take(&self) -> Result<Option<u32>> {
+    pub(crate) fn take(&self) -> Result<Option<u32>> {
         let Some(range) = self.range.clone() else { return Ok(None) };
         let mut used = self.used.lock().expect("nobody panics while holding it");
         let free = range.clone().find(|uid| !used.contains(uid)).ok_or(Error::Capacity(range.len()))?;
@@ -51,7 +58,7 @@ impl Uids {
         self.used.lock().expect("nobody panics while holding it").extend(uid);
     }
 
-    fn give_back(&self, uid: Option<u32>) {
+    pub(crate) fn give_back(&self, uid: Option<u32>) {
         if let Some(uid) = uid {
             self.used.lock().expect("nobody panics while holding it").remove(&uid);
         }
@@ -82,6 +89,17 @@ pub(crate) struct Recipe {
     /// The newest checkpoint, or the agent's own files.
     pub(crate) tree: TreeId,
     pub(crate) fresh: bool,
+    /// The last rewind in the log.
+    pub(crate) rewound: Seq,
+}
+
+/// Beside the tree: one that is being written, and one that is being erased.
+const SCRAPS: [&str; 2] = ["tree.new", "tree.gone"];
+
+impl Recipe {
+    fn stamp(&self, uid: Option<u32>) -> Stamp {
+        Stamp { epoch: self.epoch, boot: self.boot.clone(), uid, rewound: self.rewound }
+    }
 }
 
 impl Live {
@@ -113,6 +131,11 @@ impl Live {
             && self.stamp().is_some_and(|stamp| stamp.boot == boot && epochs.contains(&stamp.epoch.0))
     }
 
+    /// Whether the tree that is here knows of the last rewind: if not, we died between the fact and the files.
+    pub(crate) fn knows_of(&self, rewound: Seq) -> bool {
+        self.stamp().is_some_and(|stamp| stamp.rewound == rewound)
+    }
+
     pub(crate) fn adopt(&self, epoch: Epoch, uids: &Uids) -> Result<Option<u32>> {
         let stamp = self.stamp().ok_or(Error::NoWorkspace)?;
         uids.keep(stamp.uid);
@@ -134,15 +157,45 @@ impl Live {
 
     /// Makes the tree anew; nothing is visible before it is whole. What was there must have been put aside.
     pub(crate) fn make(&self, recipe: &Recipe, repo: &Repo, uids: &Uids) -> Result<Option<u32>> {
-        self.unfollow();
-        make_dir(&self.dir)?;
-        Folder::erase(&self.dir.join("tree.new"))?;
         let uid = uids.take()?;
-        let made = self.fill(recipe, repo, uid);
+        let made = self.prepare(recipe, repo, uid).and_then(|()| self.put_in_place(&recipe.stamp(uid)));
         if made.is_err() {
             uids.give_back(uid);
         }
         made.map(|()| uid)
+    }
+
+    /// Puts a tree that was prepared in the place of the one that is there, if any, which a checkpoint must hold.
+    /// Wherever this ends, the tree is either not current or the new one.
+    pub(crate) fn replace(&self, stamp: &Stamp) -> Result<()> {
+        let (tree, gone) = (self.dir.join("tree"), self.dir.join("tree.gone"));
+        Folder::erase(&gone)?;
+        remove_if_there(&self.dir.join("stamp"))?;
+        if tree.exists() {
+            fs::rename(&tree, &gone).map_err(Error::io("cannot put the old tree aside"))?;
+        }
+        self.put_in_place(stamp)?;
+        self.unmark_dirty();
+        Ok(Folder::erase(&gone)?)
+    }
+
+    /// Whether somebody died while a tree was written, or taken away.
+    pub(crate) fn has_scraps(&self) -> bool {
+        SCRAPS.iter().any(|scrap| self.dir.join(scrap).exists())
+    }
+
+    /// Only while nobody prepares a tree.
+    pub(crate) fn erase_scraps(&self) -> Result<()> {
+        SCRAPS.iter().try_for_each(|scrap| Ok(Folder::erase(&self.dir.join(scrap))?))
+    }
+
+    fn put_in_place(&self, stamp: &Stamp) -> Result<()> {
+        self.unfollow();
+        fs::rename(self.dir.join("tree.new"), self.dir.join("tree"))
+            .map_err(Error::io("cannot put the tree in place"))?;
+        // Without it, or with that of another tree, the next capture only has more to read.
+        fs::rename(self.dir.join("index.new"), self.index()).ok();
+        self.write_stamp(stamp)
     }
 
     /// Whether something is here that no checkpoint is known to hold, if the tree is not the current one.
@@ -183,8 +236,10 @@ impl Live {
         fs::remove_file(self.dir.join("dirty")).ok();
     }
 
-    fn fill(&self, recipe: &Recipe, repo: &Repo, uid: Option<u32>) -> Result<()> {
+    /// Writes the tree beside its place.
+    pub(crate) fn prepare(&self, recipe: &Recipe, repo: &Repo, uid: Option<u32>) -> Result<()> {
         let fresh = self.dir.join("tree.new");
+        Folder::erase(&fresh)?;
         make_dir(&fresh)?;
         let owner = uid.map(|uid| Owner { uid, gid: uid });
         for root in ["workspace", "home"] {
@@ -195,15 +250,14 @@ impl Live {
             Target { root: "workspace", folder: &workspace, owner },
             Target { root: "home", folder: &home, owner },
         ];
-        repo.restore(&recipe.tree, &targets, Some(&self.index()))?;
+        repo.restore(&recipe.tree, &targets, Some(&self.dir.join("index.new")))?;
         if recipe.fresh {
             furnish(&home, owner)?;
         }
         for root in ["workspace", "home"] {
             give(&fresh.join(root), owner)?;
         }
-        fs::rename(&fresh, self.dir.join("tree")).map_err(Error::io("cannot put the tree in place"))?;
-        self.write_stamp(&Stamp { epoch: recipe.epoch, boot: recipe.boot.clone(), uid })
+        Ok(())
     }
 
     /// Captures the whole tree, reading what is not as it was when it was `base`. Whoever writes to it is held
@@ -349,11 +403,12 @@ mod tests {
     #[test]
     fn a_stamp_is_written_and_read_as_in_the_first_version() {
         let stamps = [
-            (Some(60001), r#"{"epoch":7,"boot":"b0","uid":60001}"#),
-            (None, r#"{"epoch":7,"boot":"b0","uid":null}"#),
+            (Some(60001), 0, r#"{"epoch":7,"boot":"b0","uid":60001}"#),
+            (None, 0, r#"{"epoch":7,"boot":"b0","uid":null}"#),
+            (None, 42, r#"{"epoch":7,"boot":"b0","uid":null,"rewound":42}"#),
         ];
-        for (uid, text) in stamps {
-            let stamp = Stamp { epoch: Epoch(7), boot: "b0".to_owned(), uid };
+        for (uid, rewound, text) in stamps {
+            let stamp = Stamp { epoch: Epoch(7), boot: "b0".to_owned(), uid, rewound };
             assert_eq!(serde_json::to_string(&stamp).expect("plain"), text);
             assert_eq!(serde_json::from_str::<Stamp>(text).expect("read"), stamp);
         }

@@ -3,7 +3,7 @@
 use crate::{
     Error, Follower, LogLine, Result,
     actor::{Actor, Answer, ForkPoint, Purpose, Reply, Request, Seat},
-    files::{FileSource, Place},
+    files::Place,
     follow::Bells,
     live::{Live, Uids},
     logs::Logs,
@@ -14,7 +14,7 @@ use ash_model::{
     Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::{Backend, Inside, Limits, Spec};
-use ash_snapshot::{Repo, TreeId};
+use ash_snapshot::Repo;
 use ash_store::{Card, Checkpoint, Env, Session, Store};
 use futures::future::BoxFuture;
 use std::{
@@ -50,6 +50,8 @@ pub struct Settings {
     pub orphan_ttl: Duration,
     /// How long an agent may take to give up a turn before it is ended.
     pub interrupt_grace: Duration,
+    /// How long a turn runs before it is captured on its way; zero: it never is.
+    pub checkpoint_every: Duration,
 }
 
 /// What every session works with.
@@ -208,6 +210,8 @@ pub struct Prompt {
 #[derive(Debug, Clone)]
 pub struct Fork {
     pub id: SessionId,
+    /// `None`: as the session is now.
+    pub checkpoint: Option<u64>,
 }
 
 impl Sessions {
@@ -324,11 +328,16 @@ impl Sessions {
         if rooms.store.agent(&parent.tenant, &parent.agent).await?.is_none() {
             return Err(Error::NoAgent(parent.agent.to_string()));
         }
-        let point: ForkPoint = self.ask(parent.no, |reply| Request::ForkPoint { reply }).await?;
+        let point: ForkPoint = match fork.checkpoint {
+            Some(number) => self.fork_point_at(parent, number).await?,
+            None => self.ask(parent.no, |reply| Request::ForkPoint { reply }).await?,
+        };
         let base = match parent.options.base {
             Some(number) => rooms.store.checkpoint(parent.workspace, number).await?,
             None => None,
         };
+        // What came into the workspace after the place where they part is not in the fork.
+        let base = base.filter(|base| point.checkpoint.as_ref().is_none_or(|at| base.seq <= at.seq));
         let env = rooms.store.env(parent.no).await?;
         let from = (point, base);
         let new = forked(rooms, parent, &fork, from, WorkspaceId::fresh(), env);
@@ -403,36 +412,6 @@ impl Sessions {
         Ok(Place { source, repo: self.rooms.repo(&session.tenant)? })
     }
 
-    /// The number of a checkpoint that holds the workspace as it is now; 0 if it is still as the agent's own
-    /// files. Refused while a turn runs: what a moving workspace is compared with later must be all of it.
-    pub async fn capture(&self, no: SessionNo) -> Result<u64> {
-        let point: ForkPoint = self.ask(no, |reply| Request::ForkPoint { reply }).await?;
-        if point.card.open_turns > 0 {
-            return Err(Error::Busy);
-        }
-        Ok(point.checkpoint.map_or(0, |checkpoint| checkpoint.number))
-    }
-
-    /// A checkpoint's tree; that of number 0 is the agent's own files.
-    pub async fn tree_at(&self, session: &Session, number: u64) -> Result<Option<TreeId>> {
-        let store = &self.rooms.store;
-        let tree = if number == 0 {
-            let version = store.version(&session.tenant, &session.agent, session.version).await?;
-            version.map(|version| version.tree)
-        } else {
-            let checkpoint = store.checkpoint(session.workspace, number).await?;
-            checkpoint.map(|checkpoint| checkpoint.tree)
-        };
-        tree.map(|tree| TreeId::parse(&tree).map_err(|_| Error::NoWorkspace)).transpose()
-    }
-
-    /// A workspace as a checkpoint has it.
-    pub async fn files_at(&self, session: &Session, number: u64) -> Result<Option<Place>> {
-        let repo = self.rooms.repo(&session.tenant)?;
-        let tree = self.tree_at(session, number).await?;
-        Ok(tree.map(|tree| Place { source: FileSource::Checkpoint { tree }, repo }))
-    }
-
     pub async fn touched(&self, no: SessionNo) -> Result<()> {
         let keeper = self.keeper(no).await?;
         keeper.inbox.send(Request::Touched).await.map_err(|_| Error::Gone)
@@ -481,15 +460,15 @@ impl Sessions {
         }
     }
 
-    fn open_for_work(&self) -> Result<()> {
+    pub(crate) fn open_for_work(&self) -> Result<()> {
         if self.is_stopping() { Err(Error::Stopping) } else { Ok(()) }
     }
 
-    async fn wish(&self, no: SessionNo, wish: Wish) -> Result<Answer> {
+    pub(crate) async fn wish(&self, no: SessionNo, wish: Wish) -> Result<Answer> {
         self.ask(no, |reply| Request::Wish { wish, reply }).await
     }
 
-    async fn ask<T>(&self, no: SessionNo, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
+    pub(crate) async fn ask<T>(&self, no: SessionNo, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let mut request = request(reply);
         loop {
@@ -588,6 +567,7 @@ fn forked(
         checkpoint: newest,
         memory: point.memory,
         told: point.told,
+        waiting: point.waiting,
     };
     let card =
         Card { status: Status::Paused, problem: None, open_turns: 0, checkpoint: newest, ..point.card };

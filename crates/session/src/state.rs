@@ -6,8 +6,8 @@
 
 use ash_driver::Say;
 use ash_model::{
-    Ask, Death, Event, Fact, From, Incarnation, OnInterrupted, Outcome, Path, Problem, Receipt, Saved, Seq,
-    Source, Status, Tier, TurnId,
+    Ask, Death, Event, Fact, From, Incarnation, OnInterrupted, Outcome, Path, Problem, Receipt, Rewound,
+    Saved, Seq, Source, Status, Then, Tier, TurnId,
 };
 use ash_store::{Card, TurnRow, TurnState};
 use std::collections::VecDeque;
@@ -24,8 +24,12 @@ pub struct State {
     /// Turns that are not over, in order. Only the first can be anything but queued.
     pub turns: VecDeque<Turn>,
     pub awake: Option<Awake>,
-    /// The newest checkpoint that holds what a turn or a change left.
+    /// The newest checkpoint that holds what a turn or a change left, or the one that was gone back to.
     pub checkpoint: Option<u64>,
+    /// The newest that is not from the middle of a turn: what a fork begins with.
+    pub settled: Option<u64>,
+    /// Where the last rewind stands in the log. A tree from before it is not the session's any more.
+    pub rewound: Seq,
     /// The highest number ever given to a checkpoint of this workspace.
     pub last_checkpoint: u64,
     /// Turns that were told to the agent and are over: what it should remember.
@@ -74,11 +78,22 @@ pub struct Awake {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wish {
-    Prompt { turn: TurnId, content: serde_json::Value, ask: Ask, wake: Wake },
+    Prompt {
+        turn: TurnId,
+        content: serde_json::Value,
+        ask: Ask,
+        wake: Wake,
+    },
     Interrupt,
     Pause,
     Stop,
     Resume,
+    /// To checkpoint `to`, which covers the log up to `seq`.
+    Rewind {
+        to: u64,
+        seq: Seq,
+        then: Then,
+    },
     End,
 }
 
@@ -97,6 +112,8 @@ pub enum Refused {
     Cannot { wish: &'static str, status: Status },
     #[error("Session has ended — create a new session")]
     Gone,
+    #[error("A turn is not over; wait for it, or interrupt it")]
+    Busy,
 }
 
 /// What is to be done now.
@@ -137,6 +154,8 @@ impl State {
             turns: VecDeque::new(),
             awake: None,
             checkpoint: None,
+            settled: None,
+            rewound: 0,
             last_checkpoint: 0,
             told: 0,
             unborn: None,
@@ -157,6 +176,13 @@ impl State {
         self.title = card.title.clone();
         self.last_text = card.last_text.clone();
         self.turns_ever = card.turns;
+    }
+
+    /// What a fork has of its parent, as it was where they part.
+    pub fn inherit(&mut self, then: &Then) {
+        self.title = then.title.clone();
+        self.last_text = then.last_text.clone();
+        self.turns_ever = then.turns;
     }
 
     pub fn replay(mut self, events: &[Event]) -> State {
@@ -213,6 +239,12 @@ impl State {
                 Status::Paused | Status::Stopped | Status::Error => Ok(vec![self.back()]),
                 Status::Ended => Err(Refused::Gone),
             },
+            Wish::Rewind { to, seq, then } => match self.status {
+                Status::Ended => Err(Refused::Not(self.status)),
+                Status::Starting | Status::Active | Status::Paused | Status::Stopped | Status::Error => {
+                    self.rewind(*to, *seq, then)
+                }
+            },
             Wish::End => match self.status {
                 Status::Ended => Ok(Vec::new()),
                 _ => Ok(self.give_up_current().chain(self.cancel_queued()).chain([Fact::Ended]).collect()),
@@ -236,6 +268,14 @@ impl State {
             lost: Vec::new(),
             salvage: None,
         }
+    }
+
+    /// What is not over would come to its end in files that it does not know.
+    fn rewind(&self, to: u64, seq: Seq, then: &Then) -> Result<Vec<Fact>, Refused> {
+        if !self.turns.is_empty() {
+            return Err(Refused::Busy);
+        }
+        Ok(vec![Fact::Rewound(Rewound { to, from: self.checkpoint, seq, then: then.clone() })])
     }
 
     fn interrupt(&self) -> Result<Vec<Fact>, Refused> {
@@ -406,6 +446,7 @@ impl State {
             Fact::Forked { checkpoint, memory, told, .. } => {
                 self.status = Status::Paused;
                 self.checkpoint = *checkpoint;
+                self.settled = *checkpoint;
                 self.last_checkpoint = checkpoint.unwrap_or(0);
                 self.unborn = Some(*memory);
                 self.told = *told;
@@ -452,7 +493,42 @@ impl State {
                 self.status = Status::Error;
                 self.problem = Some(problem.clone());
             }
+            Fact::Rewound(rewound) => self.rewound(seq, rewound),
             Fact::Ended => self.status = Status::Ended,
+        }
+    }
+
+    /// Its sandbox was ended before; whoever wants to go on wakes it.
+    fn rewound(&mut self, seq: Seq, Rewound { to, then, .. }: &Rewound) {
+        self.status = match self.status {
+            Status::Starting | Status::Active | Status::Paused | Status::Error => Status::Paused,
+            status @ (Status::Stopped | Status::Ended) => status,
+        };
+        self.problem = None;
+        self.rewound = seq;
+        self.checkpoint = Some(*to);
+        self.settled = Some(*to);
+        self.told = then.told;
+        self.unborn = then.memory;
+        self.born = false;
+        self.inherit(then);
+    }
+
+    /// The conversation as it stands, for somebody who comes back to it later.
+    pub fn then(&self) -> Then {
+        let waiting: Vec<TurnId> =
+            self.turns.iter().filter(|turn| turn.attempt == 0).map(|turn| turn.id).collect();
+        let under_way = self.turns.iter().find(|turn| turn.attempt > 0).map(|turn| turn.id);
+        let turns = self.turns_ever - waiting.len() as u64;
+        Then {
+            // What was under way does not go on, but the agent remembers it.
+            told: self.told + u64::from(under_way.is_some()),
+            turns,
+            title: self.title.clone().filter(|_| turns > 0),
+            last_text: self.last_text.clone(),
+            memory: self.unborn,
+            under_way,
+            waiting,
         }
     }
 
@@ -524,6 +600,9 @@ impl State {
         self.last_checkpoint = saved.number;
         if !saved.salvage {
             self.checkpoint = Some(saved.number);
+            if !saved.mid_turn {
+                self.settled = Some(saved.number);
+            }
             if self.born {
                 self.unborn = None;
             }

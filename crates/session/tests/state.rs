@@ -29,6 +29,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => prop_oneof![3 => Just(Op::Resume), 1 => Just(Op::End)],
         12 => luck().prop_map(Op::Effect),
         1 => Just(Op::Capture),
+        1 => Just(Op::Midway),
+        3 => (0..5u8).prop_map(Op::Rewind),
         5 => Just(Op::Rest),
         3 => Just(Op::Die),
         2 => Just(Op::Late),
@@ -287,6 +289,93 @@ fn an_answer_stands_even_if_its_files_could_not_be_saved() {
     assert_eq!(world.state().checkpoint, None);
 }
 
+// Going back.
+
+#[test]
+fn a_rewind_is_refused_while_a_turn_is_not_over() {
+    let done = World::awake().after(&[PROMPT, Op::Rest, DONE]);
+    let unfinished: [&[Op]; 4] =
+        [&[PROMPT], &[PROMPT, Op::Rest], &[PROMPT, Op::Die], &[PROMPT, PROMPT, Op::Interrupt]];
+    let mut world = done;
+    for ops in unfinished {
+        world = world.after(ops);
+        let wish = world.rewind_to(0).expect("a checkpoint");
+        assert_eq!(world.state().decide(&wish), Err(Refused::Busy), "{ops:?}");
+        let before = world.log.len();
+        world.act(Op::Rewind(0));
+        assert_eq!(world.kinds_since(before), [""; 0], "{ops:?}");
+        world.come_to_rest();
+    }
+}
+
+#[test]
+fn a_rewind_ends_the_sandbox_keeps_what_is_there_and_leaves_the_session_at_rest() {
+    let world = World::awake().after(&[PROMPT, Op::Rest, DONE, PROMPT, Op::Rest, DONE]);
+    let before = world.log.len();
+    // Sleep, capture, write the other tree.
+    let world = world.after(&[Op::Rewind(1), DONE, DONE, DONE]);
+    assert_eq!(world.kinds_since(before), ["asleep", "saved", "rewound"]);
+    let state = world.state();
+    assert_eq!((state.status, state.next(), state.awake.as_ref()), (Status::Paused, Next::Wait, None));
+    assert_eq!((state.checkpoint, state.last_checkpoint, state.told, state.turns_ever), (Some(1), 3, 1, 1));
+    let world = world.after(&[PROMPT, DONE, Op::Rest, DONE]);
+    assert_eq!(
+        (world.state().checkpoint, world.state().told),
+        (Some(4), 2),
+        "it goes on with higher numbers"
+    );
+    let world = world.after(&[Op::Rewind(1), DONE, DONE, DONE]);
+    assert_eq!((world.state().checkpoint, world.state().told), (Some(3), 2), "redo is a rewind forward");
+}
+
+#[test]
+fn a_session_that_sleeps_is_rewound_without_waking() {
+    for (rest, status) in [(Op::Stop, Status::Stopped), (Op::Shutdown, Status::Paused)] {
+        let world = World::awake().after(&[PROMPT, Op::Rest, DONE, rest, DONE, DONE, START]);
+        let before = world.log.len();
+        let world = world.after(&[Op::Rewind(9), DONE, DONE, DONE]);
+        assert!(!world.kinds_since(before).contains(&"awake"), "{rest:?}");
+        assert_eq!(world.kinds_since(before).last(), Some(&"rewound"), "{rest:?}");
+        assert_eq!(world.state().status, status);
+    }
+}
+
+#[test]
+fn a_message_that_comes_during_a_rewind_wins() {
+    let world = World::awake().after(&[PROMPT, Op::Rest, DONE, Op::Rewind(0), PROMPT]);
+    let mut world = world.after(&[DONE]);
+    world.come_to_rest();
+    assert_eq!(world.outcomes(), [Some(Outcome::Done), Some(Outcome::Done)]);
+    assert!(!world.log.iter().any(|event| event.fact.kind() == "rewound"));
+}
+
+#[test]
+fn a_turn_that_takes_long_is_captured_on_its_way_and_goes_on_from_there() {
+    let world = World::awake().after(&[PROMPT, Op::Rest, DONE, PROMPT, Op::Midway, DONE]);
+    let state = world.state();
+    assert_eq!((state.checkpoint, state.settled), (Some(2), Some(1)), "a fork begins where a turn ended");
+    assert!(matches!(phase(&world), Some(Phase::Running { .. })));
+    let world = world.after(&POWER_CUT);
+    assert_eq!((world.state().checkpoint, phase(&world)), (Some(2), Some(&Phase::Cut)));
+    let world = world.after(&[DONE, Op::Rest, DONE]);
+    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Done), Some(Outcome::Done)]));
+}
+
+#[test]
+fn at_a_checkpoint_in_a_turn_the_agent_remembers_the_turn_and_it_does_not_go_on() {
+    let world = World::awake().after(&[PROMPT, PROMPT, Op::Midway, DONE]);
+    let Some(Wish::Rewind { then, .. }) = world.rewind_to(0) else { panic!("a checkpoint") };
+    let [first, second] = [1, 2].map(|n| world.state().turns[n - 1].id);
+    assert_eq!((then.under_way, then.waiting.as_slice()), (Some(first), [second].as_slice()));
+    assert_eq!((then.told, then.turns), (1, 1));
+    let mut world = world;
+    world.come_to_rest();
+    let world = world.after(&[Op::Rewind(2), DONE, DONE, DONE]);
+    let state = world.state();
+    assert_eq!((state.checkpoint, state.settled, state.turns.len()), (Some(1), Some(1), 0));
+    assert_eq!((state.told, state.turns_ever), (1, 1));
+}
+
 // Status codes.
 
 fn in_status(status: Status) -> State {
@@ -337,6 +426,9 @@ fn each_wish_is_granted_or_refused_by_status() {
         assert_eq!(kinds(&state, &Wish::Pause), paused, "{status}");
         let stopped = Err(Refused::Cannot { wish: "stop", status });
         assert_eq!(kinds(&state, &Wish::Stop), if awake { Ok(vec!["stopped"]) } else { stopped }, "{status}");
+        let rewind = Wish::Rewind { to: 1, seq: 1, then: ash_model::Then::default() };
+        let rewound = if status == Status::Ended { Err(Refused::Not(status)) } else { Ok(vec!["rewound"]) };
+        assert_eq!(kinds(&state, &rewind), rewound, "{status}");
         let ended = if status == Status::Ended { vec![] } else { vec!["ended"] };
         assert_eq!(kinds(&state, &Wish::End), Ok(ended), "{status}");
         assert_eq!(kinds(&state, &Wish::Interrupt), Ok(vec![]), "{status}: nothing runs");

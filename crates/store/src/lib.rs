@@ -110,6 +110,13 @@ pub trait Store: Send + Sync {
     async fn position(&self, incarnation: Incarnation) -> Result<Option<u64>>;
     async fn turn(&self, no: SessionNo, turn: TurnId) -> Result<Option<TurnRow>>;
     async fn checkpoint(&self, workspace: WorkspaceId, number: u64) -> Result<Option<Checkpoint>>;
+    /// Newest first, those before number `before`.
+    async fn checkpoints(
+        &self,
+        workspace: WorkspaceId,
+        before: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<Checkpoint>>;
 
     // Once
     async fn once(

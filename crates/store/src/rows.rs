@@ -193,8 +193,13 @@ pub struct Checkpoint {
     pub tree: String,
     pub consistency: Consistency,
     pub salvage: bool,
+    /// Taken while its turn was under way.
+    pub mid_turn: bool,
     pub files: u64,
     pub bytes: u64,
+    /// How much could not be taken, and how many files did not hold still; `None`: nobody counted.
+    pub skipped: Option<u64>,
+    pub unsettled: Option<u64>,
     pub at: Timestamp,
 }
 

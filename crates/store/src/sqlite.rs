@@ -234,6 +234,15 @@ impl Store for Sqlite {
         read::checkpoint(&self.readers, workspace, number).await
     }
 
+    async fn checkpoints(
+        &self,
+        workspace: WorkspaceId,
+        before: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<Checkpoint>> {
+        read::checkpoints(&self.readers, workspace, before, limit).await
+    }
+
     async fn once(
         &self,
         tenant: &TenantId,

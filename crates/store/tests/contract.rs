@@ -44,6 +44,7 @@ macro_rules! promises {
             log::a_turns_row_follows_its_turn
             log::of_a_turns_rows_in_one_step_the_last_counts
             log::checkpoints_belong_to_their_workspace
+            log::checkpoints_are_listed_newest_first_in_pages
             log::of_many_claims_from_one_hold_one_wins
             log::a_claim_names_exactly_whom_it_takes_over_from
             log::two_hundred_sessions_write_at_once

@@ -123,9 +123,23 @@ pub(crate) fn existing(dir: &Path) -> Result<PathBuf> {
     Err(Failure::invalid(format!("{} is not a folder", dir.display())))
 }
 
+/// Which checkpoints are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Between {
+    /// `None`: the one that a folder was copied in with.
+    pub(crate) from: Option<u64>,
+    /// `None`: the files as they are now.
+    pub(crate) to: Option<u64>,
+}
+
 /// Prints a patch that `git apply` understands.
-pub(crate) async fn diff(api: &Api, id: &str, name_only: bool, as_json: bool) -> Result<u8> {
-    let server = Server::of(api, id).await?;
+pub(crate) async fn diff(
+    api: &Api,
+    id: &str,
+    between: Between,
+    (name_only, as_json): (bool, bool),
+) -> Result<u8> {
+    let server = Server::between(api, id, between).await?;
     if as_json {
         out::json(&server.raw().await?);
         return Ok(0);

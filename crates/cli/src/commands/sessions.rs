@@ -1,6 +1,6 @@
 //! Sessions: everything one can do to them from a shell.
 
-use super::{folder, show, variables};
+use super::{folder, history, show, variables};
 use crate::{
     api::{Api, Failure, Result, encoded},
     args::Session,
@@ -55,9 +55,11 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             }
             Ok(0)
         }
-        Session::Fork { id, new } => {
+        Session::Fork { id, new, checkpoint } => {
             let id = api.session_id(&id).await?;
-            let answer = api.post(&path(&id, "/fork"), &json!({ "sessionId": new })).await?;
+            let body = json!({ "sessionId": new, "checkpoint": checkpoint });
+            let answer =
+                api.post(&path(&id, "/fork"), &body).await.map_err(|failure| history::named(&id, failure))?;
             if as_json {
                 out::json(&answer)
             } else {
@@ -78,10 +80,17 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
         }
         Session::Exec { id, command, timeout } => exec(api, &id, &command, timeout, as_json).await,
         Session::Tail { id, kind } => tail(api, &id, kind.as_deref(), as_json).await,
-        Session::Files { id, path } => files(api, &id, path.as_deref(), as_json).await,
-        Session::Diff { id, name_only } => {
+        Session::Checkpoints { id, limit, before } => history::list(api, &id, (limit, before), as_json).await,
+        Session::Checkpoint { id, number } => history::one(api, &id, number, as_json).await,
+        Session::Rewind { id, checkpoint } => history::rewind(api, &id, checkpoint, as_json).await,
+        Session::Files { id, path, checkpoint } => {
+            files(api, &id, (path.as_deref(), checkpoint), as_json).await
+        }
+        Session::Diff { id, from, to, name_only } => {
             let id = api.session_id(&id).await?;
-            folder::diff(api, &id, name_only, as_json).await
+            let between = folder::Between { from, to };
+            let diff = folder::diff(api, &id, between, (name_only, as_json)).await;
+            diff.map_err(|failure| history::named(&id, failure))
         }
         Session::Pull { id, dir, force } => {
             let id = api.session_id(&id).await?;
@@ -255,17 +264,24 @@ async fn exec(api: &Api, id: &str, command: &str, timeout: u64, as_json: bool) -
     Ok(code)
 }
 
-async fn files(api: &Api, id: &str, file: Option<&str>, as_json: bool) -> Result<u8> {
+async fn files(
+    api: &Api,
+    id: &str,
+    (file, checkpoint): (Option<&str>, Option<u64>),
+    as_json: bool,
+) -> Result<u8> {
     let id = api.session_id(id).await?;
+    let at = checkpoint.map(|number| format!("?checkpoint={number}")).unwrap_or_default();
+    let named = |failure| history::named(&id, failure);
     if let Some(file) = file {
         let name: Vec<String> = file.split('/').map(encoded).collect();
-        let response =
-            api.send(api.request(Method::GET, &path(&id, &format!("/files/{}", name.join("/"))))).await?;
+        let url = path(&id, &format!("/files/{}{at}", name.join("/")));
+        let response = api.send(api.request(Method::GET, &url)).await.map_err(named)?;
         let bytes = response.bytes().await.map_err(|error| api.unreachable(&error))?;
         std::io::stdout().write_all(&bytes).map_err(Failure::local("cannot write"))?;
         return Ok(0);
     }
-    let answer = api.get(&path(&id, "/files")).await?;
+    let answer = api.get(&path(&id, &format!("/files{at}"))).await.map_err(named)?;
     if as_json {
         out::json(&answer);
         return Ok(0);

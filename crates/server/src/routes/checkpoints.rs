@@ -1,9 +1,9 @@
-//! A session's checkpoints: taking one now, and what is different in the workspace since one.
+//! A session's checkpoints: its history, what is different in the workspace between two of them, and the ways back.
 
 use super::{
-    files::ALWAYS_SKIPPED,
+    files::{self, ALWAYS_SKIPPED},
     sessions::change_options,
-    take::{Asked, Body, Part, blocking, open_session, session},
+    take::{Asked, Body, Numbered, Part, blocking, open_session, session},
 };
 use crate::{
     app::App,
@@ -11,18 +11,68 @@ use crate::{
     ignored::Ignored,
     once::{self, once},
     problem::{Answer, Problem},
+    shapes,
 };
 use ash_model::Options;
 use ash_session::{Change, Place};
 use ash_snapshot::{LeafKind, TreeId};
-use ash_store::Session;
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, StatusCode},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+const MOST_LISTED: u32 = 1000;
+
+#[derive(Deserialize)]
+pub(super) struct Listing {
+    limit: Option<u32>,
+    before: Option<u64>,
+}
+
+/// Newest first; the next page begins before the last number of this one.
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    Asked(asked): Asked<Listing>,
+) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &id).await?;
+    let limit = asked.limit.unwrap_or(100);
+    if !(1..=MOST_LISTED).contains(&limit) {
+        return Err(Problem::invalid("invalid_query", format!("limit must be 1 to {MOST_LISTED}")));
+    }
+    let found = app.sessions.checkpoints(&session, asked.before, limit).await?;
+    let shown: Vec<Value> =
+        found.iter().map(|checkpoint| shapes::checkpoint(session.card.checkpoint, checkpoint)).collect();
+    Ok(Json(json!({ "checkpoints": shown })))
+}
+
+pub(super) async fn get(State(app): State<App>, caller: Caller, named: Numbered) -> Answer<Json<Value>> {
+    let session = session(&app, &caller, &named.id).await?;
+    let found = app.sessions.checkpoint(&session, named.number()?).await?;
+    let shown = shapes::checkpoint_alone(session.card.checkpoint, &found);
+    Ok(Json(json!({ "checkpoint": shown })))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Target {
+    checkpoint: u64,
+}
+
+pub(super) async fn rewind(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    body: Body<Target>,
+) -> Answer<Json<Value>> {
+    let found = open_session(&app, &caller, &id).await?;
+    let (session, rewound) = app.sessions.rewind(&found, body.value.checkpoint).await?;
+    let session = shapes::session(&session, app.sessions.rooms().clock());
+    Ok(Json(json!({ "session": session, "rewound": shapes::rewound(&rewound) })))
+}
 
 #[derive(Deserialize)]
 pub(super) struct New {
@@ -40,7 +90,7 @@ pub(super) async fn create(
 ) -> Answer<(StatusCode, Json<Value>)> {
     let found = open_session(&app, &caller, &id).await?;
     once::key(&headers)?;
-    let number = app.sessions.capture(found.no).await?;
+    let number = app.sessions.capture(&found).await?;
     // Only now its number is known. Of several tries the first one's counts: later ones have later files.
     let route = format!("POST /api/sessions/{id}/checkpoints");
     let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), number.to_string()).await?;
@@ -56,30 +106,23 @@ pub(super) async fn create(
 #[derive(Deserialize)]
 pub(super) struct Wanted {
     all: Option<bool>,
+    /// Another checkpoint; without one, the files as they are now.
+    to: Option<u64>,
 }
 
 pub(super) async fn diff(
     State(app): State<App>,
     caller: Caller,
-    Path((id, number)): Path<(String, String)>,
+    named: Numbered,
     Asked(asked): Asked<Wanted>,
 ) -> Answer<Json<Value>> {
-    let session = session(&app, &caller, &id).await?;
-    let number = number.parse().map_err(|_| unknown())?;
-    let since = tree(&app, &session, number).await?;
-    let place = app.sessions.files(&session).await?;
+    let session = session(&app, &caller, &named.id).await?;
+    let number = named.number()?;
+    let since = app.sessions.tree_at(&session, number).await?;
+    let place = files::place(&app, &session, asked.to).await?;
     let all = asked.all == Some(true);
     let changes = blocking(move || changes(&place, &since, all)).await?;
-    let (files, unnamed) = shown(&changes);
-    Ok(Json(json!({ "from": number, "files": files, "unnamed": unnamed })))
-}
-
-pub(super) fn unknown() -> Problem {
-    Problem::not_found("checkpoint_not_found", "The session has no such checkpoint")
-}
-
-async fn tree(app: &App, session: &Session, number: u64) -> Answer<TreeId> {
-    app.sessions.tree_at(session, number).await?.ok_or_else(unknown)
+    Ok(Json(shown(number, asked.to, &changes)))
 }
 
 fn changes(place: &Place, since: &TreeId, all: bool) -> Answer<Vec<Change>> {
@@ -94,10 +137,14 @@ fn changes(place: &Place, since: &TreeId, all: bool) -> Answer<Vec<Change>> {
 }
 
 /// JSON is text: a name that is not cannot be said in it, only counted.
-fn shown(changes: &[Change]) -> (Vec<Value>, usize) {
+fn shown(from: u64, to: Option<u64>, changes: &[Change]) -> Value {
     let files: Vec<Value> = changes.iter().filter_map(shown_change).collect();
     let unnamed = changes.len() - files.len();
-    (files, unnamed)
+    let mut shown = json!({ "from": from, "files": files, "unnamed": unnamed });
+    if let Some(to) = to {
+        shown["to"] = json!(to);
+    }
+    shown
 }
 
 fn shown_change(change: &Change) -> Option<Value> {
@@ -153,7 +200,8 @@ mod tests {
             { "path": "e", "change": "modified", "kind": "link", "size": 1, "mode": 511, "target": "a",
               "before": { "kind": "file", "size": 6, "mode": 420 } },
         ]);
-        let (files, unnamed) = shown(&changes);
-        assert_eq!((json!(files), unnamed), (golden, 1));
+        assert_eq!(shown(4, None, &changes), json!({ "from": 4, "files": golden, "unnamed": 1 }));
+        let between = json!({ "from": 4, "to": 5, "files": golden, "unnamed": 1 });
+        assert_eq!(shown(4, Some(5), &changes), between);
     }
 }

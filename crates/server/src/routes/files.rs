@@ -1,9 +1,6 @@
 //! A session's files: listed, read, written, deleted, and bundled.
 
-use super::{
-    checkpoints,
-    take::{Asked, Body, Named, Part, blocking, open_session, session},
-};
+use super::take::{Asked, Body, Named, Part, blocking, open_session, session};
 use crate::{
     app::App,
     archive,
@@ -38,6 +35,7 @@ const HIDDEN: [&str; 8] = [".cache", ".npm", ".pnpm-store", ".yarn", ".venv", "v
 #[serde(rename_all = "camelCase")]
 pub(super) struct Listing {
     include_hidden: Option<bool>,
+    checkpoint: Option<u64>,
 }
 
 pub(super) async fn list(
@@ -47,12 +45,20 @@ pub(super) async fn list(
     Asked(asked): Asked<Listing>,
 ) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
-    let place = app.sessions.files(&session).await?;
+    let place = place(&app, &session, asked.checkpoint).await?;
     let hide = asked.include_hidden == Some(false);
     let (files, source) =
         blocking(move || Ok((place.list(&|name, is_dir| is_skipped(name, is_dir, hide))?, place.name())))
             .await?;
     Ok(Json(json!({ "files": files.iter().map(shown).collect::<Vec<_>>(), "source": source })))
+}
+
+/// The files as a checkpoint has them, else as they are now.
+pub(super) async fn place(app: &App, session: &Session, checkpoint: Option<u64>) -> Answer<Place> {
+    Ok(match checkpoint {
+        Some(number) => app.sessions.files_at(session, number).await?,
+        None => app.sessions.files(session).await?,
+    })
 }
 
 fn shown(file: &FileInfo) -> Value {
@@ -93,10 +99,7 @@ pub(super) async fn read(
         Some(_) => return Err(Problem::invalid("invalid_query", "format must be json or raw")),
     };
     let name = rel(&path)?;
-    let place = match asked.checkpoint {
-        Some(number) => app.sessions.files_at(&session, number).await?.ok_or_else(checkpoints::unknown)?,
-        None => app.sessions.files(&session).await?,
-    };
+    let place = place(&app, &session, asked.checkpoint).await?;
     let most = if as_json { MOST_JSON } else { MOST_RAW };
     let (bytes, source) = blocking(move || Ok((content(&place, &name, most)?, place.name()))).await?;
     if as_json {

@@ -14,7 +14,7 @@ use crate::{
     turn::{Meaning, Turn},
 };
 use ash_model::{Ask, Cursor, Event, Fact, Kind, Status, TurnId};
-use ash_session::{Prompt, Wake};
+use ash_session::{Past, Prompt, Wake};
 use ash_store::{EventQuery, Session, WhatItem};
 use axum::{
     Json,
@@ -24,7 +24,6 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
 
 const MOST_TEXT: usize = 500_000;
 const MOST_BLOCKS: usize = 20;
@@ -223,9 +222,8 @@ pub(super) async fn list(
 ) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     let limit = asked.limit(100)?;
-    let superseded =
-        if asked.all == Some(true) { Superseded::default() } else { Superseded::of(&app, &session).await? };
-    let show = |event: &Event| match superseded.has(event) {
+    let past = if asked.all == Some(true) { Past::default() } else { app.sessions.past(&session).await? };
+    let show = |event: &Event| match past.hides(event) {
         true => Vec::new(),
         false => shapes::message(&session, event).into_iter().collect(),
     };
@@ -275,28 +273,6 @@ async fn read(
             }
             shown.extend(entries);
         }
-    }
-}
-
-/// What was said by attempts that were cut and made anew: kept, but not part of the conversation any more.
-#[derive(Default)]
-struct Superseded(HashMap<TurnId, u64>);
-
-impl Superseded {
-    async fn of(app: &App, session: &Session) -> Answer<Superseded> {
-        let query = EventQuery { after: 0, limit: u32::MAX, kinds: vec!["continued"] };
-        let events = app.sessions.rooms().store.events(session.no, &query).await?;
-        let cut = events.iter().filter_map(|event| match &event.fact {
-            Fact::Continued { turn, discard_after, .. } => Some((*turn, *discard_after)),
-            _ => None,
-        });
-        Ok(Superseded(cut.collect()))
-    }
-
-    fn has(&self, event: &Event) -> bool {
-        let said = matches!(event.fact, Fact::Said { .. });
-        let upto = event.turn.and_then(|turn| self.0.get(&turn));
-        said && upto.is_some_and(|upto| event.seq <= *upto)
     }
 }
 

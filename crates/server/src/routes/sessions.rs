@@ -214,6 +214,7 @@ pub(super) async fn resume(State(app): State<App>, caller: Caller, Part(id): Par
 #[serde(rename_all = "camelCase")]
 pub(super) struct NewFork {
     session_id: Option<SessionId>,
+    checkpoint: Option<u64>,
 }
 
 pub(super) async fn fork(
@@ -230,7 +231,7 @@ pub(super) async fn fork(
     let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
     let made = match made_before(&app, &caller, &claim, &id).await {
         Some(session) => session,
-        None => app.sessions.fork(&parent, Fork { id }).await?,
+        None => app.sessions.fork(&parent, Fork { id, checkpoint: body.value.checkpoint }).await?,
     };
     Ok((StatusCode::CREATED, answer(&app, &made)))
 }

@@ -46,6 +46,11 @@ fn unreadable(rejection: BytesRejection) -> Problem {
 }
 
 fn parse<T: DeserializeOwned>(text: &[u8]) -> Answer<T> {
+    // Fields are named: a list would be taken for them in their order.
+    let is_list = text.trim_ascii_start().starts_with(b"[");
+    if is_list && serde_json::from_slice::<serde::de::IgnoredAny>(text).is_ok() {
+        return Err(Problem::invalid("invalid_body", "The body must be an object, not a list"));
+    }
     serde_json::from_slice(text).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => {
             Problem::invalid("invalid_body", format!("The body is not as expected: {error}"))
@@ -90,6 +95,28 @@ impl FromRequestParts<App> for Named {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let found = Path::<(String, String)>::from_request_parts(parts, app).await;
         found.map(|Path((id, path))| Named { id, path }).map_err(|_| unreadable_path())
+    }
+}
+
+/// One checkpoint of one session, as a path names it.
+pub(crate) struct Numbered {
+    pub(crate) id: String,
+    number: String,
+}
+
+impl Numbered {
+    /// What is no number is no checkpoint's.
+    pub(crate) fn number(&self) -> Answer<u64> {
+        self.number.parse().map_err(|_| ash_session::Error::NoCheckpoint.into())
+    }
+}
+
+impl FromRequestParts<App> for Numbered {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let found = Path::<(String, String)>::from_request_parts(parts, app).await;
+        found.map(|Path((id, number))| Numbered { id, number }).map_err(|_| unreadable_path())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Closing down on purpose: stop, end, and the server's own shutdown. Rest, then end the sandbox, then capture
 //! what it left, then say so.
 
-use super::{Actor, Answer, Done, Hands, Reply, wake::blocking};
+use super::{Actor, Answer, Done, Hands, Occasion, Reply, wake::blocking};
 use crate::{
     Error, Result,
     state::{Phase, Refused, Wish},
@@ -95,7 +95,7 @@ impl Actor {
             Stage::Resting if self.is_turn_running() && !late => self.ask_to_rest().await,
             Stage::Resting if self.is_turn_saving() && !late => {
                 let turn = self.state.current().map(|turn| turn.id);
-                self.start_save(turn);
+                self.start_save(turn.map_or(Occasion::Between, Occasion::Rest));
                 Ok(())
             }
             Stage::Resting if self.hands.is_some() => {
@@ -149,7 +149,7 @@ impl Actor {
         }
         self.set_stage(Stage::Captured);
         if self.tree.is_some() && self.dirty.is_some() {
-            self.start_save(None);
+            self.start_save(Occasion::Between);
             return Ok(());
         }
         self.conclude().await

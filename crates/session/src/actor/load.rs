@@ -11,7 +11,7 @@ use crate::{
 };
 use ash_model::{Cursor, Incarnation, OnInterrupted};
 use ash_store::{Lease, Session};
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 use tokio::{sync::mpsc, time::Instant};
 
 /// What an actor shares with those who talk to it.
@@ -42,6 +42,7 @@ impl Actor {
         let base = session.base.map_or(0, |(_, seq)| seq);
         let mut state = State::new(base).replay(&events);
         state.adopt(&session.card);
+        let tree = tree.filter(|_| live.knows_of(state.rewound));
         let mut actor = Actor::with(rooms, session, state, lease, seat);
         actor.tree = tree;
         actor.state.last_seq = actor.session.last_seq;
@@ -69,6 +70,7 @@ impl Actor {
             execs: Execs::of(lease.epoch),
             lease,
             dirty: None,
+            captured: Instant::now(),
             wants_capture: false,
             not_before: None,
             effect: None,
@@ -76,6 +78,7 @@ impl Actor {
             pausing: Vec::new(),
             resuming: Vec::new(),
             forking: Vec::new(),
+            rewinding: VecDeque::new(),
             writing: Vec::new(),
             closing: None,
             unwritten: None,
@@ -97,6 +100,10 @@ impl Actor {
     }
 
     async fn take_over(&mut self) -> Result<()> {
+        if self.live.has_scraps() {
+            let live = self.live.clone();
+            wake::blocking(move || live.erase_scraps()).await?;
+        }
         let found = self.find_sandbox().await?;
         if !matches!(found, Found::Alive(_))
             && let Some(awake) = self.state.awake.clone()

@@ -15,6 +15,26 @@ use ash_store::{Checkpoint, Session};
 use std::sync::Arc;
 use tokio::time::Instant;
 
+/// What a capture is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Occasion {
+    /// The turn is over when it is recorded.
+    Rest(TurnId),
+    /// The turn takes long: if its sandbox dies, not all of it is lost.
+    Midway(TurnId),
+    /// Somebody else changed files, or wants them safe.
+    Between,
+}
+
+impl Occasion {
+    fn turn(self) -> Option<TurnId> {
+        match self {
+            Occasion::Rest(turn) | Occasion::Midway(turn) => Some(turn),
+            Occasion::Between => None,
+        }
+    }
+}
+
 pub(super) struct Captured {
     taken: Taken,
     consistency: Consistency,
@@ -29,7 +49,7 @@ struct Saving {
 }
 
 impl Saving {
-    async fn run(self, newest: Option<u64>, number: u64, turn: Option<TurnId>) -> Result<Captured> {
+    async fn run(self, newest: Option<u64>, number: u64, occasion: Occasion) -> Result<Captured> {
         let Session { tenant, agent, version, workspace, .. } = &self.session;
         let repo = self.rooms.repo(tenant)?;
         let found = self.rooms.store.version(tenant, agent, *version).await?;
@@ -40,7 +60,13 @@ impl Saving {
         };
         let base = checkpoint.map_or(agent_tree.clone(), |checkpoint| checkpoint.tree);
         let base = TreeId::parse(&base).map_err(|_| Error::NoWorkspace)?;
-        let trip = Trip { session: &self.session, checkpoint: number, turn, base: &base, agent_tree };
+        let trip = Trip {
+            session: &self.session,
+            checkpoint: number,
+            turn: occasion.turn(),
+            base: &base,
+            agent_tree,
+        };
         let luggage = luggage::pack(&self.rooms, &repo, trip).await?;
         let still = match &self.remote {
             Some(remote) => remote.freeze().await.unwrap_or(Consistency::Live),
@@ -68,73 +94,130 @@ impl Actor {
             && self.not_before.is_none_or(|at| at <= now)
     }
 
-    pub(super) fn start_save(&mut self, turn: Option<TurnId>) {
+    /// A turn that takes long is captured on its way.
+    pub(super) fn is_midway_due(&self) -> Option<TurnId> {
+        let turn = self.state.current().filter(|turn| matches!(turn.phase, Phase::Running { .. }))?;
+        self.midway().filter(|at| *at <= Instant::now()).map(|_| turn.id)
+    }
+
+    /// When the turn that runs is captured next.
+    pub(super) fn midway(&self) -> Option<Instant> {
+        let every = Some(self.rooms.settings.checkpoint_every).filter(|every| !every.is_zero())?;
+        let running = self.state.current().is_some_and(|turn| matches!(turn.phase, Phase::Running { .. }));
+        let can = self.hands.is_some() && self.tree.is_some() && self.effect.is_none();
+        (running && can && self.closing.is_none()).then(|| self.captured.checked_add(every)).flatten()
+    }
+
+    pub(super) fn start_save(&mut self, occasion: Occasion) {
         let remote = self.hands.as_ref().map(|hands| hands.remote.clone());
         let (rooms, live, session) = (self.rooms.clone(), self.live.clone(), self.session.clone());
         let (newest, number) = (self.state.checkpoint, self.state.last_checkpoint + 1);
         let began = Instant::now();
-        // What changes from here on may or may not be in it.
-        self.dirty = self.execs.is_busy().then(Instant::now);
-        self.wants_capture = false;
+        self.captured = began;
+        match occasion {
+            // What changes from here on may or may not be in it.
+            Occasion::Rest(_) | Occasion::Between => {
+                self.dirty = self.execs.is_busy().then(Instant::now);
+                self.wants_capture = false;
+            }
+            Occasion::Midway(_) => self.touch(),
+        }
         self.effect = Some(tokio::spawn(async move {
             let saving = Saving { rooms, live, session, remote };
-            Done::Saved { turn, result: saving.run(newest, number, turn).await, began }
+            Done::Saved { occasion, result: saving.run(newest, number, occasion).await, began }
         }));
     }
 
     pub(super) async fn saved(
         &mut self,
-        turn: Option<TurnId>,
+        occasion: Occasion,
         result: Result<Captured>,
         began: Instant,
     ) -> Result<()> {
         match result {
-            Ok(captured) => self.record(turn, captured, began).await,
-            Err(error) => self.could_not_save(turn, error).await,
+            Ok(captured) => self.record(occasion, captured, began).await,
+            Err(error) => self.could_not_save(occasion, error).await,
         }
     }
 
-    async fn record(&mut self, turn: Option<TurnId>, captured: Captured, began: Instant) -> Result<()> {
+    async fn record(&mut self, occasion: Occasion, captured: Captured, began: Instant) -> Result<()> {
         self.not_before = None;
         if self.dirty.is_none() {
             self.live.unmark_dirty();
         }
-        if turn.is_none() && self.is_as_before(&captured.taken).await? {
+        if occasion == Occasion::Between && self.is_as_before(&captured.taken).await? {
             return Ok(());
         }
-        let saved = self.describe(&captured.taken, turn, captured.consistency, false);
+        let midway = self.midway_through(occasion);
+        let saved = Saved {
+            turn: midway.or(occasion.turn()),
+            mid_turn: midway.is_some(),
+            ..self.describe(&captured.taken, captured.consistency)
+        };
         self.rooms.watch.saved(&saved, began.elapsed());
         let number = saved.number;
         let mut facts = vec![Fact::Saved(saved.clone())];
-        facts.extend(self.end_of(turn, Some(number)));
-        let row = self.checkpoint_row(&saved, facts.len() as u64);
+        facts.extend(self.end_of(occasion, Some(number)));
+        let row = self.checkpoint_row(&saved, &captured.taken, facts.len() as u64);
         let recorded = self.commit(facts, Vec::new(), None, Some(row)).await;
         match recorded {
             // The pack is there, its row is not: the capture is repeated when there is space again.
             Err(Error::Store(ash_store::Error::Full)) => {
                 self.not_before = Some(Instant::now() + RETRY);
                 self.touch();
-                Ok(())
+                self.give_up_rewinding(&Error::Store(ash_store::Error::Full)).await
             }
             other => other,
         }
     }
 
+    /// The turn that was under way: also one that is about to be cut because the session closes.
+    fn midway_through(&self, occasion: Occasion) -> Option<TurnId> {
+        match occasion {
+            Occasion::Rest(_) => None,
+            Occasion::Midway(turn) => Some(turn),
+            Occasion::Between => self.state.current().and_then(|turn| match turn.phase {
+                Phase::Running { .. } | Phase::Cut => Some(turn.id),
+                Phase::Queued | Phase::Saving { .. } => None,
+            }),
+        }
+    }
+
     /// Nothing changed since the newest checkpoint: there is nothing to record.
     async fn is_as_before(&self, taken: &Taken) -> Result<bool> {
-        let Some(number) = self.state.checkpoint else { return Ok(false) };
-        let newest = self.rooms.store.checkpoint(self.lease.workspace, number).await?;
-        Ok(newest.is_some_and(|newest| newest.tree == taken.tree.as_str()))
+        match self.state.settled.filter(|settled| Some(*settled) == self.state.checkpoint) {
+            Some(number) => self.is_checkpoint(number, taken).await,
+            None => Ok(false),
+        }
+    }
+
+    /// A tree that was found holds nothing that a checkpoint does not: a rewind was cut off in the middle.
+    pub(super) async fn is_known(&self, taken: &Taken) -> Result<bool> {
+        for number in [self.state.checkpoint, Some(self.state.last_checkpoint)].into_iter().flatten() {
+            if self.is_checkpoint(number, taken).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn is_checkpoint(&self, number: u64, taken: &Taken) -> Result<bool> {
+        let checkpoint = self.rooms.store.checkpoint(self.lease.workspace, number).await?;
+        Ok(checkpoint.is_some_and(|checkpoint| checkpoint.tree == taken.tree.as_str()))
     }
 
     /// The answer stands; that its files are not safe is said, and tried again.
-    pub(super) async fn could_not_save(&mut self, turn: Option<TurnId>, error: Error) -> Result<()> {
+    pub(super) async fn could_not_save(&mut self, occasion: Occasion, error: Error) -> Result<()> {
         tracing::error!(session = %self.session.id, %error, "the workspace could not be saved");
         self.rooms.watch.save_failed();
+        if let Occasion::Midway(_) = occasion {
+            // Nothing was promised: the end of the turn says whether its files are safe.
+            return Ok(());
+        }
         self.not_before = Some(Instant::now() + RETRY);
         self.touch();
-        let mut facts = vec![Fact::SaveFailed { turn, error: error.to_string() }];
-        facts.extend(self.end_of(turn, None));
+        let mut facts = vec![Fact::SaveFailed { turn: occasion.turn(), error: error.to_string() }];
+        facts.extend(self.end_of(occasion, None));
         let noted = self.note(facts).await;
         let words = error.to_string();
         for reply in self.pausing.drain(..) {
@@ -143,11 +226,13 @@ impl Actor {
         for reply in self.forking.drain(..) {
             reply.send(Err(Error::Save(words.clone()))).ok();
         }
+        self.give_up_rewinding(&Error::Save(words)).await?;
         self.survive(noted)
     }
 
-    fn end_of(&self, turn: Option<TurnId>, checkpoint: Option<u64>) -> Option<Fact> {
-        let current = self.state.current().filter(|current| Some(current.id) == turn)?;
+    fn end_of(&self, occasion: Occasion, checkpoint: Option<u64>) -> Option<Fact> {
+        let Occasion::Rest(turn) = occasion else { return None };
+        let current = self.state.current().filter(|current| current.id == turn)?;
         match &current.phase {
             Phase::Saving { how, problem, .. } => {
                 Some(Fact::Finished { turn: current.id, how: *how, checkpoint, problem: problem.clone() })
@@ -157,7 +242,7 @@ impl Actor {
     }
 
     /// `facts`: how many are recorded with it; the checkpoint covers them.
-    pub(super) fn checkpoint_row(&self, saved: &Saved, facts: u64) -> Checkpoint {
+    pub(super) fn checkpoint_row(&self, saved: &Saved, taken: &Taken, facts: u64) -> Checkpoint {
         Checkpoint {
             workspace: self.lease.workspace,
             number: saved.number,
@@ -166,8 +251,11 @@ impl Actor {
             tree: saved.tree.clone(),
             consistency: saved.consistency,
             salvage: saved.salvage,
+            mid_turn: saved.mid_turn,
             files: saved.files,
             bytes: saved.bytes,
+            skipped: Some(taken.skipped.len() as u64),
+            unsettled: Some(taken.unsettled.len() as u64),
             at: self.rooms.clock(),
         }
     }

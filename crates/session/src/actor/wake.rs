@@ -84,7 +84,7 @@ impl Actor {
             self.log_resume(receipt);
         }
         for reply in self.resuming.drain(..) {
-            reply.send(Ok(super::Answer { receipt: receipt.clone(), turn: None })).ok();
+            reply.send(Ok(super::Answer { receipt: receipt.clone(), ..super::Answer::default() })).ok();
         }
         Ok(())
     }
@@ -116,9 +116,10 @@ impl Actor {
 
     pub(super) async fn salvaged(&mut self, salvaged: Result<Option<Taken>>) -> Result<()> {
         match salvaged {
+            Ok(Some(taken)) if self.is_known(&taken).await? => {}
             Ok(Some(taken)) => {
-                let saved = self.describe(&taken, None, ash_model::Consistency::Live, true);
-                let row = self.checkpoint_row(&saved, 1);
+                let saved = Saved { salvage: true, ..self.describe(&taken, ash_model::Consistency::Live) };
+                let row = self.checkpoint_row(&saved, &taken, 1);
                 let number = saved.number;
                 self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
                 self.salvage = Some(number);
@@ -126,6 +127,7 @@ impl Actor {
             Ok(None) => {}
             Err(error) => {
                 self.give_up_closing(&error);
+                self.give_up_rewinding(&error).await?;
                 self.answer_failed_writers(&error);
                 return if self.state.status == ash_model::Status::Starting {
                     self.stay_down(error).await
@@ -138,16 +140,10 @@ impl Actor {
         blocking(move || live.forget_old()).await
     }
 
-    pub(super) fn describe(
-        &self,
-        taken: &Taken,
-        turn: Option<ash_model::TurnId>,
-        consistency: ash_model::Consistency,
-        salvage: bool,
-    ) -> Saved {
+    pub(super) fn describe(&self, taken: &Taken, consistency: ash_model::Consistency) -> Saved {
         Saved {
             number: self.state.last_checkpoint + 1,
-            turn,
+            turn: None,
             tree: taken.tree.as_str().to_owned(),
             consistency,
             files: taken.files,
@@ -158,7 +154,8 @@ impl Actor {
                 .take(100)
                 .map(|skipped| String::from_utf8_lossy(&skipped.path).into_owned())
                 .collect(),
-            salvage,
+            salvage: false,
+            mid_turn: false,
         }
     }
 }
@@ -322,9 +319,15 @@ pub(super) async fn recipe(
         (None, Some(version)) => (version.tree.clone(), Origin::Fresh),
         (None, None) => return Err(Error::NoWorkspace),
     };
-    let tree = TreeId::parse(&tree).map_err(|_| Error::NoWorkspace)?;
-    let fresh = origin == Origin::Fresh;
-    Ok((Recipe { epoch: lease.epoch, boot: rooms.settings.boot.clone(), tree, fresh }, origin))
+    let recipe = recipe_of(rooms, state, lease, &tree)?;
+    Ok((Recipe { fresh: origin == Origin::Fresh, ..recipe }, origin))
+}
+
+/// To make what a checkpoint holds.
+pub(super) fn recipe_of(rooms: &Rooms, state: &State, lease: &Lease, tree: &str) -> Result<Recipe> {
+    let tree = TreeId::parse(tree).map_err(|_| Error::NoWorkspace)?;
+    let (epoch, boot, rewound) = (lease.epoch, rooms.settings.boot.clone(), state.rewound);
+    Ok(Recipe { epoch, boot, tree, fresh: false, rewound })
 }
 
 pub(super) async fn make_tree(

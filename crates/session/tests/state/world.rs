@@ -5,7 +5,7 @@
 use ash_driver::Say;
 use ash_model::{
     Ask, Consistency, Death, Event, Fact, From, Incarnation, OnInterrupted, Options, Outcome, Path, Problem,
-    Receipt, Saved, Source, Status, Tier, Timestamp, TurnId, Usage,
+    Receipt, Rewound, Saved, Source, Status, Tier, Timestamp, TurnId, Usage,
 };
 use ash_session::state::{Found, Next, Phase, Refused, State, Wake, Wish};
 use ash_store::TurnState;
@@ -25,6 +25,10 @@ pub(crate) enum Op {
     Effect(Luck),
     /// Files were written by somebody else: a capture between turns.
     Capture,
+    /// The turn that runs has taken long.
+    Midway,
+    /// To one of the checkpoints there are, counted from the newest.
+    Rewind(u8),
     /// The agent is through with what it was told.
     Rest,
     /// The agent's process ends, or its whole sandbox.
@@ -50,6 +54,8 @@ pub(crate) enum Luck {
 enum Effect {
     Wake,
     Save(Option<TurnId>),
+    Midway(TurnId),
+    Prepare,
     Sleep,
 }
 
@@ -89,6 +95,8 @@ struct Server {
     leaving: bool,
     closing: Option<Closing>,
     pausing: bool,
+    rewinding: Option<Wish>,
+    prepared: bool,
     wants_capture: bool,
     tree: bool,
     dirty: bool,
@@ -105,6 +113,11 @@ struct Told {
     asked_to_stop: BTreeSet<TurnId>,
     deaths: BTreeMap<TurnId, u32>,
     rows: BTreeMap<TurnId, TurnState>,
+    started: BTreeSet<TurnId>,
+    /// The turns that are part of the conversation.
+    conversation: Vec<TurnId>,
+    /// The same, as it was at each checkpoint.
+    then: BTreeMap<u64, Vec<TurnId>>,
     checkpoint: Option<u64>,
     ended: bool,
 }
@@ -163,6 +176,33 @@ impl World {
         self.told.queued.iter().map(|turn| self.told.finished.get(turn).copied()).collect()
     }
 
+    /// Every checkpoint, oldest first, with the last event that it covers.
+    fn checkpoints(&self) -> Vec<(u64, u64)> {
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        for event in &self.log {
+            match (&event.fact, found.last_mut()) {
+                (Fact::Saved(saved), _) => found.push((saved.number, event.seq)),
+                // The end of the turn is recorded with it.
+                (Fact::Finished { checkpoint, .. }, Some((number, seq)))
+                    if *checkpoint == Some(*number) && *seq + 1 == event.seq =>
+                {
+                    *seq = event.seq;
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// The wish to go to the n-th newest checkpoint.
+    pub(crate) fn rewind_to(&self, newest: u8) -> Option<Wish> {
+        let checkpoints = self.checkpoints();
+        let place = usize::from(newest) % checkpoints.len().max(1);
+        let (to, seq) = *checkpoints.iter().rev().nth(place)?;
+        let upto = usize::try_from(seq).expect("a short log");
+        Some(Wish::Rewind { to, seq, then: State::new(0).replay(&self.log[..upto]).then() })
+    }
+
     pub(crate) fn kinds_since(&self, seq: usize) -> Vec<&'static str> {
         self.log[seq..].iter().map(|event| event.fact.kind()).collect()
     }
@@ -186,6 +226,12 @@ impl World {
             Op::End => self.wish(&Wish::End),
             Op::Effect(luck) => self.settle(luck),
             Op::Capture => self.capture(),
+            Op::Midway => self.midway(),
+            Op::Rewind(newest) => {
+                if let Some(wish) = self.rewind_to(newest) {
+                    self.wish(&wish);
+                }
+            }
             Op::Rest => self.rest(),
             Op::Die => self.die(),
             Op::Late => {
@@ -221,6 +267,12 @@ impl World {
                     server.wants_capture = true;
                 }
             }
+            Wish::Rewind { .. } => {
+                if let Some(server) = &mut self.server {
+                    server.rewinding = Some(wish.clone());
+                    server.prepared = false;
+                }
+            }
             Wish::Stop | Wish::End if facts.is_empty() => {}
             Wish::Stop => self.close(Close::Stop),
             Wish::End => self.close(Close::End),
@@ -232,7 +284,9 @@ impl World {
             return;
         }
         match wish {
-            Wish::Prompt { .. } => assert_eq!(*decided, Err(Refused::Not(Status::Ended))),
+            Wish::Prompt { .. } | Wish::Rewind { .. } => {
+                assert_eq!(*decided, Err(Refused::Not(Status::Ended)));
+            }
             Wish::Resume => assert_eq!(*decided, Err(Refused::Gone)),
             Wish::Pause | Wish::Stop => assert!(decided.is_err()),
             Wish::Interrupt | Wish::End => assert_eq!(*decided, Ok(Vec::new())),
@@ -265,6 +319,16 @@ impl World {
         }
     }
 
+    fn midway(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        let free = server.effect.is_none() && server.closing.is_none() && server.rewinding.is_none();
+        let running = server.state.current().filter(|turn| matches!(turn.phase, Phase::Running { .. }));
+        if let Some(turn) = running.filter(|_| free && server.hands && server.tree) {
+            server.effect = Some(Effect::Midway(turn.id));
+            server.dirty = true;
+        }
+    }
+
     // What the actor does by itself.
 
     fn drive(&mut self) {
@@ -284,6 +348,10 @@ impl World {
                 }
                 return;
             }
+            if server.rewinding.is_some() && self.drive_rewinding() {
+                continue;
+            }
+            let Some(server) = &mut self.server else { return };
             if server.pausing {
                 self.pause();
                 continue;
@@ -301,6 +369,32 @@ impl World {
             }
         }
         panic!("the actor would spin for ever: {:?}", self.state());
+    }
+
+    fn drive_rewinding(&mut self) -> bool {
+        let Some(server) = &mut self.server else { return false };
+        let Some(wish) = &server.rewinding else { return false };
+        let Ok(facts) = server.state.decide(wish) else {
+            server.rewinding = None;
+            return true;
+        };
+        if server.state.status == Status::Starting {
+            return false;
+        }
+        let asleep = server.state.awake.as_ref().map(|awake| awake.incarnation);
+        if server.hands {
+            server.sleep();
+        } else if asleep.is_some() {
+            self.note(vec![Fact::Asleep { incarnation: asleep }]);
+        } else if server.tree && server.dirty {
+            server.save(None);
+        } else if server.tree && !server.prepared {
+            server.effect = Some(Effect::Prepare);
+        } else {
+            server.rewinding = None;
+            self.note(facts);
+        }
+        true
     }
 
     fn pause(&mut self) {
@@ -383,6 +477,18 @@ impl World {
             }
             (Effect::Save(turn), Luck::Good) => self.saved(turn),
             (Effect::Save(turn), Luck::Bad) => self.could_not_save(turn),
+            (Effect::Midway(turn), Luck::Good) => self.saved_midway(turn),
+            (Effect::Midway(_), Luck::Bad) => {}
+            (Effect::Prepare, Luck::Good) => {
+                if let Some(server) = &mut self.server {
+                    server.prepared = true;
+                }
+            }
+            (Effect::Prepare, Luck::Bad) => {
+                if let Some(server) = &mut self.server {
+                    server.rewinding = None;
+                }
+            }
             (Effect::Sleep, Luck::Good | Luck::Bad) => self.slept(),
         }
     }
@@ -406,18 +512,19 @@ impl World {
         if let Some(server) = &mut self.server {
             server.save_failed = false;
         }
-        let saved = Saved {
-            number,
-            turn,
-            tree: "tree".into(),
-            consistency: Consistency::Frozen,
-            files: 1,
-            bytes: 1,
-            skipped: Vec::new(),
-            salvage: false,
-        };
+        let under_way = self.state().current().filter(|turn| match turn.phase {
+            Phase::Running { .. } | Phase::Cut => true,
+            Phase::Queued | Phase::Saving { .. } => false,
+        });
+        let midway = under_way.map(|turn| turn.id).filter(|_| turn.is_none());
+        let saved = Saved { turn: turn.or(midway), mid_turn: midway.is_some(), ..saved(number) };
         let end = self.end_of(turn, Some(number));
         self.note([Fact::Saved(saved)].into_iter().chain(end).collect());
+    }
+
+    fn saved_midway(&mut self, turn: TurnId) {
+        let number = self.state().last_checkpoint + 1;
+        self.note(vec![Fact::Saved(Saved { turn: Some(turn), mid_turn: true, ..saved(number) })]);
     }
 
     fn could_not_save(&mut self, turn: Option<TurnId>) {
@@ -425,6 +532,7 @@ impl World {
             server.save_failed = true;
             server.dirty = true;
             server.pausing = false;
+            server.rewinding = None;
         }
         let end = self.end_of(turn, None);
         self.note([Fact::SaveFailed { turn, error: "no".into() }].into_iter().chain(end).collect());
@@ -584,13 +692,17 @@ impl World {
     fn check_fact(&mut self, fact: &Fact) {
         let told = &mut self.told;
         match fact {
-            Fact::Queued { turn, .. } => told.queued.push(*turn),
+            Fact::Queued { turn, .. } => {
+                told.queued.push(*turn);
+                told.conversation.push(*turn);
+            }
             Fact::Started { turn, input } | Fact::Continued { turn, input, .. } => {
                 let first_open = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
                 assert_eq!(first_open, Some(turn), "turns run in the order they were queued");
                 assert!(!told.rested.contains(turn), "told again after it rested");
                 assert!(!told.asked_to_stop.contains(turn), "told again after it was asked to stop");
                 assert!(told.deaths.get(turn).is_none_or(|deaths| *deaths < 2), "told a third time");
+                told.started.insert(*turn);
                 self.check_input(*input);
             }
             Fact::Interrupting { turn, input } => {
@@ -600,7 +712,20 @@ impl World {
             Fact::Rested { turn, .. } => {
                 told.rested.insert(*turn);
             }
-            Fact::Saved(saved) => told.checkpoint = Some(saved.number),
+            Fact::Saved(saved) => {
+                assert!(told.then.keys().all(|number| *number < saved.number), "numbers only grow");
+                let begun = told.conversation.iter().filter(|turn| told.started.contains(*turn));
+                told.then.insert(saved.number, begun.copied().collect());
+                told.checkpoint = Some(saved.number);
+            }
+            Fact::Rewound(Rewound { to, from, .. }) => {
+                let open = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
+                assert_eq!(open, None, "rewound under a turn");
+                assert!(!told.ended, "rewound after its end");
+                assert_eq!(*from, told.checkpoint, "there is no way back");
+                told.conversation = told.then[to].clone();
+                told.checkpoint = Some(*to);
+            }
             Fact::Finished { turn, how, problem, .. } => {
                 assert!(told.queued.contains(turn), "the end of a turn that nobody asked for");
                 assert_eq!(told.finished.insert(*turn, *how), None, "a turn ended twice");
@@ -673,7 +798,10 @@ impl World {
     fn check_card(&self, state: &State) {
         let card = state.card();
         assert_eq!(card.status, state.status);
-        assert_eq!(card.turns, self.told.queued.len() as u64);
+        assert_eq!(card.turns, self.told.conversation.len() as u64);
+        let begun = self.told.conversation.iter().filter(|turn| self.told.started.contains(*turn)).count();
+        let open = state.turns.iter().filter(|turn| turn.attempt > 0).count();
+        assert_eq!(state.told, (begun - open) as u64, "what the agent should remember");
         assert_eq!(card.open_turns, state.turns.len() as u64);
         assert_eq!(card.checkpoint, self.told.checkpoint);
         assert_eq!(card.title.is_some(), card.turns > 0);
@@ -741,6 +869,8 @@ impl Server {
             leaving: false,
             closing: None,
             pausing: false,
+            rewinding: None,
+            prepared: false,
             wants_capture: false,
             tree: false,
             dirty: false,
@@ -765,6 +895,20 @@ impl Server {
 
 fn refuses(closing: Close, wish: &Wish) -> bool {
     closing == Close::Shutdown || *wish != Wish::End
+}
+
+fn saved(number: u64) -> Saved {
+    Saved {
+        number,
+        turn: None,
+        tree: "tree".into(),
+        consistency: Consistency::Frozen,
+        files: 1,
+        bytes: 1,
+        skipped: Vec::new(),
+        salvage: false,
+        mid_turn: false,
+    }
 }
 
 fn cold() -> Receipt {

@@ -385,21 +385,46 @@ pub(super) async fn checkpoint(
         .bind(number as i64)
         .fetch_optional(db)
         .await?;
-    row.map(|row| {
-        Ok(Checkpoint {
-            workspace,
-            number,
-            turn: optional(&row, "turn", TurnId::parse)?,
-            seq: unsigned(&row, "seq")?,
-            tree: row.try_get("tree")?,
-            consistency: parsed(&row, "consistency", consistency)?,
-            salvage: row.try_get("salvage")?,
-            files: unsigned(&row, "files")?,
-            bytes: unsigned(&row, "bytes")?,
-            at: Timestamp(row.try_get("at")?),
-        })
+    row.map(|row| checkpoint_row(&row, workspace)).transpose()
+}
+
+pub(super) async fn checkpoints(
+    db: &SqlitePool,
+    workspace: WorkspaceId,
+    before: Option<u64>,
+    limit: u32,
+) -> Result<Vec<Checkpoint>> {
+    let before = before.and_then(|number| i64::try_from(number).ok()).unwrap_or(i64::MAX);
+    let rows =
+        query("SELECT * FROM checkpoints WHERE workspace = ? AND number < ? ORDER BY number DESC LIMIT ?")
+            .bind(workspace.to_string())
+            .bind(before)
+            .bind(limit)
+            .fetch_all(db)
+            .await?;
+    rows.iter().map(|row| checkpoint_row(row, workspace)).collect()
+}
+
+fn checkpoint_row(row: &SqliteRow, workspace: WorkspaceId) -> Result<Checkpoint> {
+    let count = |column: &'static str| -> Result<Option<u64>> {
+        let number: Option<i64> = row.try_get(column)?;
+        number.map(|_| unsigned(row, column)).transpose()
+    };
+    Ok(Checkpoint {
+        workspace,
+        number: unsigned(row, "number")?,
+        turn: optional(row, "turn", TurnId::parse)?,
+        seq: unsigned(row, "seq")?,
+        tree: row.try_get("tree")?,
+        consistency: parsed(row, "consistency", consistency)?,
+        salvage: row.try_get("salvage")?,
+        mid_turn: row.try_get("mid_turn")?,
+        files: unsigned(row, "files")?,
+        bytes: unsigned(row, "bytes")?,
+        skipped: count("skipped")?,
+        unsettled: count("unsettled")?,
+        at: Timestamp(row.try_get("at")?),
     })
-    .transpose()
 }
 
 fn consistency(text: &str) -> Option<Consistency> {

@@ -295,8 +295,9 @@ async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) -> Result<(
         Consistency::Live => "live",
     };
     query(
-        "INSERT INTO checkpoints (workspace, number, session, turn, seq, tree, consistency, salvage, files, bytes, at)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO checkpoints (workspace, number, session, turn, seq, tree, consistency, salvage, mid_turn, files,
+             bytes, skipped, unsettled, at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(c.workspace.to_string())
     .bind(number(c.number)?)
@@ -306,8 +307,11 @@ async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) -> Result<(
     .bind(&c.tree)
     .bind(consistency)
     .bind(c.salvage)
+    .bind(c.mid_turn)
     .bind(number(c.files)?)
     .bind(number(c.bytes)?)
+    .bind(c.skipped.map(number).transpose()?)
+    .bind(c.unsettled.map(number).transpose()?)
     .bind(c.at.0)
     .execute(db)
     .await?;

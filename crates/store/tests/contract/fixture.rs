@@ -71,6 +71,7 @@ pub(crate) fn new_fork(name: &str, parent: &Session, seq: Seq) -> NewSession {
         checkpoint: None,
         memory: uuid::Uuid::from_u128(8),
         told: 0,
+        waiting: Vec::new(),
     };
     NewSession {
         parent: Some(parent.id.clone()),
@@ -121,8 +122,11 @@ pub(crate) fn checkpoint(workspace: WorkspaceId, number: u64, seq: Seq) -> Check
         tree: format!("tree-{number}"),
         consistency: Consistency::Frozen,
         salvage: false,
+        mid_turn: false,
         files: 3,
         bytes: 4096,
+        skipped: Some(2),
+        unsettled: None,
         at: Timestamp(5),
     }
 }

@@ -242,6 +242,8 @@ pub(crate) async fn checkpoints_belong_to_their_workspace(store: &dyn Store) {
         [checkpoint(one.workspace, 1, 2), checkpoint(one.workspace, 2, 3), checkpoint(two.workspace, 1, 2)];
     let mut salvage = rows[1].clone();
     salvage.salvage = true;
+    salvage.mid_turn = true;
+    (salvage.skipped, salvage.unsettled) = (None, Some(1));
     salvage.turn = Some(TurnId::fresh());
     for (session, first, row) in [(&one, 2, &rows[0]), (&one, 3, &salvage), (&two, 2, &rows[2])] {
         let mut saved = step(session.no, first, [said("x")]);
@@ -253,6 +255,30 @@ pub(crate) async fn checkpoints_belong_to_their_workspace(store: &dyn Store) {
         assert_eq!(found.as_ref(), Some(row));
     }
     assert_eq!(store.checkpoint(two.workspace, 2).await.expect("read"), None);
+}
+
+pub(crate) async fn checkpoints_are_listed_newest_first_in_pages(store: &dyn Store) {
+    let (one, other) = (make(store, "a").await, make(store, "b").await);
+    for (session, numbers) in [(&one, 1..=5), (&other, 1..=2)] {
+        for number in numbers {
+            let mut saved = step(session.no, number + 1, [said("x")]);
+            saved.checkpoint = Some(checkpoint(session.workspace, number, number + 1));
+            append(store, session, saved).await;
+        }
+    }
+    let pages = [
+        (None, 10, vec![5, 4, 3, 2, 1]),
+        (None, 2, vec![5, 4]),
+        (Some(4), 2, vec![3, 2]),
+        (Some(1), 2, vec![]),
+        (Some(0), 2, vec![]),
+        (Some(u64::MAX), 1, vec![5]),
+    ];
+    for (before, limit, numbers) in pages {
+        let expected: Vec<_> = numbers.iter().map(|n| checkpoint(one.workspace, *n, *n + 1)).collect();
+        let page = store.checkpoints(one.workspace, before, limit).await.expect("read");
+        assert_eq!(page, expected, "before {before:?}, at most {limit}");
+    }
 }
 
 pub(crate) async fn of_many_claims_from_one_hold_one_wins(store: &dyn Store) {

@@ -1,6 +1,6 @@
 //! What the server says became of a workspace. It is believed only as far as it does no harm: see `apply`.
 
-use super::LARGEST_FILE;
+use super::{Between, LARGEST_FILE};
 use crate::{
     api::{Api, Failure, Result, encoded},
     commands::sessions::path,
@@ -89,14 +89,20 @@ pub(super) struct Server<'a> {
     id: &'a str,
     workspace: String,
     from: u64,
+    /// `None`: up to now.
+    to: Option<u64>,
 }
 
 impl<'a> Server<'a> {
     pub(super) async fn of(api: &'a Api, id: &'a str) -> Result<Server<'a>> {
+        Server::between(api, id, Between { from: None, to: None }).await
+    }
+
+    pub(super) async fn between(api: &'a Api, id: &'a str, between: Between) -> Result<Server<'a>> {
         let session = api.get(&path(id, "")).await?["session"].take();
-        let from = session["config"]["base"].as_u64().unwrap_or(0);
+        let from = between.from.or(session["config"]["base"].as_u64()).unwrap_or(0);
         let workspace = session["workspaceId"].as_str().unwrap_or_default().to_owned();
-        Ok(Server { api, id, workspace, from })
+        Ok(Server { api, id, workspace, from, to: between.to })
     }
 
     pub(super) fn workspace(&self) -> &str {
@@ -121,7 +127,8 @@ impl<'a> Server<'a> {
     }
 
     pub(super) async fn raw(&self) -> Result<Value> {
-        self.api.get(&path(self.id, &format!("/checkpoints/{}/diff", self.from))).await
+        let to = self.to.map(|to| format!("?to={to}")).unwrap_or_default();
+        self.api.get(&path(self.id, &format!("/checkpoints/{}/diff{to}", self.from))).await
     }
 
     pub(super) async fn changes(&self) -> Result<Changes> {
@@ -135,10 +142,11 @@ impl<'a> Server<'a> {
 impl Contents for Server<'_> {
     async fn content(&self, file: &str, when: When) -> Result<Vec<u8>> {
         let name: Vec<String> = file.split('/').map(encoded).collect();
-        let at = match when {
-            When::Before => format!("?checkpoint={}", self.from),
-            When::Now => String::new(),
+        let checkpoint = match when {
+            When::Before => Some(self.from),
+            When::Now => self.to,
         };
+        let at = checkpoint.map(|number| format!("?checkpoint={number}")).unwrap_or_default();
         let url = path(self.id, &format!("/files/{}{at}", name.join("/")));
         let named = |failure: Failure| Failure { message: format!("{file}: {}", failure.message), ..failure };
         let mut response = self.api.send(self.api.request(Method::GET, &url)).await.map_err(named)?;

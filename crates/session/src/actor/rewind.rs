@@ -1,0 +1,169 @@
+//! Going to another checkpoint: end the sandbox, capture what is here, write the other tree beside it, say so, and
+//! put it in place. Whoever dies on the way leaves the session either as it was or as it was to be: the fact is the
+//! line between the two, and a tree that does not know of it is not used any more.
+
+use super::{
+    Actor, Answer, Done, Occasion, Reply,
+    wake::{blocking, recipe_of},
+};
+use crate::{Error, Result, live::Stamp, state::Wish};
+use ash_model::{Fact, Status};
+
+pub(super) struct Rewinding {
+    wish: Wish,
+    reply: Reply<Answer>,
+    /// The uid that its tree was written for.
+    prepared: Option<Option<u32>>,
+}
+
+impl Rewinding {
+    pub(super) fn new(wish: Wish, reply: Reply<Answer>) -> Rewinding {
+        Rewinding { wish, reply, prepared: None }
+    }
+}
+
+impl Actor {
+    /// One step of the first rewind that somebody waits for. True: something was done, look again.
+    pub(super) async fn drive_rewinding(&mut self) -> Result<bool> {
+        let Some(rewinding) = self.rewinding.front() else { return Ok(false) };
+        // Looked at again before every step: a message may have come since.
+        let facts = match self.state.decide(&rewinding.wish) {
+            Ok(facts) => facts,
+            Err(refused) => {
+                self.refuse_rewind(refused.into()).await?;
+                return Ok(true);
+            }
+        };
+        // A start that was promised to somebody comes first.
+        if self.state.status == Status::Starting {
+            return Ok(false);
+        }
+        let prepared = rewinding.prepared;
+        if self.hands.is_some() {
+            self.start_sleep();
+        } else if self.state.awake.is_some() {
+            self.note_asleep().await?;
+        } else if self.live.has_leftovers(self.tree.is_some()) {
+            self.start_salvage();
+        } else if self.tree.is_some() && self.dirty.is_some() {
+            self.start_save(Occasion::Between);
+        } else if let Some(uid) = prepared {
+            self.rewind(facts, uid).await?;
+        } else {
+            self.start_prepare().await?;
+        }
+        Ok(true)
+    }
+
+    /// Nothing was changed yet: whoever waits may try again.
+    async fn refuse_rewind(&mut self, error: Error) -> Result<()> {
+        let Some(Rewinding { reply, prepared, .. }) = self.rewinding.pop_front() else { return Ok(()) };
+        reply.send(Err(error)).ok();
+        if self.tree.is_none() {
+            self.rooms.uids.give_back(prepared.flatten());
+        }
+        if !self.live.has_scraps() {
+            return Ok(());
+        }
+        let live = self.live.clone();
+        blocking(move || live.erase_scraps()).await
+    }
+
+    pub(super) async fn give_up_rewinding(&mut self, error: &Error) -> Result<()> {
+        while !self.rewinding.is_empty() {
+            self.refuse_rewind(Error::Failed(error.problem())).await?;
+        }
+        Ok(())
+    }
+
+    fn target(&self) -> Option<u64> {
+        match self.rewinding.front()?.wish {
+            Wish::Rewind { to, .. } => Some(to),
+            Wish::Prompt { .. } | Wish::Interrupt | Wish::Pause | Wish::Stop | Wish::Resume | Wish::End => {
+                None
+            }
+        }
+    }
+
+    /// A checkpoint that cannot be read is found out here, while everything is still as it was.
+    async fn start_prepare(&mut self) -> Result<()> {
+        let checkpoint = match self.target() {
+            Some(to) => self.rooms.store.checkpoint(self.lease.workspace, to).await?,
+            None => None,
+        };
+        let recipe = checkpoint
+            .ok_or(Error::NoCheckpoint)
+            .and_then(|checkpoint| recipe_of(&self.rooms, &self.state, &self.lease, &checkpoint.tree));
+        let recipe = match recipe {
+            Ok(recipe) => recipe,
+            Err(error) => return self.refuse_rewind(error).await,
+        };
+        let (rooms, live, tenant, tree) =
+            (self.rooms.clone(), self.live.clone(), self.session.tenant.clone(), self.tree);
+        self.effect = Some(tokio::spawn(async move {
+            let Ok(_turn) = rooms.restores.acquire().await else {
+                return Done::Prepared(Err(Error::Stopping));
+            };
+            let rooms = rooms.clone();
+            let work = move || {
+                let uid = tree.map_or_else(|| rooms.uids.take(), Ok)?;
+                let written = rooms.repo(&tenant).and_then(|repo| live.prepare(&recipe, &repo, uid));
+                if written.is_err() && tree.is_none() {
+                    rooms.uids.give_back(uid);
+                }
+                written.map(|()| uid)
+            };
+            Done::Prepared(blocking(work).await)
+        }));
+        Ok(())
+    }
+
+    pub(super) async fn prepared(&mut self, prepared: Result<Option<u32>>) -> Result<()> {
+        match (prepared, self.rewinding.front_mut()) {
+            (Ok(uid), Some(rewinding)) => {
+                rewinding.prepared = Some(uid);
+                Ok(())
+            }
+            (Ok(_), None) => Ok(()),
+            (Err(error), _) => self.refuse_rewind(error).await,
+        }
+    }
+
+    /// Says that it is so; from then on it is, whatever becomes of us.
+    async fn rewind(&mut self, facts: Vec<Fact>, uid: Option<u32>) -> Result<()> {
+        let rewound = facts.iter().find_map(|fact| match fact {
+            Fact::Rewound(rewound) => Some(Box::new(rewound.clone())),
+            _ => None,
+        });
+        if let Err(error) = self.note(facts).await {
+            self.refuse_rewind(Error::Failed(error.problem())).await?;
+            return self.survive(Err(error));
+        }
+        tracing::info!(session = %self.session.id, checkpoint = self.state.checkpoint, "rewound");
+        self.put_in_place(uid).await;
+        if let Some(rewinding) = self.rewinding.pop_front() {
+            rewinding.reply.send(Ok(Answer { rewound, ..Answer::default() })).ok();
+        }
+        Ok(())
+    }
+
+    /// A failure costs nothing but time: the next start makes the tree anew.
+    async fn put_in_place(&mut self, uid: Option<u32>) {
+        let stamp = Stamp {
+            epoch: self.lease.epoch,
+            boot: self.rooms.settings.boot.clone(),
+            uid,
+            rewound: self.state.rewound,
+        };
+        let live = self.live.clone();
+        self.dirty = None;
+        match blocking(move || live.replace(&stamp)).await {
+            Ok(()) => self.tree = Some(uid),
+            Err(error) => {
+                tracing::warn!(session = %self.session.id, %error, "the tree of a rewind is made at the next start");
+                self.tree = None;
+                self.rooms.uids.give_back(uid);
+            }
+        }
+    }
+}

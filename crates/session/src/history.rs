@@ -1,0 +1,118 @@
+//! A session's checkpoints as its history: what it was at each, and the ways back there.
+
+use crate::{
+    Error, Past, Result, Sessions,
+    actor::{ForkPoint, Request},
+    files::{FileSource, Place},
+    state::{Refused, State, Wish},
+};
+use ash_model::{Rewound, Seq, Then};
+use ash_snapshot::TreeId;
+use ash_store::{Card, Checkpoint, EventQuery, Session};
+
+impl Sessions {
+    /// Newest first.
+    pub async fn checkpoints(
+        &self,
+        session: &Session,
+        before: Option<u64>,
+        limit: u32,
+    ) -> Result<Vec<Checkpoint>> {
+        Ok(self.rooms().store.checkpoints(session.workspace, before, limit).await?)
+    }
+
+    pub async fn checkpoint(&self, session: &Session, number: u64) -> Result<Checkpoint> {
+        let found = self.rooms().store.checkpoint(session.workspace, number).await?;
+        found.ok_or(Error::NoCheckpoint)
+    }
+
+    /// The number of a checkpoint that holds the workspace as it is now; 0 if it is still as the agent's own
+    /// files. Refused while a turn runs: what a moving workspace is compared with later must be all of it.
+    pub async fn capture(&self, session: &Session) -> Result<u64> {
+        let point: ForkPoint = self.ask(session.no, |reply| Request::ForkPoint { reply }).await?;
+        if point.card.open_turns > 0 {
+            return Err(Refused::Busy.into());
+        }
+        Ok(point.checkpoint.map_or(0, |checkpoint| checkpoint.number))
+    }
+
+    /// A checkpoint's tree; that of number 0 is the agent's own files.
+    pub async fn tree_at(&self, session: &Session, number: u64) -> Result<TreeId> {
+        let tree = if number == 0 {
+            let store = &self.rooms().store;
+            let version = store.version(&session.tenant, &session.agent, session.version).await?;
+            version.ok_or(Error::NoCheckpoint)?.tree
+        } else {
+            self.checkpoint(session, number).await?.tree
+        };
+        TreeId::parse(&tree).map_err(|_| Error::NoWorkspace)
+    }
+
+    /// A workspace as a checkpoint has it.
+    pub async fn files_at(&self, session: &Session, number: u64) -> Result<Place> {
+        let tree = self.tree_at(session, number).await?;
+        Ok(Place { source: FileSource::Checkpoint { tree }, repo: self.rooms().repo(&session.tenant)? })
+    }
+
+    /// What of the session's log is not part of the conversation any more.
+    pub async fn past(&self, session: &Session) -> Result<Past> {
+        let mut events = Vec::new();
+        loop {
+            let after = events.last().map_or(0, |event: &ash_model::Event| event.seq);
+            let query = EventQuery { after, limit: 1000, kinds: Past::KINDS.to_vec() };
+            let page = self.rooms().store.events(session.no, &query).await?;
+            if page.is_empty() {
+                return Ok(Past::of(&events));
+            }
+            events.extend(page);
+        }
+    }
+
+    /// Conversation, agent and files go to a checkpoint together, back or forward.
+    pub async fn rewind(&self, session: &Session, number: u64) -> Result<(Session, Rewound)> {
+        self.open_for_work()?;
+        let checkpoint = self.checkpoint(session, number).await?;
+        let then = self.then(session, checkpoint.seq).await?;
+        let wish = Wish::Rewind { to: number, seq: checkpoint.seq, then };
+        let answer = self.wish(session.no, wish).await?;
+        Ok((self.get(session.no).await?, *answer.rewound.ok_or(Error::Gone)?))
+    }
+
+    pub(crate) async fn fork_point_at(&self, session: &Session, number: u64) -> Result<ForkPoint> {
+        let checkpoint = self.checkpoint(session, number).await?;
+        let Then { told, turns, title, last_text, memory, waiting, .. } =
+            self.then(session, checkpoint.seq).await?;
+        let memory = memory.unwrap_or(session.native_id);
+        let card = Card { title, last_text, turns, ..session.card.clone() };
+        Ok(ForkPoint { checkpoint: Some(checkpoint), memory, told, waiting, card })
+    }
+
+    /// What the session was when event `seq` had happened: a fold over its events up to there, and over those that
+    /// it shares with the sessions it was forked from.
+    async fn then(&self, session: &Session, seq: Seq) -> Result<Then> {
+        let mut line = vec![(session.clone(), seq)];
+        while let Some((child, seq)) = line.last()
+            && let Some((parent, shared)) = child.base
+        {
+            let seq = (*seq).min(shared);
+            line.push((self.get(parent).await?, seq));
+        }
+        let mut then = Then::default();
+        let mut parent = None;
+        for (session, seq) in line.into_iter().rev() {
+            let shared = session.base.map_or(0, |(_, shared)| shared);
+            then = if seq > shared {
+                let mut facts = self.rooms().store.facts(session.no).await?;
+                facts.retain(|event| event.seq <= seq);
+                let mut state = State::new(shared);
+                state.inherit(&then);
+                state.replay(&facts).then()
+            } else {
+                // From before it was made: the conversation is still under the parent's id.
+                Then { memory: then.memory.or(parent), ..then }
+            };
+            parent = Some(session.native_id);
+        }
+        Ok(then)
+    }
+}

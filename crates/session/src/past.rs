@@ -1,0 +1,168 @@
+//! Which part of a log still counts. Nothing is ever taken out of it: a rewind or a second attempt only says of
+//! earlier events that they are not part of the conversation any more.
+
+use ash_model::{Event, Fact, Rewound, Seq, TurnId};
+use std::collections::{HashMap, HashSet};
+
+#[derive(Debug, Default)]
+pub struct Past {
+    /// After the first, up to and including the second.
+    undone: Vec<(Seq, Seq)>,
+    /// Turns that had not begun when a rewind or a fork left them behind.
+    never_begun: HashSet<TurnId>,
+    /// What attempts that were cut said, up to here.
+    cut: HashMap<TurnId, Seq>,
+}
+
+impl Past {
+    /// The kinds of events that say so.
+    pub const KINDS: [&'static str; 3] = ["forked", "continued", "rewound"];
+
+    /// From all events of these kinds, in order.
+    pub fn of(events: &[Event]) -> Past {
+        let mut past = Past { undone: undone(events), ..Past::default() };
+        for event in events {
+            if past.is_undone(event.seq) {
+                continue;
+            }
+            match &event.fact {
+                Fact::Continued { turn, discard_after, .. } => {
+                    past.cut.insert(*turn, *discard_after);
+                }
+                Fact::Forked { waiting, .. } => past.never_begun.extend(waiting),
+                _ => {}
+            }
+        }
+        let counting = events.iter().filter_map(|event| match &event.fact {
+            Fact::Rewound(rewound) if past.undone.iter().any(|(_, upto)| *upto == event.seq) => Some(rewound),
+            _ => None,
+        });
+        let never_begun: Vec<TurnId> =
+            counting.flat_map(|rewound| rewound.then.waiting.iter().copied()).collect();
+        past.never_begun.extend(never_begun);
+        past
+    }
+
+    /// Whether the event is not part of the conversation any more.
+    pub fn hides(&self, event: &Event) -> bool {
+        let superseded = match &event.fact {
+            Fact::Queued { turn, .. } => self.never_begun.contains(turn),
+            Fact::Said { .. } => {
+                event.turn.and_then(|turn| self.cut.get(&turn)).is_some_and(|upto| event.seq <= *upto)
+            }
+            _ => false,
+        };
+        superseded || self.is_undone(event.seq)
+    }
+
+    fn is_undone(&self, seq: Seq) -> bool {
+        self.undone.iter().any(|(after, upto)| (after + 1..=*upto).contains(&seq))
+    }
+}
+
+/// From the last rewind backwards: what it undid, then the last one before the place it went to, and so on.
+fn undone(events: &[Event]) -> Vec<(Seq, Seq)> {
+    let mut undone = Vec::new();
+    let mut upto = Seq::MAX;
+    for event in events.iter().rev() {
+        if let Fact::Rewound(Rewound { seq, .. }) = &event.fact
+            && event.seq <= upto
+        {
+            undone.push((*seq, event.seq));
+            upto = *seq;
+        }
+    }
+    undone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::{Ask, Then, Timestamp};
+    use proptest::prelude::*;
+
+    fn event(seq: Seq, fact: Fact) -> Event {
+        Event { seq, turn: None, at: Timestamp(0), fact }
+    }
+
+    fn turn(n: u64) -> TurnId {
+        TurnId(uuid::Uuid::from_u128(u128::from(n)))
+    }
+
+    fn queued(seq: Seq) -> Event {
+        event(seq, Fact::Queued { turn: turn(seq), content: serde_json::json!("x"), ask: Ask::default() })
+    }
+
+    fn rewound(seq: Seq, to: Seq, waiting: Vec<TurnId>) -> Event {
+        let then = Then { waiting, ..Then::default() };
+        event(seq, Fact::Rewound(Rewound { to, from: None, seq: to, then }))
+    }
+
+    fn shown(log: &[Event]) -> Vec<Seq> {
+        let past = Past::of(log);
+        let messages = log.iter().filter(|event| matches!(event.fact, Fact::Queued { .. }));
+        messages.filter(|event| !past.hides(event)).map(|event| event.seq).collect()
+    }
+
+    #[test]
+    fn a_rewind_hides_what_came_after_and_one_forward_shows_it_again() {
+        let mut log = vec![queued(1), queued(2), queued(3), rewound(4, 1, Vec::new()), queued(5)];
+        assert_eq!(shown(&log), [1, 5]);
+        log.push(rewound(6, 3, Vec::new()));
+        assert_eq!(shown(&log), [1, 2, 3]);
+        log.push(rewound(7, 5, Vec::new()));
+        assert_eq!(shown(&log), [1, 5]);
+    }
+
+    #[test]
+    fn a_message_that_waited_at_a_checkpoint_is_not_part_of_it() {
+        let mut log = vec![queued(1), queued(2), rewound(5, 3, vec![turn(2)])];
+        assert_eq!(shown(&log), [1]);
+        log.push(rewound(6, 4, Vec::new()));
+        assert_eq!(shown(&log), [1, 2], "it ran before event 4");
+        let forked = Fact::Forked {
+            parent: ash_model::SessionId::parse("p").expect("an id"),
+            checkpoint: Some(1),
+            memory: uuid::Uuid::nil(),
+            told: 1,
+            waiting: vec![turn(2)],
+        };
+        assert_eq!(shown(&[queued(1), queued(2), event(3, forked)]), [1]);
+    }
+
+    #[test]
+    fn an_attempt_that_was_cut_is_hidden_unless_the_next_one_was_undone() {
+        let said = |seq| Event { turn: Some(turn(1)), ..event(seq, Fact::Said { line: String::new() }) };
+        let continued = Fact::Continued { turn: turn(1), attempt: 2, discard_after: 3, input: 2 };
+        let log = [event(4, continued)];
+        assert!(Past::of(&log).hides(&said(3)) && !Past::of(&log).hides(&said(5)));
+        let log = [log[0].clone(), rewound(7, 3, Vec::new())];
+        assert!(!Past::of(&log).hides(&said(3)) && Past::of(&log).hides(&said(5)));
+    }
+
+    proptest! {
+        /// What counts after a rewind is what counted at the place it went to, and what came since.
+        #[test]
+        fn whatever_is_rewound_the_conversation_is_that_of_the_place(steps in prop::collection::vec(prop::option::of(0u64..100), 1..60)) {
+            let mut log: Vec<Event> = Vec::new();
+            // What counted after each event.
+            let mut counted: Vec<Vec<Seq>> = vec![Vec::new()];
+            for (seq, step) in (1u64..).zip(steps) {
+                let mut now = counted.last().expect("not empty").clone();
+                match step {
+                    None => {
+                        log.push(queued(seq));
+                        now.push(seq);
+                    }
+                    Some(place) => {
+                        let to = place % seq;
+                        log.push(rewound(seq, to, Vec::new()));
+                        now = counted[to as usize].clone();
+                    }
+                }
+                counted.push(now);
+                prop_assert_eq!(&shown(&log), counted.last().expect("not empty"));
+            }
+        }
+    }
+}
