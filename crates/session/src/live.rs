@@ -352,6 +352,7 @@ fn take(
         notes: &notes,
         unchanged: luggage.unchanged,
         tracking,
+        progress: None,
     })?)
 }
 

@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 pub(crate) use entries::{Entries, Known, KnownEntry, Look, Nature};
+pub(crate) use log::base_of;
 
 use crate::folder::Time;
 use crate::id::{Id, PackId};

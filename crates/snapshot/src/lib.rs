@@ -26,8 +26,8 @@ pub use key::Key;
 pub use path::{BadPath, RelPath};
 pub use repo::{
     Capture, Collected, ContentId, Depth, Difference, Entry, Exclude, FileContent, Hurt, Leaf, LeafKind,
-    Lock, Locked, Repo, Restored, Root, Skipped, Snapshot, Taken, Target, Tracking, Unchanged, Verified,
-    Wanted, What, Why,
+    Lock, Locked, Progress, Repo, Restored, Root, Skipped, Snapshot, Taken, Target, Tracking, Unchanged,
+    Verified, Wanted, What, Why,
 };
 pub use tree_id::{BadTreeId, TreeId};
 pub use watch::{Mapped, Mappings, Names, Touched, Tracked, Unwatched, Watch, mapped_writable, sync_mapped};

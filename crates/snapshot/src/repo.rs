@@ -25,7 +25,7 @@ pub use leaves::{ContentId, Leaf, LeafKind};
 pub use notes::Snapshot;
 pub use read::{Entry, FileContent};
 pub use restore::{Restored, Target};
-pub use take::{Capture, Exclude, Root, Skipped, Taken, Tracking, Unchanged, Why};
+pub use take::{Capture, Exclude, Progress, Root, Skipped, Taken, Tracking, Unchanged, Why};
 pub use verify::{Depth, Hurt, Verified};
 
 use crate::disk::Disk;

@@ -224,7 +224,7 @@ impl Index {
                 put_bytes(out, base.as_str().as_bytes());
             });
         }
-        let new = path.with_extension("new");
+        let new = path.with_extension("writing");
         File::create(&new)?.write_all(&log.bytes)?;
         std::fs::rename(&new, path)?;
         (self.length, self.garbage) = (log.bytes.len() as u64, 0);
@@ -275,4 +275,16 @@ impl Log {
 fn payload_length(bytes: &[u8], at: usize) -> Option<usize> {
     let head: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
     Some(u32::from_le_bytes(head) as usize)
+}
+
+/// The snapshot an index on disk speaks of, without loading it.
+pub(crate) fn base_of(path: &Path) -> Option<TreeId> {
+    const LENGTH: usize = HEAD + 2 + 96;
+    let file = File::open(path).ok()?;
+    let at = file.metadata().ok()?.len().checked_sub(LENGTH as u64)?;
+    let mut tail = [0; LENGTH];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut tail, at).ok()?;
+    let payload = &tail[HEAD..];
+    let sound = tail[4..HEAD] == xxh3_64(payload).to_le_bytes() && payload[0] == BASE;
+    sound.then(|| std::str::from_utf8(&payload[2..]).ok().and_then(|text| TreeId::parse(text).ok())).flatten()
 }

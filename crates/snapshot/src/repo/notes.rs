@@ -37,6 +37,12 @@ impl Repo {
         Ok((snapshots, broken))
     }
 
+    /// The snapshot that an index is of. It may have been collected since; whoever keeps indexes deletes them when
+    /// he collects.
+    pub fn remembered(index: &std::path::Path) -> Option<TreeId> {
+        crate::index::base_of(index)
+    }
+
     /// Something that travels with a snapshot.
     pub fn note(&self, tree: &TreeId, name: &str) -> Result<Option<Vec<u8>>, Error> {
         let pack = self.pack(tree.pack())?;

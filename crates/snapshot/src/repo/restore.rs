@@ -11,6 +11,7 @@ use rustix::fs::{AtFlags, Gid, Mode, Uid};
 
 use super::Repo;
 use super::read::visit;
+use super::take::Progress;
 use crate::folder::{Attributes, Time, give_to, make_directory, open_beneath, set_xattrs};
 use crate::index::{Index, Known, Look, Remember};
 use crate::object::{Content, Entry, Node, Ref, Xattrs};
@@ -83,6 +84,17 @@ impl Repo {
         targets: &[Target<'_>],
         index: Option<&Path>,
     ) -> Result<Restored, Error> {
+        self.restore_watched(tree, targets, index, &Progress::default())
+    }
+
+    /// As [`Repo::restore`], counting while it goes on.
+    pub fn restore_watched(
+        &self,
+        tree: &TreeId,
+        targets: &[Target<'_>],
+        index: Option<&Path>,
+        progress: &Progress,
+    ) -> Result<Restored, Error> {
         let _pinned = self.pin(Some(tree));
         let mut plans = Vec::new();
         for target in targets {
@@ -96,7 +108,7 @@ impl Repo {
         let mut restored = Restored::default();
         for plan in &plans {
             plan.make_folders()?;
-            files::write(self, plan)?;
+            files::write(self, plan, progress)?;
             plan.make_links()?;
             plan.finish_folders()?;
             restored.files += plan.files.len() as u64;

@@ -10,6 +10,7 @@ mod walk;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::folder::Time;
 use crate::index::Index;
@@ -48,6 +49,22 @@ pub struct Capture<'a> {
     pub notes: &'a [(&'a str, &'a [u8])],
     pub unchanged: Unchanged,
     pub tracking: Tracking<'a>,
+    /// Counts while it goes on.
+    pub progress: Option<&'a Progress>,
+}
+
+/// How far a capture or a restore has come, for those who watch.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub files: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+impl Progress {
+    pub(crate) fn add(&self, bytes: u64) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 /// What is known about where changes can be. A `Touched` speaks of the folder that all roots are in, since the
@@ -99,6 +116,7 @@ impl<'a> Capture<'a> {
             notes: &[],
             unchanged: Unchanged::IsTheBase,
             tracking: Tracking::None,
+            progress: None,
         }
     }
 }

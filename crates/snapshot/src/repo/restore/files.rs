@@ -15,6 +15,7 @@ use crate::folder::{give_to, set_xattrs};
 use crate::object::{Layout, Piece, Place};
 use crate::repo::Repo;
 use crate::repo::read::{Reader, within};
+use crate::repo::take::Progress;
 
 /// Zeros are not written in blocks of this size: the file system knows them without.
 const PAGE: usize = 4096;
@@ -29,14 +30,14 @@ enum Task {
     Empty(Vec<usize>),
 }
 
-pub(super) fn write(repo: &Repo, plan: &Plan<'_>) -> Result<(), Error> {
+pub(super) fn write(repo: &Repo, plan: &Plan<'_>, progress: &Progress) -> Result<(), Error> {
     let tasks = tasks(plan);
     let bytes: u64 = plan.files.iter().map(|file| file.content.size).sum();
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     let threads = if bytes < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
     let next = AtomicUsize::new(0);
     let work = || {
-        let mut writer = Writer { plan, reader: repo.reader(), folder: None, umask: umask() };
+        let mut writer = Writer { plan, reader: repo.reader(), folder: None, umask: umask(), progress };
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
             writer.task(task).inspect_err(|_| next.store(tasks.len(), Ordering::Relaxed))?;
         }
@@ -80,6 +81,7 @@ struct Writer<'w> {
     /// The directory that was written to last.
     folder: Option<(usize, OwnedFd)>,
     umask: u32,
+    progress: &'w Progress,
 }
 
 impl Writer<'_> {
@@ -145,6 +147,7 @@ impl Writer<'_> {
     }
 
     fn dress(&self, file: &PlannedFile, handle: &File) -> Result<(), Error> {
+        self.progress.add(file.content.size);
         let owner = self.plan.target.owner;
         let done = give_to(handle.as_fd(), owner)
             .and_then(|()| match file.mode & self.umask {

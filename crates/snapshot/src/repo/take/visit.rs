@@ -408,6 +408,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             Nature::File => {
                 self.found.report.files += 1;
                 self.found.report.bytes = self.found.report.bytes.saturating_add(known.look.size);
+                self.walk.capture.progress.iter().for_each(|progress| progress.add(known.look.size));
                 self.name_of(here, known.name, &known.look);
             }
             Nature::Link | Nature::Other => {}
@@ -483,6 +484,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         if let Known::File(content, _) = known {
             self.found.report.files += 1;
             self.found.report.bytes = self.found.report.bytes.saturating_add(content.size);
+            self.walk.capture.progress.iter().for_each(|progress| progress.add(content.size));
         }
     }
 
