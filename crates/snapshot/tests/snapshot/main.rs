@@ -1,5 +1,6 @@
 //! What the crate promises, asked from outside: one binary, so that it links once.
 
+mod crash;
 mod edit;
 mod fidelity;
 mod folder;
