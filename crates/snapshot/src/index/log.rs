@@ -167,7 +167,7 @@ impl Index {
             linked |= look.linked;
             if let Known::File(content, _) = known {
                 files += 1;
-                bytes += content.size;
+                bytes = u64::saturating_add(bytes, content.size);
             }
         }
         let entries = Bytes::Own(entries.into());
