@@ -1,9 +1,11 @@
 //! What the crate promises, asked from outside: one binary, so that it links once.
 
 mod crash;
+mod damage;
 mod edit;
 mod fidelity;
 mod folder;
+mod forge;
 mod incremental;
 mod ordinary_user;
 mod race;
