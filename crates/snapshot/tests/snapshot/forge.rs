@@ -196,3 +196,56 @@ pub(crate) fn piece(length: u64, at: At) -> Item {
 pub(crate) fn sublist(length: u64, at: At) -> Item {
     Item { logical: [&[2][..], &number(length), &at.id].concat(), at: Some(at) }
 }
+
+/// A pack that is not sealed, taken apart by the description: blocks as they were before they were packed
+/// (`None`: dropped), and the rest of the table, which is the root and the notes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Unpacked {
+    pub(crate) blocks: Vec<Option<Vec<u8>>>,
+    pub(crate) rest: Vec<u8>,
+}
+
+pub(crate) fn unpack(pack: &[u8]) -> Unpacked {
+    let (body, footer) = pack.split_at(pack.len() - 45);
+    let (magic, version) = body[..8].split_at(7);
+    assert_eq!((magic, version, footer[0]), (&b"ASHPACK"[..], &[1][..], 0));
+    let offset = u64::from_le_bytes(footer[1..9].try_into().expect("8 bytes")) as usize;
+    let length = u32::from_le_bytes(footer[9..13].try_into().expect("4 bytes")) as usize;
+    let table = &body[offset..];
+    assert_eq!(
+        (table.len(), blake3::hash(table).as_bytes()),
+        (length, footer[13..].try_into().expect("32 bytes"))
+    );
+    let mut rest = table;
+    let count = read_number(&mut rest);
+    let block = |_| {
+        let (offset, stored, raw) = (read_number(&mut rest), read_number(&mut rest), read_number(&mut rest));
+        let (how, behind) = rest.split_first().expect("how");
+        let (check, behind) = behind.split_at(16);
+        rest = behind;
+        let stored = &body[offset as usize..][..stored as usize];
+        let unpacked = match how {
+            0 => stored.to_vec(),
+            1 => zstd::bulk::decompress(stored, raw as usize).expect("unpacked"),
+            2 => return None,
+            other => panic!("packed in the unknown way {other}"),
+        };
+        assert_eq!((&blake3::hash(stored).as_bytes()[..16], unpacked.len() as u64), (check, raw));
+        Some(unpacked)
+    };
+    let blocks = (0..count).map(block).collect();
+    Unpacked { blocks, rest: rest.to_vec() }
+}
+
+fn read_number(bytes: &mut &[u8]) -> u64 {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first().expect("a number");
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    number
+}

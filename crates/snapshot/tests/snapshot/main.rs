@@ -6,6 +6,7 @@ mod edit;
 mod fidelity;
 mod folder;
 mod forge;
+mod golden;
 mod incremental;
 mod ordinary_user;
 mod race;
