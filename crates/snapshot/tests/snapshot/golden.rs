@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ash_snapshot::{Capture, Disk, Entry, Key, Repo, Root, Target, TreeId, Trouble};
 
 use crate::forge::{Unpacked, unpack};
-use crate::support::{Bench, chmod, noise, open, rel, set_mtime};
+use crate::support::{Bench, Dice, chmod, open, rel, set_mtime};
 
 const FIRST: &str =
     "654759062b8cc542d3c949525df1a9b8eb86db3d80afaf3cb021d83031aa6aaebd37bbbaf646417172c32837924ff079";
@@ -53,7 +53,7 @@ fn build_first(workspace: &Path, home: &Path) {
     std::fs::hard_link(at("src/main.rs"), at("src/same.rs")).expect("linked");
     std::os::unix::fs::symlink("src/main.rs", at("link")).expect("linked");
     std::fs::write(at("nothing"), "").expect("written");
-    std::fs::write(at("noise"), noise(500, 1)).expect("written");
+    std::fs::write(at("noise"), random()).expect("written");
     std::fs::write(home.join(".state"), "{}").expect("written");
     rustix::fs::setxattr(at("noise"), "user.origin", b"a dice", rustix::fs::XattrFlags::empty())
         .expect("set");
@@ -83,6 +83,12 @@ fn build_second(workspace: &Path) {
         dated(&at(path), (1_700_000_001, 0));
     }
     dated(workspace, (1_700_000_002, 0));
+}
+
+/// For ever these, whatever noise the other tests use.
+fn random() -> Vec<u8> {
+    let mut dice = Dice(1);
+    (0..63).flat_map(|_| dice.roll().to_le_bytes()).take(500).collect()
 }
 
 /// Both folders, empty.
@@ -122,7 +128,7 @@ fn assert_first(repo: &Arc<Repo>, tree: &TreeId, workspace: &Path) {
     assert_eq!(is("src/main.rs").ino(), is("src/same.rs").ino());
     assert_eq!((is("sticky").mode() & 0o7777, is("sticky").mtime()), (0o1755, OLD.0));
     assert_eq!(std::fs::read_link(workspace.join("link")).expect("a link").to_str(), Some("src/main.rs"));
-    assert_eq!(std::fs::read(workspace.join("noise")).expect("read"), noise(500, 1));
+    assert_eq!(std::fs::read(workspace.join("noise")).expect("read"), random());
     let mut value = [0; 20];
     let length = rustix::fs::getxattr(workspace.join("noise"), "user.origin", &mut value[..]).expect("there");
     assert_eq!(&value[..length], b"a dice");

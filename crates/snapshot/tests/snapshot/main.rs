@@ -1,5 +1,6 @@
 //! What the crate promises, asked from outside: one binary, so that it links once.
 
+mod collect;
 mod crash;
 mod damage;
 mod edit;
@@ -11,4 +12,5 @@ mod incremental;
 mod ordinary_user;
 mod race;
 mod random;
+mod sealed;
 mod support;
