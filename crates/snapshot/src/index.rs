@@ -98,7 +98,9 @@ impl Index {
     }
 
     pub(crate) fn totals(&self) -> (u64, u64) {
-        self.directories.values().fold((0, 0), |(files, bytes), d| (files + d.files, bytes + d.bytes))
+        self.directories
+            .values()
+            .fold((0, 0), |(files, bytes), d| (files + d.files, u64::saturating_add(bytes, d.bytes)))
     }
 
     /// The content of a file that had this inode, wherever it was.

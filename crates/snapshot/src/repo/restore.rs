@@ -112,7 +112,7 @@ impl Repo {
             plan.make_links()?;
             plan.finish_folders()?;
             restored.files += plan.files.len() as u64;
-            restored.bytes += plan.files.iter().map(|file| file.content.size).sum::<u64>();
+            restored.bytes = restored.bytes.saturating_add(plan.bytes());
         }
         if let Some(index) = index {
             remember(&plans, index, tree);
@@ -176,6 +176,11 @@ impl Planning {
 }
 
 impl Plan<'_> {
+    /// Sparse files may add up to more than a number holds.
+    fn bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.content.size))
+    }
+
     fn open(&self, folder: usize) -> Result<std::os::fd::OwnedFd, Error> {
         let path = &self.folders[folder].path;
         let relative = if path.is_empty() { &b"."[..] } else { path };

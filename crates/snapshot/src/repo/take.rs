@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::folder::Time;
 use crate::index::Index;
 use crate::object::Ref;
-use crate::pack::{Noted, Packing, Where};
+use crate::pack::{Noted, Packing};
 use crate::path::is_name;
 use crate::{BadPath, Error, Folder, Names, Touched, TreeId};
 
@@ -238,7 +238,7 @@ impl Repo {
         let _pinned = self.pin(capture.base);
         let mut index = self.index_for(capture);
         let seen = now();
-        let packing = Packing::new(Where { dir: &self.dir, disk: &self.disk, key: self.key.as_ref() });
+        let packing = Packing::new(self.place());
         let found = walk::walk(self, capture, &index, &packing)?;
         let mut built = build::build(self, capture, &index, &packing, found, seen)?;
         let unchanged = index.base().filter(|base| packing.is_empty() && base.is_of(&built.root.id));
@@ -249,6 +249,8 @@ impl Repo {
             None => {
                 let notes = self.put_notes(&packing, capture.notes)?;
                 let (pack, written) = packing.finish(Some(built.root), notes)?;
+                // Some of it may have been collected before, and now it is whole again.
+                self.forget(pack);
                 built.lies_in(pack);
                 (TreeId::new(&built.root.id, &pack), written)
             }

@@ -32,9 +32,8 @@ enum Task {
 
 pub(super) fn write(repo: &Repo, plan: &Plan<'_>, progress: &Progress) -> Result<(), Error> {
     let tasks = tasks(plan);
-    let bytes: u64 = plan.files.iter().map(|file| file.content.size).sum();
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-    let threads = if bytes < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
+    let threads = if plan.bytes() < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
     let next = AtomicUsize::new(0);
     let work = || {
         let mut writer = Writer { plan, reader: repo.reader(), folder: None, umask: umask(), progress };
