@@ -13,7 +13,7 @@
 mod entries;
 mod log;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 pub(crate) use entries::{Entries, Known, KnownEntry, Look, Nature};
@@ -84,6 +84,18 @@ impl Index {
     /// All directories with a file of several names.
     pub(crate) fn linked(&self) -> impl Iterator<Item = (&Vec<u8>, &Directory)> {
         self.directories.iter().filter(|(_, directory)| directory.linked)
+    }
+
+    /// Where these inodes were seen.
+    pub(crate) fn names_of(&self, inodes: &BTreeSet<u64>) -> Vec<(&[u8], &[u8])> {
+        if inodes.is_empty() {
+            return Vec::new();
+        }
+        let all = self
+            .directories
+            .iter()
+            .flat_map(|(path, directory)| self.entries(directory).map(move |entry| (path.as_slice(), entry)));
+        all.filter(|(_, entry)| inodes.contains(&entry.look.inode)).map(|(path, e)| (path, e.name)).collect()
     }
 
     /// Everything that was left out.

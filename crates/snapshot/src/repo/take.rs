@@ -7,7 +7,7 @@ mod queue;
 mod visit;
 mod walk;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,9 +82,9 @@ pub enum Tracking<'a> {
 type Folders = BTreeMap<Vec<u8>, Names>;
 
 impl<'a> Tracking<'a> {
-    fn touched(&self) -> Option<&'a Folders> {
+    fn touched(&self) -> Option<(&'a Folders, &'a BTreeSet<u64>)> {
         match self {
-            Tracking::Trust(Touched::Folders { folders, .. }) => Some(folders),
+            Tracking::Trust(Touched::Folders { folders, linked }) => Some((folders, linked)),
             Tracking::Trust(Touched::Everything) | Tracking::None | Tracking::Check(_) => None,
         }
     }

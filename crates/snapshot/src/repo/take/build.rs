@@ -98,7 +98,13 @@ pub(super) fn build(
         let unknown = visits.iter().filter(|visit| visit.differs && !is_covered(&visit.path, touched));
         report.missed = unknown.map(|visit| visit.path.clone()).collect();
     }
-    let mut work: Work = visits.into_iter().map(|visit| (key(&visit.path), Some(visit))).collect();
+    let mut work = Work::new();
+    for visit in visits {
+        let place = work.entry(key(&visit.path)).or_insert(None);
+        if place.as_ref().is_none_or(|other| other.reach < visit.reach) {
+            *place = Some(visit);
+        }
+    }
     let touched: Vec<Vec<u8>> = failed.keys().filter_map(|path| parent(path)).collect();
     let regrouped = groups.keys().filter(|path| is_regrouped(index, path, &groups[*path])).cloned();
     for path in touched.into_iter().chain(regrouped) {
@@ -161,6 +167,7 @@ fn groups(names: Vec<Name>, report: &mut Report) -> HashMap<Vec<u8>, HashMap<Vec
     let mut groups: HashMap<Vec<u8>, HashMap<Vec<u8>, u64>> = HashMap::new();
     for mut names in files.into_values() {
         names.sort_by(|a, b| (&a.folder, &a.name).cmp(&(&b.folder, &b.name)));
+        names.dedup_by(|a, b| (&a.folder, &a.name) == (&b.folder, &b.name));
         let number = if names.len() == 1 { 0 } else { number(&names[0]) };
         for (n, name) in names.into_iter().enumerate() {
             if n > 0 {

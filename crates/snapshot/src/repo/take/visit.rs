@@ -69,6 +69,24 @@ pub(super) enum Extent {
     Names(BTreeSet<Vec<u8>>),
 }
 
+impl Extent {
+    pub(super) fn reach(&self) -> Reach {
+        match self {
+            Extent::Whole => Reach::Whole,
+            Extent::Itself => Reach::Itself,
+            Extent::Names(_) => Reach::Names,
+        }
+    }
+}
+
+/// Of two visits to one directory the further one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reach {
+    Names,
+    Itself,
+    Whole,
+}
+
 /// A file that was read, or why not.
 pub(super) type Seen = (Look, Known);
 
@@ -87,6 +105,7 @@ pub(super) struct Visit {
     pub(super) entries: Vec<(Vec<u8>, Slot)>,
     /// Not only to be remembered anew: something in it is other than it was.
     pub(super) differs: bool,
+    pub(super) reach: Reach,
 }
 
 pub(super) enum Slot {
@@ -216,6 +235,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         let index = self.walk.index;
         let look = Look::from(&dir.0.is);
         let known = index.get(path);
+        let reach = extent.reach();
         let mut here = Here { root, path, dir, known, extent, tasks: Vec::new(), differs: false };
         // Names come and go only with the directory's own times.
         let same_names = known.filter(|known| known.look == look && !known.is_racy(look.changed));
@@ -230,7 +250,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             let xattrs = xattrs(here.dir.fd());
             let entries = items.into_iter().map(materialised).collect();
             let differs = here.differs;
-            self.found.visits.push(Visit { path: path.to_vec(), look, xattrs, entries, differs });
+            self.found.visits.push(Visit { path: path.to_vec(), look, xattrs, entries, differs, reach });
         }
         self.walk.queue.push(here.tasks);
         Ok(())
@@ -276,6 +296,11 @@ impl<'w, 'a> Worker<'w, 'a> {
             if touched.next_if(|name| name.as_slice() == entry.name).is_none() {
                 self.same(here, &entry);
                 items.push(Item::Same(entry));
+                continue;
+            }
+            if Attributes::at(here.dir.fd(), entry.name).is_err_and(|errno| errno == Errno::NOENT) {
+                self.vanished(here, &entry);
+                same = false;
                 continue;
             }
             let item = self.entry(here, entry.name, Some(entry))?;
@@ -426,6 +451,9 @@ impl<'w, 'a> Worker<'w, 'a> {
         let crowded = OPEN.load(Ordering::Relaxed) > MOST_OPEN;
         let parent = (!crowded).then(|| here.dir.clone());
         let path = here.path_of(name);
+        if !self.walk.is_new(&path, extent.reach()) {
+            return;
+        }
         here.tasks.push(Task::Directory { root: here.root, parent, path, extent });
     }
 
