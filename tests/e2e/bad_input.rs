@@ -23,6 +23,10 @@ struct World {
     names: BTreeMap<&'static str, String>,
 }
 
+fn large_variable(number: usize) -> String {
+    format!(r#""V{number}":"{}""#, "x".repeat(100_000))
+}
+
 impl World {
     async fn new() -> World {
         let server = Server::with(&[("ASH_INTERNAL_SECRET", SECRET)]).await;
@@ -45,6 +49,7 @@ impl World {
             ("<256>", "x".repeat(256)),
             ("<500001>", "x".repeat(500_001)),
             ("<1000001>", "x".repeat(1_000_001)),
+            ("<600k-of-env>", (0..6).map(large_variable).collect::<Vec<_>>().join(",")),
             ("<deep>", format!("{}{}", "[".repeat(10_000), "]".repeat(10_000))),
             ("<21-blocks>", vec![r#"{"type":"text","text":"x"}"#; 21].join(",")),
             ("<501-files>", vec![r#"{"path":"x","content":""}"#; 501].join(",")),
@@ -280,6 +285,8 @@ async fn a_body_with_a_wrong_field_is_refused() {
         ("POST /api/agents", r#"{"name":"x","env":{"A=B":"c"}}"#, 400, "invalid_env"),
         ("POST /api/agents", r#"{"name":"x","env":{"":"c"}}"#, 400, "invalid_env"),
         ("POST /api/agents", r#"{"name":"x","env":{"A":"b\u0000"}}"#, 400, "invalid_env"),
+        ("POST /api/agents", r#"{"name":"x","env":{<600k-of-env>}}"#, 400, "invalid_env"),
+        ("PATCH /api/agents/tester", r#"{"env":{<600k-of-env>}}"#, 400, "invalid_env"),
         ("PATCH /api/agents/tester", r#"{"env":5}"#, 400, "invalid_body"),
         ("PATCH /api/agents/tester", r#"{"env":{"A=B":"c"}}"#, 400, "invalid_env"),
         ("PATCH /api/agents/tester", r#"{"config":[]}"#, 400, "invalid_body"),
@@ -316,6 +323,7 @@ async fn a_body_with_a_wrong_field_is_refused() {
         ("POST /api/sessions", r#"{"agent":"tester","extraEnv":[]}"#, 400, "invalid_body"),
         ("POST /api/sessions", r#"{"agent":"tester","extraEnv":{"A":5}}"#, 400, "invalid_body"),
         ("POST /api/sessions", r#"{"agent":"tester","extraEnv":{"A B":"x"}}"#, 400, "invalid_env"),
+        ("POST /api/sessions", r#"{"agent":"tester","env":{<600k-of-env>}}"#, 400, "invalid_env"),
         ("POST /api/sessions", r#"{"agent":"tester","env":{"A":"\u0000"}}"#, 400, "invalid_env"),
         ("POST /api/sessions", r#"{"agent":"tester","mcpServers":{"x":<deep>}}"#, 400, "invalid_json"),
         ("PATCH /api/sessions/<id>/config", r#"{"model":5}"#, 400, "invalid_body"),
@@ -720,6 +728,8 @@ async fn odd_queries_cursors_and_idempotency_keys_are_refused() {
             ("POST /api/sessions/<id>/fork", "", 400, "invalid_idempotency_key"),
             ("POST /api/sessions/<id>/messages", r#"{"content":"x"}"#, 400, "invalid_idempotency_key"),
             ("POST /api/agents", r#"{"name":"tester"}"#, 400, "invalid_idempotency_key"),
+            ("POST /api/sessions/<id>/checkpoints", "", 400, "invalid_idempotency_key"),
+            ("POST /api/api-keys", "", 400, "invalid_idempotency_key"),
         ]).await;
     }
 }

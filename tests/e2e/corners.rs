@@ -281,3 +281,68 @@ async fn changed_options_hold_from_the_next_start_on() {
     let line = crate::support::cmdline(agent);
     assert!(line.contains("--model another") && !line.contains("xxx"), "{line}");
 }
+
+#[tokio::test]
+async fn two_changes_of_options_at_the_same_time_both_count() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let path = format!("/api/sessions/{id}/config");
+    for round in 0..30 {
+        let value = round.to_string();
+        let change = |name: &str| client.ask(Method::PATCH, &path, Some(json!({ name: value })));
+        let answers = tokio::join!(change("model"), change("systemPrompt"), change("initialAgent"));
+        assert!([answers.0, answers.1, answers.2].iter().all(|(status, _)| status.is_success()));
+        let config = client.session(&id).await["config"].clone();
+        let found = ["model", "systemPrompt", "initialAgent"].map(|name| config[name].clone());
+        assert_eq!(found, [json!(value), json!(value), json!(value)], "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn a_checkpoint_asked_for_again_is_the_first_one() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let path = format!("/api/sessions/{id}/checkpoints");
+    let ask = |key: &'static str| {
+        client
+            .request(Method::POST, &path)
+            .header("idempotency-key", key)
+            .json(&json!({ "base": true }))
+            .send()
+    };
+    write(&client, &id, "a.txt", "first").await;
+    let first = ok(ask("k").await.expect("asked")).await;
+    write(&client, &id, "a.txt", "second").await;
+
+    let again = ok(ask("k").await.expect("asked")).await;
+
+    assert_eq!(again, first);
+    assert_eq!(client.session(&id).await["config"]["base"], first["checkpoint"]);
+    let another = ok(ask("another").await.expect("asked")).await;
+    assert_ne!(another, first);
+    assert_eq!(client.session(&id).await["config"]["base"], another["checkpoint"]);
+}
+
+#[tokio::test]
+async fn a_key_asked_for_again_is_the_first_one_until_it_is_removed() {
+    let server = Server::start().await;
+    let client = server.client();
+    let ask = |label: &str| {
+        let body = json!({ "label": label });
+        client.request(Method::POST, "/api/api-keys").header("idempotency-key", "k").json(&body).send()
+    };
+    let first = ok(ask("mine").await.expect("asked")).await;
+
+    let again = ok(ask("mine").await.expect("asked")).await;
+
+    assert_eq!(again, first);
+    let named = client.get("/api/api-keys").await;
+    let named = named["keys"].as_array().expect("keys").iter().filter(|key| key["label"] == "mine").count();
+    assert_eq!(named, 1);
+    server.client_with(first["key"].as_str().expect("a key")).get("/api/sessions").await;
+    assert_eq!(ask("another").await.expect("asked").status().as_u16(), 422);
+    client.delete(&format!("/api/api-keys/{}", first["id"].as_str().expect("an id"))).await;
+    assert_eq!(ask("mine").await.expect("asked").status().as_u16(), 409, "what was removed stays removed");
+}

@@ -26,6 +26,7 @@ use std::{
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
+    sync::Mutex,
 };
 
 /// What every handler has at hand.
@@ -38,6 +39,9 @@ pub(crate) struct App {
     pub(crate) default_runtime: ash_model::Runtime,
     pub(crate) scratch: PathBuf,
     pub(crate) origins: Vec<String>,
+    /// Held by whoever changes a session's options: they are read, changed and written as one.
+    pub(crate) changing_options: Arc<Mutex<()>>,
+    pub(crate) minting: keys::Secret,
 }
 
 /// A reason not to start, or not to go on; the words are for the operator.
@@ -107,6 +111,8 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         default_runtime: config.default_runtime,
         scratch: data.join("scratch"),
         origins: config.allowed_origins.clone(),
+        changing_options: Arc::default(),
+        minting: keys::Secret::of(&data.join("seal.key"))?,
     };
     Ok((app, SocketAddr::new(config.host, config.port)))
 }

@@ -19,6 +19,25 @@ pub(crate) fn same(one: &str, other: &str) -> bool {
     blake3::hash(one.as_bytes()) == blake3::hash(other.as_bytes())
 }
 
+/// What keys are made from whose making may be tried again: nobody keeps their text, so it is derived anew.
+#[derive(Clone)]
+pub(crate) struct Secret([u8; 32]);
+
+impl Secret {
+    pub(crate) fn of(seal: &Path) -> Result<Secret, ash_session::Error> {
+        let seal = fs::read(seal).map_err(|source| ash_session::Error::Io {
+            what: format!("cannot read {}", seal.display()),
+            source,
+        })?;
+        Ok(Secret(blake3::derive_key("ash 2026 api keys that can be made again", &seal)))
+    }
+
+    pub(crate) fn text_for(&self, id: &str) -> String {
+        let hash = blake3::keyed_hash(&self.0, id.as_bytes());
+        format!("ash_{}", URL_SAFE_NO_PAD.encode(&hash.as_bytes()[..24]))
+    }
+}
+
 fn fresh() -> std::io::Result<String> {
     let mut bytes = [0u8; 24];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -36,6 +55,20 @@ pub(crate) async fn mint(
     let key = Key { id: uuid::Uuid::new_v4().to_string(), tenant, label, created_at: Timestamp::now() };
     store.add_key(key.clone(), hash(&text)).await?;
     Ok((key, text))
+}
+
+/// A key that the same try made before, or makes now. None: what it made before is gone, and stays gone.
+pub(crate) async fn mint_once(
+    store: &dyn Store,
+    key: Key,
+    (text, again): (&str, bool),
+) -> Result<Option<Key>, ash_session::Error> {
+    if again {
+        let is_there = store.key_owner(&hash(text)).await?.as_ref() == Some(&key.tenant);
+        return Ok(is_there.then_some(key));
+    }
+    store.add_key(key.clone(), hash(text)).await?;
+    Ok(Some(key))
 }
 
 /// Without a key of the operator's, there is one in a file that only they can read.

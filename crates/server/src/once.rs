@@ -15,6 +15,14 @@ pub(crate) struct Once {
     pub(crate) again: bool,
 }
 
+pub(crate) fn key(headers: &HeaderMap) -> Answer<Option<&str>> {
+    let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
+    let key = key.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
+    key.map(Some).ok_or_else(|| {
+        Problem::invalid("invalid_idempotency_key", "Idempotency-Key must be 1 to 255 plain characters")
+    })
+}
+
 pub(crate) async fn once(
     app: &App,
     tenant: &TenantId,
@@ -22,13 +30,9 @@ pub(crate) async fn once(
     (route, body): (&str, &[u8]),
     proposed: String,
 ) -> Answer<Once> {
-    let Some(key) = headers.get("idempotency-key") else {
+    let Some(key) = key(headers)? else {
         return Ok(Once { resource: proposed, again: false });
     };
-    let key = key.to_str().ok().filter(|key| (1..=255).contains(&key.len()));
-    let key = key.ok_or_else(|| {
-        Problem::invalid("invalid_idempotency_key", "Idempotency-Key must be 1 to 255 plain characters")
-    })?;
     let hash = blake3::hash(body).to_hex();
     let store = &app.sessions.rooms().store;
     match store.once(tenant, route, key, &hash, &proposed, app.sessions.rooms().clock()).await? {

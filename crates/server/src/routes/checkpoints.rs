@@ -2,19 +2,25 @@
 
 use super::{
     files::{self, ALWAYS_SKIPPED},
+    sessions::change_options,
     take::{Asked, Body, Numbered, Part, blocking, open_session, session},
 };
 use crate::{
     app::App,
     auth::Caller,
     ignored::Ignored,
+    once::{self, once},
     problem::{Answer, Problem},
     shapes,
 };
 use ash_model::Options;
 use ash_session::{Change, Place};
 use ash_snapshot::{LeafKind, TreeId};
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -79,15 +85,20 @@ pub(super) async fn create(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
+    headers: HeaderMap,
     body: Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let found = open_session(&app, &caller, &id).await?;
+    once::key(&headers)?;
     let number = app.sessions.capture(&found).await?;
+    // Only now its number is known. Of several tries the first one's counts: later ones have later files.
+    let route = format!("POST /api/sessions/{id}/checkpoints");
+    let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), number.to_string()).await?;
+    let number = claim.resource.parse().map_err(Problem::internal)?;
     if body.value.base {
-        // Read again: a capture takes its time, and options may have changed meanwhile.
-        let options = app.sessions.get(found.no).await?.options;
-        let options = Options { base: Some(number), ..options };
-        app.sessions.rooms().store.set_options(found.no, &options).await?;
+        let forward = |base: Option<u64>| Some(base.map_or(number, |base| base.max(number)));
+        let change = |options: Options| Ok(Options { base: forward(options.base), ..options });
+        change_options(&app, found.no, change).await?;
     }
     Ok((StatusCode::CREATED, Json(json!({ "checkpoint": number }))))
 }

@@ -5,10 +5,16 @@ use crate::{
     app::App,
     auth::Caller,
     keys,
+    once::{self, once},
     problem::{Answer, Problem},
 };
-use ash_model::TenantId;
-use axum::{Json, extract::State, http::StatusCode};
+use ash_model::{Kind, TenantId, Timestamp};
+use ash_store::Key;
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -38,11 +44,27 @@ pub(super) async fn list(State(app): State<App>, caller: Caller) -> Answer<Json<
 pub(super) async fn create(
     State(app): State<App>,
     caller: Caller,
+    headers: HeaderMap,
     body: Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
+    let store = app.sessions.rooms().store.clone();
     let label = body.value.label.unwrap_or_else(|| "dashboard-key".to_owned());
-    let (key, text) = keys::mint(app.sessions.rooms().store.as_ref(), caller.0, label).await?;
+    if once::key(&headers)?.is_none() {
+        let (key, text) = keys::mint(store.as_ref(), caller.0, label).await?;
+        return Ok((StatusCode::CREATED, Json(json!({ "id": key.id, "key": text }))));
+    }
+    let proposed = uuid::Uuid::new_v4().to_string();
+    let claim = once(&app, &caller.0, &headers, ("POST /api/api-keys", &body.bytes), proposed).await?;
+    let text = app.minting.text_for(&claim.resource);
+    let key = Key { id: claim.resource, tenant: caller.0, label, created_at: Timestamp::now() };
+    let made = keys::mint_once(store.as_ref(), key, (&text, claim.again)).await?;
+    let key = made.ok_or_else(gone)?;
     Ok((StatusCode::CREATED, Json(json!({ "id": key.id, "key": text }))))
+}
+
+fn gone() -> Problem {
+    let error = "The key that this Idempotency-Key made is gone; use a new one to make another";
+    Problem::new(Kind::Conflict, "key_gone", error)
 }
 
 pub(super) async fn create_for_tenant(

@@ -174,9 +174,19 @@ pub(super) async fn change_config(
     body: Body<Settable>,
 ) -> Answer<Json<Value>> {
     let found = open_session(&app, &caller, &id).await?;
-    let options = body.value.over(found.options)?;
-    app.sessions.rooms().store.set_options(found.no, &options).await?;
+    change_options(&app, found.no, |options| body.value.over(options)).await?;
     get(State(app), caller, Part(id)).await
+}
+
+/// One after the other, so that two changes at the same time both count.
+pub(super) async fn change_options(
+    app: &App,
+    no: SessionNo,
+    change: impl FnOnce(Options) -> Answer<Options>,
+) -> Answer<()> {
+    let _alone = app.changing_options.lock().await;
+    let options = change(app.sessions.get(no).await?.options)?;
+    Ok(app.sessions.rooms().store.set_options(no, &options).await?)
 }
 
 pub(super) async fn pause(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {

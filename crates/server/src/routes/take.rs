@@ -17,6 +17,8 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
 const MOST_ENV: usize = 256;
+/// An agent's and a session's together, with the command line, are at most what the kernel lets a process begin with.
+const MOST_ENV_BYTES: usize = 512 << 10;
 
 /// A JSON body with its bytes, which idempotency keys are bound to. No body at all counts as `{}`: the Python
 /// client says it sends JSON even when it sends nothing.
@@ -155,6 +157,11 @@ pub(crate) fn environment(vars: BTreeMap<String, String>) -> Answer<Env> {
     };
     if vars.len() > MOST_ENV {
         return Err(Problem::invalid("invalid_env", format!("At most {MOST_ENV} environment variables")));
+    }
+    if vars.iter().map(|(name, value)| name.len() + value.len() + 2).sum::<usize>() > MOST_ENV_BYTES {
+        let error =
+            format!("All environment variables together must not be larger than {MOST_ENV_BYTES} bytes");
+        return Err(Problem::invalid("invalid_env", error));
     }
     match vars.iter().find(|(name, value)| !is_name(name) || value.contains('\0') || value.len() > 100_000) {
         Some((name, _)) => {
