@@ -4,6 +4,8 @@
 pub(crate) const PAGE: usize = 4096;
 
 const WORDS: usize = 4096;
+/// Turns of phrase that all files share, as licences and the boilerplate of compilers are shared.
+const PHRASES: usize = 4096;
 /// Names that a file has for itself.
 const OWN: usize = 48;
 
@@ -51,6 +53,7 @@ impl Dice {
 /// The vocabulary all files share.
 pub(crate) struct Language {
     words: Vec<String>,
+    phrases: Vec<Vec<u8>>,
 }
 
 impl Language {
@@ -62,7 +65,16 @@ impl Language {
         ];
         let mut dice = Dice::new(11);
         let mut word = |_| (0..2 + dice.below(3)).map(|_| SYLLABLES[dice.below(32)]).collect();
-        Language { words: (0..WORDS).map(&mut word).collect() }
+        let words = (0..WORDS).map(&mut word).collect();
+        let mut language = Language { words, phrases: Vec::new() };
+        let phrases = (0..PHRASES).map(|_| {
+            let (own, length) = (language.word(&mut dice), 16 + dice.below(90));
+            let mut phrase = Vec::new();
+            language.plain(&mut dice, &[own], length, &mut phrase);
+            phrase
+        });
+        language.phrases = phrases.collect();
+        language
     }
 
     pub(crate) fn word(&self, dice: &mut Dice) -> &str {
@@ -71,22 +83,42 @@ impl Language {
         &self.words[(at as usize).min(WORDS - 1)]
     }
 
-    /// Exactly `length` bytes.
+    /// Exactly `length` bytes. Packs like what is in a `node_modules`: about five to one.
     pub(crate) fn text(&self, dice: &mut Dice, length: usize) -> Vec<u8> {
+        let own: Vec<&str> = (0..OWN).map(|_| self.word(dice)).collect();
+        let mut out = Vec::with_capacity(length + 512);
+        while out.len() < length {
+            match dice.below(10) {
+                0 | 1 => {
+                    let at = dice.part().powi(3) * PHRASES as f64;
+                    out.extend_from_slice(&self.phrases[(at as usize).min(PHRASES - 1)]);
+                }
+                // What was written a while ago is written again.
+                2..=4 if out.len() > 200 => {
+                    let start = dice.below(out.len() - 100);
+                    let end = (start + 20 + dice.below(100)).min(out.len());
+                    out.extend_from_within(start..end);
+                }
+                _ => self.plain(dice, &own, 40, &mut out),
+            }
+        }
+        out.truncate(length);
+        out
+    }
+
+    /// Words, `length` bytes or a little more.
+    fn plain(&self, dice: &mut Dice, own: &[&str], length: usize, out: &mut Vec<u8>) {
         const GLUE: [&str; 16] = [
             ".", "(", ", ", " = ", ";\n  ", ");\n    ", " => ", " ", ": ", "[", "] = ", "\n\n", " { ",
             " }\n", "('", "')",
         ];
-        let own: Vec<&str> = (0..OWN).map(|_| self.word(dice)).collect();
-        let mut out = Vec::with_capacity(length + 32);
-        while out.len() < length {
+        let end = out.len() + length;
+        while out.len() < end {
             let from_own = dice.below(4) > 0;
-            let word = if from_own { own[dice.below(OWN)] } else { self.word(dice) };
+            let word = if from_own { own[dice.below(own.len())] } else { self.word(dice) };
             out.extend_from_slice(word.as_bytes());
             out.extend_from_slice(GLUE[dice.below(GLUE.len())].as_bytes());
         }
-        out.truncate(length);
-        out
     }
 
     /// Lines of JSON, `length` bytes or a little more.
