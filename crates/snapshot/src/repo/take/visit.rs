@@ -265,6 +265,12 @@ impl<'w, 'a> Worker<'w, 'a> {
         let mut items = Vec::new();
         let mut same = true;
         for entry in entries {
+            // Its name is still there, and it is looked at when it is visited itself.
+            if entry.look.nature == Nature::Dir && !entry.is_skipped() {
+                self.later(here, entry.name);
+                items.push(Item::Same(entry));
+                continue;
+            }
             let item = self.entry(here, entry.name, Some(entry))?;
             same &= matches!(item, Some(Item::Same(_)));
             items.extend(item);
