@@ -86,6 +86,10 @@ impl Index {
         self.directories.iter().filter(|(_, directory)| directory.linked)
     }
 
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.directories.keys()
+    }
+
     /// Where these inodes were seen.
     pub(crate) fn names_of(&self, inodes: &BTreeSet<u64>) -> Vec<(&[u8], &[u8])> {
         if inodes.is_empty() {

@@ -25,9 +25,9 @@ pub use folder::{FileInfo, Folder, Kind, Links, Listed, Owner, Stat};
 pub use key::Key;
 pub use path::{BadPath, RelPath};
 pub use repo::{
-    Capture, Collected, ContentId, Depth, Difference, Entry, Exclude, FileContent, Hurt, Leaf, LeafKind,
-    Lock, Locked, Progress, Repo, Restored, Root, Skipped, Snapshot, Taken, Target, Tracking, Unchanged,
-    Verified, Wanted, What, Why,
+    Capture, Collected, ContentId, Depth, Difference, Donor, Entry, Exclude, FileContent, Hurt, Leaf,
+    LeafKind, Lock, Locked, Progress, Repo, Restored, Root, Skipped, Snapshot, Taken, Target, Tracking,
+    Unchanged, Verified, Wanted, What, Why,
 };
 pub use tree_id::{BadTreeId, TreeId};
 pub use watch::{Mapped, Mappings, Names, Touched, Tracked, Unwatched, Watch, mapped_writable, sync_mapped};

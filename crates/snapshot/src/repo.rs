@@ -24,7 +24,7 @@ pub use compare::{Difference, What};
 pub use leaves::{ContentId, Leaf, LeafKind};
 pub use notes::Snapshot;
 pub use read::{Entry, FileContent};
-pub use restore::{Restored, Target};
+pub use restore::{Donor, Restored, Target};
 pub use take::{Capture, Exclude, Progress, Root, Skipped, Taken, Tracking, Unchanged, Why};
 pub use verify::{Depth, Hurt, Verified};
 

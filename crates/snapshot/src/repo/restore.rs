@@ -1,7 +1,10 @@
 //! Restoring: directories first, then files block by block with several threads, then what hangs on them. Every
 //! content is checked while it is written.
 
+mod donor;
 mod files;
+
+pub use donor::Donor;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,6 +33,8 @@ pub struct Restored {
     /// Regular files, hard links counted once.
     pub files: u64,
     pub bytes: u64,
+    /// Files that were not written, because an older tree had them.
+    pub taken_over: u64,
 }
 
 /// Everything in one root, before the first byte is written: a tree that is not sound is refused as a whole.
@@ -84,7 +89,24 @@ impl Repo {
         targets: &[Target<'_>],
         index: Option<&Path>,
     ) -> Result<Restored, Error> {
-        self.restore_watched(tree, targets, index, &Progress::default())
+        self.write_tree(tree, targets, index, (&Progress::default(), None))
+    }
+
+    /// As [`Repo::restore`], taking over what an older tree has. When that is erased, [`Repo::refresh`] the index.
+    pub fn restore_beside(
+        &self,
+        tree: &TreeId,
+        targets: &[Target<'_>],
+        index: Option<&Path>,
+        donor: Donor<'_>,
+    ) -> Result<Restored, Error> {
+        self.write_tree(tree, targets, index, (&Progress::default(), Some(donor)))
+    }
+
+    /// Remembers anew what files look like that were taken over from a tree which is gone now. Only while nobody is
+    /// at work in the folder that the roots are in.
+    pub fn refresh(index: &Path, folder: &Folder) {
+        donor::refresh(index, folder);
     }
 
     /// As [`Repo::restore`], counting while it goes on.
@@ -94,6 +116,16 @@ impl Repo {
         targets: &[Target<'_>],
         index: Option<&Path>,
         progress: &Progress,
+    ) -> Result<Restored, Error> {
+        self.write_tree(tree, targets, index, (progress, None))
+    }
+
+    fn write_tree(
+        &self,
+        tree: &TreeId,
+        targets: &[Target<'_>],
+        index: Option<&Path>,
+        (progress, donor): (&Progress, Option<Donor<'_>>),
     ) -> Result<Restored, Error> {
         let _pinned = self.pin(Some(tree));
         let mut plans = Vec::new();
@@ -106,9 +138,12 @@ impl Repo {
             }
         }
         let mut restored = Restored::default();
+        let giving = donor.map(donor::Giving::new);
         for plan in &plans {
             plan.make_folders()?;
-            files::write(self, plan, progress)?;
+            let given = giving.as_ref().map(|giving| giving.give(plan)).unwrap_or_default();
+            restored.taken_over += given.iter().filter(|given| **given).count() as u64;
+            files::write(self, plan, &given, progress)?;
             plan.make_links()?;
             plan.finish_folders()?;
             restored.files += plan.files.len() as u64;

@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ash_snapshot::{Capture, Key, LeafKind, Repo, Root, Taken, TreeId};
+use ash_snapshot::{Capture, Donor, Key, LeafKind, Repo, Root, Taken, Target, TreeId};
 
 use crate::edit::{Edit, apply, edits};
 use crate::support::{
@@ -419,4 +419,45 @@ fn notes_travel_with_an_unchanged_folder() {
     bench.repo.verify(&noted.tree).expect("sound");
     line.base = Some(noted.tree.clone());
     assert_eq!(line.take(&bench.repo).tree, noted.tree, "and nothing without");
+}
+
+/// A rewind: the older state is put together beside the newer one, which is then erased.
+#[test]
+fn what_an_older_tree_has_is_taken_over_and_nothing_else() {
+    let bench = Bench::new();
+    let index = bench.dir.path().join("index");
+    for n in 0..50 {
+        bench.write(&format!("dir{}/file{n}", n % 5), &format!("content {n}"));
+    }
+    bench.write("changes", "before");
+    // Files as young as a clock's tick are not trusted.
+    let_the_clock_tick();
+    let folder = open(&bench.workspace());
+    let roots = [Root { name: "workspace", folder: &folder }];
+    let capture = |base| {
+        let capture = Capture { base, index: Some(&index), ..Capture::of(&roots) };
+        bench.repo.take(&capture).expect("taken").tree
+    };
+    let first = capture(None);
+    bench.write("changes", "after that");
+    std::fs::remove_file(bench.at("dir1/file1")).expect("removed");
+    bench.write("new", "x");
+    let second = capture(Some(&first));
+    let beside = bench.empty("beside");
+    let (to, old) = (open(&beside), open(bench.dir.path()));
+    let target = Target { root: "workspace", folder: &to, owner: None };
+    let new_index = bench.dir.path().join("index.new");
+    let donor = Donor { folder: &old, index: &index };
+    let restored = bench.repo.restore_beside(&first, &[target], Some(&new_index), donor).expect("restored");
+    assert_eq!((restored.files, restored.taken_over), (51, 49), "all but the changed and the removed one");
+    assert_eq!(bench.compare(&first, &beside), vec![]);
+    assert_eq!(bench.compare(&second, &bench.workspace()), vec![], "the donor is as it was");
+    std::fs::remove_dir_all(bench.workspace()).expect("erased");
+    std::fs::rename(&beside, bench.workspace()).expect("put in place");
+    Repo::refresh(&new_index, &old);
+    let folder = open(&bench.workspace());
+    let roots = [Root { name: "workspace", folder: &folder }];
+    let again = Capture { base: Some(&first), index: Some(&new_index), ..Capture::of(&roots) };
+    let taken = bench.repo.take(&again).expect("taken");
+    assert_eq!((taken.tree, taken.written), (first, 0));
 }

@@ -30,8 +30,9 @@ enum Task {
     Empty(Vec<usize>),
 }
 
-pub(super) fn write(repo: &Repo, plan: &Plan<'_>, progress: &Progress) -> Result<(), Error> {
-    let tasks = tasks(plan);
+/// Writes what was not `given` by another tree.
+pub(super) fn write(repo: &Repo, plan: &Plan<'_>, given: &[bool], progress: &Progress) -> Result<(), Error> {
+    let tasks = tasks(plan, given);
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     let threads = if plan.bytes() < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
     let next = AtomicUsize::new(0);
@@ -54,10 +55,13 @@ pub(super) fn write(repo: &Repo, plan: &Plan<'_>, progress: &Progress) -> Result
     })
 }
 
-fn tasks(plan: &Plan<'_>) -> Vec<Task> {
+fn tasks(plan: &Plan<'_>, given: &[bool]) -> Vec<Task> {
     let mut whole: Vec<(Place, usize)> = Vec::new();
     let (mut large, mut empty) = (Vec::new(), Vec::new());
     for (number, file) in plan.files.iter().enumerate() {
+        if given.get(number).is_some_and(|given| *given) {
+            continue;
+        }
         match &file.content.layout {
             Layout::Empty => empty.push(number),
             Layout::Whole(at) => whole.push((at.place, number)),

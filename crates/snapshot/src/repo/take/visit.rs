@@ -267,7 +267,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         for entry in entries {
             // Its name is still there, and it is looked at when it is visited itself.
             if entry.look.nature == Nature::Dir && !entry.is_skipped() {
-                self.later(here, entry.name);
+                self.same(here, &entry);
                 items.push(Item::Same(entry));
                 continue;
             }
