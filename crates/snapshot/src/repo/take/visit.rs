@@ -15,6 +15,7 @@ use crate::folder::{Attributes, Forced, force_directory, names_into, open_beneat
 use crate::index::{Directory, Known, KnownEntry, Look, Nature};
 use crate::object::Xattrs;
 use crate::pack::Blocks;
+use crate::repo::read::DEEPEST;
 
 /// With more directories open than this, those that wait are closed and found again by their path.
 const MOST_OPEN: usize = 200;
@@ -46,14 +47,11 @@ pub(super) enum Task {
         root: usize,
         parent: Option<Arc<Opened>>,
         path: Vec<u8>,
+        /// Whether the directory above remembers it, and with it its attributes.
+        remembered: bool,
     },
     /// A large file: it is worth a thread of its own.
-    File {
-        parent: Arc<Opened>,
-        path: Vec<u8>,
-        old: Option<Known>,
-        slot: Arc<OnceLock<Seen>>,
-    },
+    File { parent: Arc<Opened>, path: Vec<u8>, old: Option<Known>, slot: Arc<OnceLock<Seen>> },
 }
 
 /// A file that was read, or why not.
@@ -61,7 +59,8 @@ pub(super) type Seen = (Look, Known);
 
 impl Task {
     pub(super) fn root(capture: &Capture<'_>, root: usize) -> Task {
-        Task::Directory { root, parent: None, path: capture.roots[root].name.as_bytes().to_vec() }
+        let path = capture.roots[root].name.as_bytes().to_vec();
+        Task::Directory { root, parent: None, path, remembered: true }
     }
 }
 
@@ -161,8 +160,8 @@ impl<'w, 'a> Worker<'w, 'a> {
 
     pub(super) fn work(&mut self, task: Task) -> Result<(), Error> {
         match task {
-            Task::Directory { root, parent, path } => match self.open(root, parent, &path) {
-                Ok(dir) => self.visit(root, &path, dir),
+            Task::Directory { root, parent, path, remembered } => match self.open(root, parent, &path) {
+                Ok(dir) => self.visit(root, &path, dir, remembered),
                 Err(Trouble::Fail(error)) => Err(error),
                 Err(Trouble::Skip(why)) => {
                     self.found.failed.insert(path, why);
@@ -180,6 +179,10 @@ impl<'w, 'a> Worker<'w, 'a> {
     }
 
     fn open(&self, root: usize, parent: Option<Arc<Opened>>, path: &[u8]) -> Result<Arc<Opened>, Trouble> {
+        if path.iter().filter(|b| **b == b'/').count() >= DEEPEST {
+            let why = "it is deeper than can be restored".to_owned();
+            return Err(Trouble::Skip(Why::Unreadable(why)));
+        }
         let folder = self.walk.capture.roots[root].folder.fd();
         let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
         let dir = match parent {
@@ -192,13 +195,14 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok(Opened::new(dir))
     }
 
-    fn visit(&mut self, root: usize, path: &[u8], dir: Arc<Opened>) -> Result<(), Error> {
+    fn visit(&mut self, root: usize, path: &[u8], dir: Arc<Opened>, remembered: bool) -> Result<(), Error> {
         let index = self.walk.index;
         let look = Look::from(&dir.0.is);
         let known = index.get(path);
         let mut here = Here { root, path, dir, known, tasks: Vec::new() };
         // Names come and go only with the directory's own times.
-        let same_names = known.filter(|known| known.look == look && !known.is_racy(look.changed));
+        let same_names =
+            known.filter(|known| remembered && known.look == look && !known.is_racy(look.changed));
         let (items, same) = match same_names {
             Some(known) => self.look_again(&mut here, index.entries(known)),
             None => self.list(&mut here),
@@ -330,7 +334,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             return;
         }
         match known.look.nature {
-            Nature::Dir => self.later(here, known.name),
+            Nature::Dir => self.later(here, known.name, true),
             Nature::File => {
                 self.found.report.files += 1;
                 self.found.report.bytes = self.found.report.bytes.saturating_add(known.look.size);
@@ -347,11 +351,11 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
     }
 
-    fn later(&self, here: &mut Here<'_>, name: &[u8]) {
+    fn later(&self, here: &mut Here<'_>, name: &[u8], remembered: bool) {
         let crowded = OPEN.load(Ordering::Relaxed) > MOST_OPEN;
         let parent = (!crowded).then(|| here.dir.clone());
         let path = here.path_of(name);
-        here.tasks.push(Task::Directory { root: here.root, parent, path });
+        here.tasks.push(Task::Directory { root: here.root, parent, path, remembered });
     }
 
     fn new_entry<'i>(
@@ -370,7 +374,7 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
         match look.nature {
             Nature::Dir => {
-                self.later(here, name);
+                self.later(here, name, false);
                 ready(Known::Dir(Vec::new()))
             }
             Nature::Link => match rustix::fs::readlinkat(here.dir.fd(), name, Vec::new()) {
