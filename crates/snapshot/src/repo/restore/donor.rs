@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::AtFlags;
 
-use super::{Plan, PlannedFile};
+use super::{Ladder, Plan, PlannedFile};
 use crate::Folder;
 use crate::folder::{Attributes, open_beneath};
 use crate::index::{Directory, Index, Known, Look, Remember};
@@ -35,12 +35,13 @@ impl<'a> Giving<'a> {
     /// Which files of the plan are there now, and need not be written.
     pub(super) fn give(&self, plan: &Plan<'_>) -> Vec<bool> {
         let mut given = vec![false; plan.files.len()];
+        let mut ladder = plan.ladder();
         let mut by_folder: HashMap<usize, Vec<usize>> = HashMap::new();
         for (number, file) in plan.files.iter().enumerate() {
             by_folder.entry(file.folder).or_default().push(number);
         }
         for (folder, files) in by_folder {
-            if let Some(here) = self.open(plan, folder) {
+            if let Some(here) = self.open(plan, &mut ladder, folder) {
                 for number in files {
                     given[number] = here.give(&plan.files[number]);
                 }
@@ -49,13 +50,13 @@ impl<'a> Giving<'a> {
         given
     }
 
-    fn open<'g>(&'g self, plan: &Plan<'_>, folder: usize) -> Option<Here<'g>> {
+    fn open<'g>(&'g self, plan: &Plan<'_>, ladder: &mut Ladder<'_>, folder: usize) -> Option<Here<'g>> {
         let root = plan.target.root.as_bytes();
         let path = &plan.folders[folder].path;
         let path = if path.is_empty() { root.to_vec() } else { [root, b"/", path].concat() };
         let known = self.index.get(&path)?;
         let from = open_beneath(self.folder.fd(), &path).ok()?;
-        let to = plan.open(folder).ok()?;
+        let to = plan.open(ladder, folder).ok()?;
         let files = self.index.entries(known).filter_map(|entry| match entry.known() {
             Known::File(content, xattrs) => Some((entry.name, (entry.look, content, xattrs))),
             Known::Dir(_) | Known::Link(_) | Known::Skipped(_) => None,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 
+use super::ladder::Ladder;
 use super::{Plan, PlannedFile};
 use crate::Error;
 use crate::cut::is_zero;
@@ -37,7 +38,9 @@ pub(super) fn write(repo: &Repo, plan: &Plan<'_>, given: &[bool], progress: &Pro
     let threads = if plan.bytes() < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
     let next = AtomicUsize::new(0);
     let work = || {
-        let mut writer = Writer { plan, reader: repo.reader(), folder: None, umask: umask(), progress };
+        let ladder = plan.ladder();
+        let mut writer =
+            Writer { plan, reader: repo.reader(), ladder, folder: None, umask: umask(), progress };
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
             writer.task(task).inspect_err(|_| next.store(tasks.len(), Ordering::Relaxed))?;
         }
@@ -81,6 +84,7 @@ fn tasks(plan: &Plan<'_>, given: &[bool]) -> Vec<Task> {
 struct Writer<'w> {
     plan: &'w Plan<'w>,
     reader: Reader<'w>,
+    ladder: Ladder<'w>,
     /// The directory that was written to last.
     folder: Option<(usize, OwnedFd)>,
     umask: u32,
@@ -132,7 +136,7 @@ impl Writer<'_> {
 
     fn create(&mut self, file: &PlannedFile) -> Result<File, Error> {
         if !matches!(&self.folder, Some((number, _)) if *number == file.folder) {
-            self.folder = Some((file.folder, self.plan.open(file.folder)?));
+            self.folder = Some((file.folder, self.plan.open(&mut self.ladder, file.folder)?));
         }
         let (_, folder) = self.folder.as_ref().expect("opened above");
         // A new file and no other: neither an existing one nor through a link.

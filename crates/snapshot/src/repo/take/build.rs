@@ -7,11 +7,11 @@ use std::path::Path;
 use super::visit::Visit;
 use super::walk::{Found, Name};
 use super::{Capture, Report, Why};
-use crate::folder::{Attributes, Time};
+use crate::folder::Time;
 use crate::id::{PackId, Sort};
 use crate::index::{Index, Known, Look, Remember};
 use crate::object::{Entry, Node, Place, Ref, Xattrs, encode_directory};
-use crate::pack::{Blocks, Packing};
+use crate::pack::{Blocks, LARGEST_BLOCK, Packing};
 use crate::repo::Repo;
 use crate::{Error, TreeId};
 
@@ -72,6 +72,8 @@ struct Building<'b> {
     index: &'b Index,
     seen: Time,
     failed: HashMap<Vec<u8>, Why>,
+    /// Directories that were seen and cannot be stored.
+    too_large: Vec<(Vec<u8>, Why)>,
     /// The names of one file: which number they have, by directory and name.
     groups: HashMap<Vec<u8>, HashMap<Vec<u8>, u64>>,
     built: HashMap<Vec<u8>, (Ref, Look, Xattrs)>,
@@ -111,14 +113,23 @@ pub(super) fn build(
         work.entry(key(&path)).or_insert(None);
     }
     add_parents(&mut work);
-    let mut building =
-        Building { repo, index, seen, failed, groups, built: HashMap::new(), done: Vec::new() };
+    let mut building = Building {
+        repo,
+        index,
+        seen,
+        failed,
+        too_large: Vec::new(),
+        groups,
+        built: HashMap::new(),
+        done: Vec::new(),
+    };
     let mut blocks = packing.blocks();
     while let Some(((_, path), visit)) = work.pop_last() {
         building.directory(&mut blocks, path, visit)?;
     }
     let root = building.top(&mut blocks, capture)?;
     blocks.flush()?;
+    building.too_large.into_iter().for_each(|(path, why)| report.skip(path, why));
     Ok(Built { root, report, directories: building.done, gone })
 }
 
@@ -226,6 +237,12 @@ impl Building<'_> {
         };
         let objects = self.objects(&path, &mut entries);
         let encoded = encode_directory(&objects);
+        if encoded.stored.len() > LARGEST_BLOCK as usize {
+            let why = Why::Unreadable("it has more names than can be restored".to_owned());
+            self.too_large.push((path.clone(), why.clone()));
+            self.failed.insert(path, why);
+            return Ok(());
+        }
         let id = self.repo.naming.name(Sort::Directory, encoded.logical());
         let at = match known {
             Some(known) if known.at.id == id => known.at,
@@ -297,18 +314,17 @@ impl Building<'_> {
         let mut roots = Vec::new();
         for root in capture.roots {
             let name = root.name.as_bytes();
+            // What cannot be read is not what it was.
+            if let Some(why) = self.failed.get(name) {
+                let (path, why) = (root.name.to_owned(), why.to_string());
+                return Err(Error::Unreadable { path, why });
+            }
             let (at, modified) = match (self.built.get(name), self.index.get(name)) {
                 (Some((at, look, _)), _) => (*at, look.modified),
                 (None, Some(known)) => (known.at, known.look.modified),
                 (None, None) => {
-                    let is = Attributes::of(root.folder.fd());
-                    return Err(match (is, self.failed.get(name)) {
-                        (Err(e), _) => Error::system("read", name, e),
-                        (Ok(_), why) => Error::Unreadable {
-                            path: root.name.to_owned(),
-                            why: why.map(Why::to_string).unwrap_or_default(),
-                        },
-                    });
+                    let (path, why) = (root.name.to_owned(), Why::Gone.to_string());
+                    return Err(Error::Unreadable { path, why });
                 }
             };
             let (name, node) = (name.to_vec(), Node::Dir(at));

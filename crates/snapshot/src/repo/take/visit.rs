@@ -16,6 +16,7 @@ use crate::folder::{Attributes, Forced, force_directory, names_into, open_beneat
 use crate::index::{Directory, Known, KnownEntry, Look, Nature};
 use crate::object::Xattrs;
 use crate::pack::Blocks;
+use crate::repo::read::DEEPEST;
 
 /// With more directories open than this, those that wait are closed and found again by their path.
 const MOST_OPEN: usize = 200;
@@ -48,14 +49,11 @@ pub(super) enum Task {
         parent: Option<Arc<Opened>>,
         path: Vec<u8>,
         extent: Extent,
+        /// Whether the directory above remembers it, and with it its attributes.
+        remembered: bool,
     },
     /// A large file: it is worth a thread of its own.
-    File {
-        parent: Arc<Opened>,
-        path: Vec<u8>,
-        old: Option<Known>,
-        slot: Arc<OnceLock<Seen>>,
-    },
+    File { parent: Arc<Opened>, path: Vec<u8>, old: Option<Known>, slot: Arc<OnceLock<Seen>> },
 }
 
 /// How much of a directory is visited.
@@ -93,7 +91,7 @@ pub(super) type Seen = (Look, Known);
 impl Task {
     pub(super) fn root(capture: &Capture<'_>, root: usize) -> Task {
         let path = capture.roots[root].name.as_bytes().to_vec();
-        Task::Directory { root, parent: None, path, extent: Extent::Whole }
+        Task::Directory { root, parent: None, path, extent: Extent::Whole, remembered: true }
     }
 }
 
@@ -198,16 +196,18 @@ impl<'w, 'a> Worker<'w, 'a> {
 
     pub(super) fn work(&mut self, task: Task) -> Result<(), Error> {
         match task {
-            Task::Directory { root, parent, path, extent } => match self.open(root, parent, &path) {
-                Ok(dir) => self.visit(root, &path, dir, extent),
-                Err(Trouble::Fail(error)) => Err(error),
-                // It was touched and is gone: then the directory above was touched, too.
-                Err(Trouble::Skip(Why::Gone)) if extent != Extent::Whole => Ok(()),
-                Err(Trouble::Skip(why)) => {
-                    self.found.failed.insert(path, why);
-                    Ok(())
+            Task::Directory { root, parent, path, extent, remembered } => {
+                match self.open(root, parent, &path) {
+                    Ok(dir) => self.visit(root, &path, dir, (extent, remembered)),
+                    Err(Trouble::Fail(error)) => Err(error),
+                    // It was touched and is gone: then the directory above was touched, too.
+                    Err(Trouble::Skip(Why::Gone)) if extent != Extent::Whole => Ok(()),
+                    Err(Trouble::Skip(why)) => {
+                        self.found.failed.insert(path, why);
+                        Ok(())
+                    }
                 }
-            },
+            }
             Task::File { parent, path, old, slot } => {
                 let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
                 let seen = self.file(parent.fd(), name, &path, old.as_ref())?;
@@ -219,6 +219,10 @@ impl<'w, 'a> Worker<'w, 'a> {
     }
 
     fn open(&self, root: usize, parent: Option<Arc<Opened>>, path: &[u8]) -> Result<Arc<Opened>, Trouble> {
+        if path.iter().filter(|b| **b == b'/').count() >= DEEPEST {
+            let why = "it is deeper than can be restored".to_owned();
+            return Err(Trouble::Skip(Why::Unreadable(why)));
+        }
         let folder = self.walk.capture.roots[root].folder.fd();
         let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
         let dir = match parent {
@@ -231,14 +235,21 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok(Opened::new(dir))
     }
 
-    fn visit(&mut self, root: usize, path: &[u8], dir: Arc<Opened>, extent: Extent) -> Result<(), Error> {
+    fn visit(
+        &mut self,
+        root: usize,
+        path: &[u8],
+        dir: Arc<Opened>,
+        (extent, remembered): (Extent, bool),
+    ) -> Result<(), Error> {
         let index = self.walk.index;
         let look = Look::from(&dir.0.is);
         let known = index.get(path);
         let reach = extent.reach();
         let mut here = Here { root, path, dir, known, extent, tasks: Vec::new(), differs: false };
         // Names come and go only with the directory's own times.
-        let same_names = known.filter(|known| known.look == look && !known.is_racy(look.changed));
+        let same_names =
+            known.filter(|known| remembered && known.look == look && !known.is_racy(look.changed));
         let (items, same) = match (same_names, known) {
             (_, Some(known)) if matches!(here.extent, Extent::Names(_)) => {
                 self.look_at_names(&mut here, known)
@@ -434,7 +445,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             return;
         }
         match known.look.nature {
-            Nature::Dir if here.extent == Extent::Whole => self.later(here, known.name, Extent::Whole),
+            Nature::Dir if here.extent == Extent::Whole => self.later(here, known.name, Extent::Whole, true),
             Nature::Dir => {}
             Nature::File => {
                 self.found.report.files += 1;
@@ -453,14 +464,14 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
     }
 
-    fn later(&self, here: &mut Here<'_>, name: &[u8], extent: Extent) {
+    fn later(&self, here: &mut Here<'_>, name: &[u8], extent: Extent, remembered: bool) {
         let crowded = OPEN.load(Ordering::Relaxed) > MOST_OPEN;
         let parent = (!crowded).then(|| here.dir.clone());
         let path = here.path_of(name);
         if !self.walk.is_new(&path, extent.reach()) {
             return;
         }
-        here.tasks.push(Task::Directory { root: here.root, parent, path, extent });
+        here.tasks.push(Task::Directory { root: here.root, parent, path, extent, remembered });
     }
 
     fn new_entry<'i>(
@@ -485,7 +496,7 @@ impl<'w, 'a> Worker<'w, 'a> {
                 let itself = known.is_some() && here.extent != Extent::Whole;
                 // Its own times or attributes changed; what is in it is told apart.
                 let extent = if itself { Extent::Names(BTreeSet::new()) } else { Extent::Whole };
-                self.later(here, name, extent);
+                self.later(here, name, extent, false);
                 ready(Known::Dir(Vec::new()))
             }
             Nature::Link => match rustix::fs::readlinkat(here.dir.fd(), name, Vec::new()) {

@@ -109,7 +109,7 @@ fn tasks(capture: &Capture<'_>, index: &Index) -> Vec<Task> {
     let task = |(path, extent): (&[u8], Extent)| {
         let name = path.split(|b| *b == b'/').next()?;
         let root = capture.roots.iter().position(|root| root.name.as_bytes() == name)?;
-        Some(Task::Directory { root, parent: None, path: path.to_vec(), extent })
+        Some(Task::Directory { root, parent: None, path: path.to_vec(), extent, remembered: true })
     };
     extents.into_iter().filter_map(task).collect()
 }
