@@ -27,6 +27,8 @@ use crate::{TreeId, Why};
 /// A clock that ticks every 10 ms at the slowest: what changed so shortly before it was seen may change again
 /// without looking different.
 const TICK_NANOS: i128 = 20_000_000;
+/// File systems that count in seconds, and those that count in two.
+const SLOW_TICK_NANOS: i128 = 2_000_000_000;
 
 /// One directory as it was seen.
 #[derive(Debug, Clone)]
@@ -160,7 +162,8 @@ impl Index {
 impl Directory {
     /// Whether a time is so close to when we looked that it proves nothing.
     pub(crate) fn is_racy(&self, changed: Time) -> bool {
-        nanos(changed) + TICK_NANOS >= nanos(self.seen)
+        let tick = if changed.nanos == 0 { SLOW_TICK_NANOS } else { TICK_NANOS };
+        nanos(changed) + tick >= nanos(self.seen)
     }
 }
 

@@ -19,7 +19,9 @@ struct Scene {
 
 /// None: only root can follow a file system, and then [`Watch::start`] says so.
 fn scene(fill: impl Fn(&Path)) -> Option<Scene> {
-    let dir = tempfile::tempdir().expect("a directory");
+    // A file system of its own, or the noise of a busy one fills the queue.
+    let memory = Path::new("/dev/shm");
+    let dir = tempfile::tempdir_in(memory).expect("a directory");
     let tree = dir.path().join("tree");
     for root in ["workspace", "home"] {
         std::fs::create_dir_all(tree.join(root)).expect("made");

@@ -315,13 +315,8 @@ impl<'w, 'a> Worker<'w, 'a> {
                 items.push(Item::Same(entry));
                 continue;
             }
-            if Attributes::at(here.dir.fd(), entry.name).is_err_and(|errno| errno == Errno::NOENT) {
-                self.vanished(here, &entry);
-                same = false;
-                continue;
-            }
-            let item = self.entry(here, entry.name, Some(entry))?;
-            same &= matches!(item, Some(Item::Same(_)));
+            let item = self.touched(here, entry)?;
+            same = false;
             items.extend(item);
         }
         for name in touched {
@@ -330,6 +325,24 @@ impl<'w, 'a> Worker<'w, 'a> {
             items.extend(item);
         }
         Ok((items, same))
+    }
+
+    /// A name that was touched: read whatever it looks like, since a mapping may have been written through.
+    fn touched<'i>(&mut self, here: &mut Here<'_>, known: KnownEntry<'i>) -> Result<Option<Item<'i>>, Error> {
+        let is = match Attributes::at(here.dir.fd(), known.name) {
+            Ok(is) => is,
+            Err(Errno::NOENT) => {
+                self.vanished(here, &known);
+                return Ok(None);
+            }
+            Err(errno) => return self.unreadable(here, known.name, Trouble::from(errno)),
+        };
+        let look = Look::from(&is);
+        here.differs |= known.look != look;
+        if known.look.nature == Nature::Dir && known.look.inode != look.inode {
+            self.vanished(here, &known);
+        }
+        self.new_entry(here, known.name, look, Some(known))
     }
 
     /// A name that is not remembered; it may have come and gone.
