@@ -112,26 +112,27 @@ impl Writer<'_> {
         let bytes = within(&block, &at.place).ok_or_else(outside)?;
         self.reader.check(at, bytes)?;
         let handle = self.create(file)?;
-        put(&handle, bytes, 0).map_err(|e| Error::system("write", &file.name, e))?;
-        self.finish(file, &handle)
+        let end = put(&handle, bytes, 0).map_err(|e| Error::system("write", &file.name, e))?;
+        self.finish(file, &handle, end)
     }
 
     fn large(&mut self, number: usize) -> Result<(), Error> {
         let file = &self.plan.files[number];
         let pieces = self.reader.content(&file.content)?;
         let handle = self.create(file)?;
-        let mut offset = 0;
+        let (mut offset, mut end) = (0, 0);
         for piece in &pieces {
             if let Piece::Chunk { at, .. } = piece {
                 let block = self.reader.block(at.place.pack, at.place.block)?;
                 let outside = || self.reader.damaged(&at.place, "an object outside of its block");
                 let bytes = within(&block, &at.place).ok_or_else(outside)?;
                 self.reader.check(at, bytes)?;
-                put(&handle, bytes, offset).map_err(|e| Error::system("write", &file.name, e))?;
+                let put = put(&handle, bytes, offset).map_err(|e| Error::system("write", &file.name, e))?;
+                end = end.max(put);
             }
             offset += piece.length();
         }
-        self.finish(file, &handle)
+        self.finish(file, &handle, end)
     }
 
     fn create(&mut self, file: &PlannedFile) -> Result<File, Error> {
@@ -147,9 +148,11 @@ impl Writer<'_> {
             .map_err(|e| Error::system("create", &file.name, e))
     }
 
-    fn finish(&self, file: &PlannedFile, handle: &File) -> Result<(), Error> {
+    fn finish(&self, file: &PlannedFile, handle: &File, end: u64) -> Result<(), Error> {
         // Zeros at the end were not written.
-        handle.set_len(file.content.size).map_err(|e| Error::system("write", &file.name, e))?;
+        if end < file.content.size {
+            handle.set_len(file.content.size).map_err(|e| Error::system("write", &file.name, e))?;
+        }
         self.dress(file, handle)
     }
 
@@ -169,24 +172,28 @@ impl Writer<'_> {
     }
 }
 
-/// Writes what is not zero.
-fn put(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<()> {
-    if bytes.len() < PAGE {
-        return file.write_all_at(bytes, offset);
-    }
-    let mut start = 0;
-    let mut at = 0;
-    while at < bytes.len() {
+/// Writes what is not zero, and answers where the last of it ends.
+fn put(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<u64> {
+    let mut end = 0;
+    let mut write = |from: usize, to: usize| {
+        if from < to {
+            end = offset + to as u64;
+        }
+        file.write_all_at(&bytes[from..to], offset + from as u64)
+    };
+    let (mut start, mut at) = (0, 0);
+    while bytes.len() >= PAGE && at < bytes.len() {
         // Pages are counted in the file, not in the piece.
         let page = PAGE - ((offset + at as u64) % PAGE as u64) as usize;
-        let end = (at + page).min(bytes.len());
-        if page == PAGE && end - at == PAGE && is_zero(&bytes[at..end]) {
-            file.write_all_at(&bytes[start..at], offset + start as u64)?;
-            start = end;
+        let next = (at + page).min(bytes.len());
+        if page == PAGE && next - at == PAGE && is_zero(&bytes[at..next]) {
+            write(start, at)?;
+            start = next;
         }
-        at = end;
+        at = next;
     }
-    file.write_all_at(&bytes[start..], offset + start as u64)
+    write(start, bytes.len())?;
+    Ok(end)
 }
 
 /// Asking for it by setting it would change it for every other thread.
