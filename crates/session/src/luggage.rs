@@ -47,7 +47,9 @@ struct Line {
     seq: Seq,
     turn: Option<TurnId>,
     at: Timestamp,
-    fact: ash_model::Fact,
+    kind: String,
+    /// As the log has it: an agent's line to the byte, everything else our own JSON.
+    json: String,
 }
 
 #[derive(Debug)]
@@ -126,7 +128,8 @@ async fn events(rooms: &Rooms, session: &Session, after: Seq) -> Result<(Vec<Vec
         let page = rooms.store.events(session.no, &query).await?;
         let full = page.len() == PAGE as usize;
         for Event { seq, turn, at, fact } in page {
-            let line = serde_json::to_vec(&Line { seq, turn, at, fact }).expect("facts are plain JSON");
+            let line = Line { seq, turn, at, kind: fact.kind().to_owned(), json: fact.encode() };
+            let line = serde_json::to_vec(&line).expect("numbers and strings");
             match parts.last_mut() {
                 Some(part) if Vec::len(part) + line.len() < PART => part.extend_from_slice(&line),
                 Some(_) | None => parts.push(line),
