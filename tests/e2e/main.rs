@@ -16,4 +16,5 @@ mod kill_server;
 mod life;
 mod ordinary_user;
 mod restart;
+mod snapshot;
 mod support;

@@ -2,7 +2,7 @@
 
 use crate::settings::Settings;
 use clap::{Args, Parser, Subcommand};
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 #[derive(Parser)]
 #[command(
@@ -36,6 +36,13 @@ pub(crate) enum Command {
         settings: Settings,
         #[command(subcommand)]
         command: Agent,
+    },
+    /// Snapshots of any folder, without a server: save, list, restore, diff, verify, gc, …
+    Snapshot {
+        #[command(flatten)]
+        place: Repository,
+        #[command(subcommand)]
+        command: Snapshot,
     },
     /// Run the server here
     Serve(Box<Serve>),
@@ -259,6 +266,86 @@ pub(crate) enum Session {
     },
 }
 
+/// Where snapshots are kept.
+#[derive(Args)]
+pub(crate) struct Repository {
+    /// The repository: a directory with packs
+    // Asked for by hand: a required option before the subcommand cannot be given after it.
+    #[arg(long = "repo", global = true, value_name = "DIR", help_heading = "Repository")]
+    pub(crate) dir: Option<PathBuf>,
+    /// The key that it is sealed with: 32 bytes, or 64 hexadecimal digits
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Repository")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Answer in JSON, for programs
+    #[arg(long, global = true, help_heading = "Repository")]
+    pub(crate) json: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Snapshot {
+    /// Save a folder as it is now; only what changed since the last time is read and written
+    Save {
+        #[arg(value_name = "PATH")]
+        folder: PathBuf,
+    },
+    /// All snapshots, newest first
+    List,
+    /// Write a snapshot into an empty or new folder
+    Restore {
+        /// Its id, the beginning of it, or `latest`
+        id: String,
+        target: PathBuf,
+    },
+    /// What changed since a snapshot: up to another one, or to a folder as it is now
+    Diff {
+        id: String,
+        /// [default: the folder that was saved]
+        #[arg(value_name = "ID|PATH")]
+        other: Option<String>,
+    },
+    /// Check that every snapshot is whole, and say which are not
+    Verify {
+        /// Read every byte, not only what holds them together
+        #[arg(long)]
+        read_data: bool,
+    },
+    /// Forget snapshots by rules, and free what no other needs; without a rule all are kept
+    Gc {
+        /// Keep so many of the newest, of each folder
+        #[arg(long, value_name = "N")]
+        keep_last: Option<usize>,
+        /// Keep the newest of so many hours
+        #[arg(long, value_name = "N")]
+        keep_hourly: Option<usize>,
+        /// Keep the newest of so many days
+        #[arg(long, value_name = "N")]
+        keep_daily: Option<usize>,
+        /// Say what would go, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Leave packs alone that are younger, for example 90s, 30m, 24h or 7d
+        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+        grace: Duration,
+    },
+    /// Sessions that checkpoints of a server's repository tell of
+    Sessions,
+}
+
+/// As people write it: a number and a unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match &text[digits.len()..] {
+        "s" | "" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => 0,
+    };
+    let seconds = digits.parse().ok().and_then(|number: u64| number.checked_mul(unit));
+    let seconds = seconds.filter(|_| unit > 0);
+    seconds.map(Duration::from_secs).ok_or_else(|| "write it as 90s, 30m, 24h or 7d".to_owned())
+}
+
 #[derive(Args)]
 pub(crate) struct Deploy {
     #[command(flatten)]
@@ -322,6 +409,14 @@ mod tests {
             std::fs::write(path, page()).expect("write");
         }
         assert_eq!(std::fs::read_to_string(path).unwrap_or_default(), page(), "run it with UPDATE_DOCS=1");
+    }
+
+    #[test]
+    fn durations_are_a_number_and_a_unit() {
+        let seconds = |text| super::duration(text).ok().map(|duration| duration.as_secs());
+        let said = ["90s", "30m", "24h", "7d", "5", "h", "1w", "-1s", ""].map(seconds);
+        let expected = [Some(90), Some(1800), Some(86_400), Some(604_800), Some(5), None, None, None, None];
+        assert_eq!(said, expected);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod link;
 pub(crate) mod serve;
 mod sessions;
 mod show;
+pub(crate) mod snapshot;
 
 use crate::{
     api::{Api, Failure, Result},
@@ -36,7 +37,9 @@ pub(crate) async fn run(command: Command) -> Result<u8> {
         Command::Doctor(client) => doctor::run(&client.settings).await,
         Command::Link { url, api_key } => done(link::link(url, api_key).await),
         Command::Unlink => done(link::unlink()),
-        Command::Serve(_) | Command::Completions { .. } => Err(Failure::invalid("not a client command")),
+        Command::Serve(_) | Command::Completions { .. } | Command::Snapshot { .. } => {
+            Err(Failure::invalid("not a client command"))
+        }
     }
 }
 

@@ -28,6 +28,8 @@ fn main() -> ExitCode {
     let command = args::Ash::parse().command;
     match command {
         args::Command::Serve(serve) => commands::serve::run(*serve),
+        // Without the runtime that a client of a server needs: it must be as quick to start as git.
+        args::Command::Snapshot { place, command } => ended(commands::snapshot::run(&place, command)),
         args::Command::Completions { shell } => {
             clap_complete::generate(shell, &mut args::Ash::command(), "ash", &mut std::io::stdout());
             ExitCode::SUCCESS
@@ -42,6 +44,10 @@ fn finish(command: args::Command) -> ExitCode {
         Ok(runtime) => runtime.block_on(commands::run(command)),
         Err(error) => Err(api::Failure::local("cannot start")(error)),
     };
+    ended(ran)
+}
+
+fn ended(ran: api::Result<u8>) -> ExitCode {
     match ran {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {

@@ -140,6 +140,10 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
 const TICKS: [&str; 11] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏", " "];
 const TICK: Duration = Duration::from_millis(80);
 
+pub(crate) fn plural(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A spinner on stderr while something takes its time; nothing where there is no terminal.
 pub(crate) fn spinner(message: &str) -> indicatif::ProgressBar {
     if !std::io::stderr().is_terminal() {

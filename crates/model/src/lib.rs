@@ -4,6 +4,7 @@ mod cursor;
 mod fact;
 mod ids;
 mod kind;
+pub mod luggage;
 mod receipt;
 mod time;
 

@@ -9,13 +9,14 @@ mod history;
 mod ladder;
 mod live;
 mod logs;
-pub mod luggage;
+mod luggage;
 mod past;
 mod pool;
 pub mod state;
 
+pub use ash_snapshot::Change;
 pub use error::{Error, Result};
-pub use files::{Change, FileSource, Found as FoundFile, Place};
+pub use files::{FileSource, Found as FoundFile, Place};
 pub use follow::Follower;
 pub use live::Uids;
 pub use logs::{Level, LogLine};

@@ -17,6 +17,20 @@ impl Key {
         Key(std::sync::Arc::new(SecretBox::new(Box::new(bytes))))
     }
 
+    /// As people keep it in a file: 32 bytes, or 64 hexadecimal digits and perhaps the end of the line.
+    pub fn parse(file: &[u8]) -> Option<Key> {
+        if let Ok(bytes) = <[u8; 32]>::try_from(file) {
+            return Some(Key::new(bytes));
+        }
+        let digits = std::str::from_utf8(file).ok()?.trim_end();
+        let hex = digits.len() == 64 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let mut bytes = [0; 32];
+        for (at, byte) in bytes.iter_mut().enumerate().filter(|_| hex) {
+            *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).ok()?;
+        }
+        hex.then(|| Key::new(bytes))
+    }
+
     pub(crate) fn derive(&self, context: &str) -> [u8; 32] {
         blake3::derive_key(context, self.0.expose_secret())
     }
@@ -43,5 +57,20 @@ impl Key {
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(***)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_as_bytes_or_as_digits() {
+        let same = |file: &[u8]| Key::parse(file).is_some_and(|key| *key.0.expose_secret() == [0xab; 32]);
+        let digits = "aB".repeat(32);
+        assert!(same(&[0xab; 32]) && same(digits.as_bytes()) && same(format!("{digits}\n").as_bytes()));
+        for bad in [&b""[..], &[0xab; 31], &digits.as_bytes()[1..], "zz".repeat(32).as_bytes()] {
+            assert!(Key::parse(bad).is_none());
+        }
     }
 }

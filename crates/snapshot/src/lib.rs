@@ -16,6 +16,7 @@ mod object;
 mod pack;
 mod path;
 mod repo;
+mod retain;
 mod tree_id;
 mod watch;
 
@@ -25,9 +26,10 @@ pub use folder::{FileInfo, Folder, Kind, Links, Listed, Owner, Stat};
 pub use key::Key;
 pub use path::{BadPath, RelPath};
 pub use repo::{
-    Capture, Collected, ContentId, Depth, Difference, Donor, Entry, Exclude, FileContent, Hurt, Leaf,
-    LeafKind, Lock, Locked, Progress, Repo, Restored, Root, Skipped, Snapshot, Taken, Target, Tracking,
-    Unchanged, Verified, Wanted, What, Why,
+    Capture, Change, Collected, ContentId, Depth, Difference, Donor, Entry, Exclude, FileContent, Hurt, Leaf,
+    LeafKind, Lock, Locked, Progress, Repo, Restored, Root, Skipped, Snapshot, Taken, Target, Tell, Tracking,
+    Unchanged, Verified, Wanted, What, Why, changes,
 };
+pub use retain::{Moment, Rules};
 pub use tree_id::{BadTreeId, TreeId};
 pub use watch::{Mapped, Mappings, Names, Touched, Tracked, Unwatched, Watch, mapped_writable, sync_mapped};

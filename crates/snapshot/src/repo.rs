@@ -1,8 +1,10 @@
 //! The repository: a tenant's snapshots. Each capture adds one pack with what was new; what was not is found in
 //! the packs before.
 
+mod changes;
 mod collect;
 mod compare;
+mod forgotten;
 mod leaves;
 mod notes;
 mod read;
@@ -19,13 +21,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
+pub use changes::{Change, changes};
 pub use collect::{Collected, Lock, Locked, Wanted};
 pub use compare::{Difference, What};
 pub use leaves::{ContentId, Leaf, LeafKind};
 pub use notes::Snapshot;
 pub use read::{Entry, FileContent};
 pub use restore::{Donor, Restored, Target};
-pub use take::{Capture, Exclude, Progress, Root, Skipped, Taken, Tracking, Unchanged, Why};
+pub use take::{Capture, Exclude, Progress, Root, Skipped, Taken, Tell, Tracking, Unchanged, Why};
 pub use verify::{Depth, Hurt, Verified};
 
 use crate::disk::Disk;

@@ -13,7 +13,7 @@ pub(crate) use collect::Which;
 use crate::{
     api::{Api, Failure, Result},
     commands::sessions::path,
-    out::{self, Paint, paint_err},
+    out::{self, Paint, paint_err, plural},
 };
 use apply::{Plan, Why};
 use ash_model::Kind;
@@ -71,10 +71,6 @@ fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-fn plural(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-}
-
 /// Copies the folder, and has the server remember this moment as what changes are counted from. Talks on stderr.
 pub(crate) async fn push(api: &Api, id: &str, dir: &Path, which: Which) -> Result<Pushed> {
     let session = api.get(&path(id, "")).await?["session"].take();
@@ -97,7 +93,7 @@ pub(crate) async fn push(api: &Api, id: &str, dir: &Path, which: Which) -> Resul
     let left_out = found.left_out.into_iter().chain(sent.left_out).collect();
     let pushed = Pushed { files: sent.files, bytes: sent.bytes, checkpoint, left_out };
     warn_of(&pushed.left_out);
-    let words = format!("{}, {}", plural(pushed.files, "file"), out::size(pushed.bytes));
+    let words = format!("{}, {}", plural(pushed.files as u64, "file"), out::size(pushed.bytes));
     eprintln!("{} {words}", paint_err(Paint::Green, "✓"));
     Ok(pushed)
 }
@@ -107,7 +103,7 @@ async fn keep_changes(api: &Api, id: &str) -> Result<()> {
     let count = Server::of(api, id).await?.changes().await?.files.len();
     if count > 0 {
         let answer = api.post(&path(id, "/checkpoints"), &json!({})).await?;
-        let changes = plural(count, "change");
+        let changes = plural(count as u64, "change");
         let kept = format!("kept as checkpoint {}: {changes} since the last push", answer["checkpoint"]);
         eprintln!("{} {kept}", paint_err(Paint::Dim, "·"));
     }
@@ -166,7 +162,7 @@ pub(crate) async fn diff(
 
 fn warn_of_unnamed(changes: &Changes) {
     if changes.unnamed > 0 {
-        let count = plural(changes.unnamed, "file");
+        let count = plural(changes.unnamed as u64, "file");
         let words = format!("{count} with a name that is not UTF-8 cannot be shown or pulled");
         eprintln!("{} {words}", paint_err(Paint::Yellow, "!"));
     }
@@ -236,5 +232,5 @@ fn refused(plan: &Plan, as_json: bool) -> Result<u8> {
 }
 
 fn conflicts(plan: &Plan) -> String {
-    plural(plan.conflicts.len(), "conflict")
+    plural(plan.conflicts.len() as u64, "conflict")
 }

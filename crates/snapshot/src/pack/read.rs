@@ -107,6 +107,15 @@ impl Pack {
     }
 }
 
+/// Whether the pack was written with a key, as its footer says.
+pub(crate) fn is_sealed(path: &Path) -> io::Result<bool> {
+    let file = File::open(path)?;
+    let end = file.metadata()?.len().checked_sub(FOOTER as u64).ok_or(io::ErrorKind::UnexpectedEof)?;
+    let mut sealed = [0];
+    file.read_exact_at(&mut sealed, end)?;
+    Ok(sealed == [1])
+}
+
 fn take_apart(footer: &[u8; FOOTER]) -> (u8, u64, u32, blake3::Hash) {
     let (mut offset, mut length, mut hash) = ([0; 8], [0; 4], [0; 32]);
     offset.copy_from_slice(&footer[1..9]);

@@ -37,6 +37,26 @@ impl Repo {
         Ok((snapshots, broken))
     }
 
+    /// The snapshots whose packs have a name that begins so. Packs that cannot be read are told in the second list.
+    pub fn beginning_with(&self, digits: &str) -> Result<(Vec<TreeId>, Vec<Error>), Error> {
+        let (mut trees, mut broken) = (Vec::new(), Vec::new());
+        for (id, _) in self.pack_files()?.iter().filter(|(id, _)| id.to_string().starts_with(digits)) {
+            match self.pack(*id) {
+                Ok(pack) => trees.extend(pack.table.root.map(|root| TreeId::new(&root.id, id))),
+                Err(error) => broken.push(error),
+            }
+        }
+        Ok((trees, broken))
+    }
+
+    /// Whether what is here was written with a key; `None` if nothing is here.
+    pub fn is_sealed(dir: &std::path::Path) -> Option<bool> {
+        let packs = std::fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
+        packs
+            .filter(|path| path.extension().is_some_and(|extension| extension == crate::pack::EXTENSION))
+            .find_map(|path| crate::pack::is_sealed(&path).ok())
+    }
+
     /// The snapshot that an index is of. It may have been collected since; whoever keeps indexes deletes them when
     /// he collects.
     pub fn remembered(index: &std::path::Path) -> Option<TreeId> {

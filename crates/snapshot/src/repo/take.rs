@@ -34,6 +34,9 @@ pub struct Root<'a> {
 /// `exclude(root, path)` leaves an entry out, with everything beneath it.
 pub type Exclude<'a> = &'a (dyn Fn(&[u8], &[u8]) -> bool + Sync);
 
+/// The name of what travels with a snapshot, and what it says about so many files and bytes.
+pub type Tell<'a> = (&'a str, &'a dyn Fn(u64, u64) -> Vec<u8>);
+
 /// What is to be captured, and what is known already.
 #[derive(Clone, Copy)]
 pub struct Capture<'a> {
@@ -218,12 +221,16 @@ impl Report {
         other.unsettled.into_iter().for_each(|path| self.unsettle(path));
     }
 
+    fn counts(&self) -> (u64, u64) {
+        (self.files.saturating_sub(self.twice.0), self.bytes.saturating_sub(self.twice.1))
+    }
+
     fn of(mut self, tree: TreeId, written: u64) -> Taken {
         // Several threads found them.
         self.skipped.sort_by(|a, b| a.path.cmp(&b.path));
         self.unsettled.sort();
-        let Report { files, bytes, skipped, unsettled, unlisted, missed, twice } = self;
-        let (files, bytes) = (files.saturating_sub(twice.0), bytes.saturating_sub(twice.1));
+        let (files, bytes) = self.counts();
+        let Report { skipped, unsettled, unlisted, missed, .. } = self;
         Taken { tree, files, bytes, written, skipped, unsettled, unlisted, missed }
     }
 }
@@ -232,6 +239,11 @@ impl Repo {
     /// Captures the roots as one tree; it is on disk when this returns. What is equal to the base becomes no
     /// new file.
     pub fn take(&self, capture: &Capture<'_>) -> Result<Taken, Error> {
+        self.take_telling(capture, None)
+    }
+
+    /// As [`Repo::take`], with one more thing that travels with the snapshot and tells what is in it.
+    pub fn take_telling(&self, capture: &Capture<'_>, tell: Option<Tell<'_>>) -> Result<Taken, Error> {
         if let Some(bad) = bad_root(capture.roots) {
             return Err(Error::BadPath(BadPath::Component(bad.to_owned())));
         }
@@ -247,7 +259,11 @@ impl Repo {
         let (tree, written) = match unchanged {
             Some(base) => (base.clone(), 0),
             None => {
-                let notes = self.put_notes(&packing, capture.notes)?;
+                let (files, bytes) = built.report.counts();
+                let told = tell.map(|(name, tell)| (name, tell(files, bytes)));
+                let told = told.iter().map(|(name, told)| (*name, told.as_slice()));
+                let notes: Vec<(&str, &[u8])> = capture.notes.iter().copied().chain(told).collect();
+                let notes = self.put_notes(&packing, &notes)?;
                 let (pack, written) = packing.finish(Some(built.root), notes)?;
                 // Some of it may have been collected before, and now it is whole again.
                 self.forget(pack);

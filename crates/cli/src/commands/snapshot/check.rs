@@ -1,0 +1,212 @@
+//! What is whole, what is not, and which sessions a repository can tell of.
+
+use super::{
+    Place, failed,
+    listing::{self, Listed, Listing, What, warn_of},
+    save::{id, short},
+};
+use crate::{
+    api::Result,
+    out::{self, Paint, Table, paint, paint_err, plural},
+};
+use ash_model::{Timestamp, luggage::Record};
+use ash_snapshot::{Depth, Lock, TreeId};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashSet};
+
+/// As for everything that is well said and cannot be done: some of it is damaged.
+const DAMAGED: u8 = 8;
+/// Of one snapshot so many faults are shown.
+const SHOWN: usize = 3;
+
+struct Harm<'l> {
+    one: &'l Listed,
+    what: Vec<String>,
+    /// The newest of the same folder or session that is whole.
+    intact: Option<&'l Listed>,
+}
+
+pub(super) fn verify(place: &Place, read_data: bool) -> Result<u8> {
+    let _at_work = place.lock(Lock::Shared)?;
+    let listing = listing::read(place)?;
+    let depth = if read_data { Depth::Data } else { Depth::Structure };
+    let trees: Vec<TreeId> = listing.snapshots.iter().map(|one| one.tree.clone()).collect();
+    let bar = out::bar("verifying", trees.len() as u64);
+    let verified = place.repo.verify_all(&trees, depth, &mut |number| bar.set_position(number as u64));
+    bar.finish_and_clear();
+    let mut verified = verified.map_err(failed(place))?;
+    if read_data {
+        verified.hurt.extend(hurt_history(place, &listing));
+    }
+    let hurt: HashSet<&TreeId> = verified.hurt.iter().map(|hurt| &hurt.tree).collect();
+    let all = || listing.snapshots.iter().chain(&listing.forgotten);
+    let intact = |one: &Listed| {
+        let same = |other: &&Listed| one.of().is_some() && other.of() == one.of();
+        listing.snapshots.iter().find(|other| same(other) && !hurt.contains(&other.tree))
+    };
+    let harms: Vec<Harm<'_>> = verified
+        .hurt
+        .iter()
+        .filter_map(|hurt| {
+            let one = all().find(|one| one.tree == hurt.tree)?;
+            Some(Harm { one, what: hurt.what.clone(), intact: intact(one) })
+        })
+        .collect();
+    let missing = missing(&listing);
+    let fine = harms.is_empty() && missing.is_empty() && listing.broken.is_empty();
+    if place.json {
+        out::json(&json!({
+            "snapshots": verified.trees, "objects": verified.objects, "readData": read_data,
+            "hurt": harms.iter().map(json_of).collect::<Vec<_>>(), "missing": missing, "broken": listing.broken,
+        }));
+    } else {
+        show(&harms, &missing);
+        warn_of(&listing.broken, place);
+        let (snapshots, objects) = (plural(verified.trees, "snapshot"), plural(verified.objects, "object"));
+        let checked = if read_data { "every byte was read" } else { "--read-data reads every byte, too" };
+        let (colour, mark) = if fine { (Paint::Green, "✓") } else { (Paint::Red, "✗") };
+        let verdict = if fine { "whole".to_owned() } else { format!("{} hurt", harms.len()) };
+        eprintln!("{} {snapshots}, {objects}: {verdict}; {checked}", paint_err(colour, mark));
+    }
+    Ok(if fine { 0 } else { DAMAGED })
+}
+
+/// Of what is forgotten the history still counts: others build on it.
+fn hurt_history(place: &Place, listing: &Listing) -> Vec<ash_snapshot::Hurt> {
+    let (snapshots, _) = place.repo.snapshots().unwrap_or_default();
+    let gone: HashSet<&TreeId> = listing.forgotten.iter().map(|one| &one.tree).collect();
+    let mut hurt = Vec::new();
+    for snapshot in snapshots.iter().filter(|snapshot| gone.contains(&snapshot.tree)) {
+        let read = |name: &String| place.repo.note(&snapshot.tree, name).err().map(|error| error.to_string());
+        let what: Vec<String> = snapshot.notes.iter().filter_map(read).collect();
+        if !what.is_empty() {
+            hurt.push(ash_snapshot::Hurt { tree: snapshot.tree.clone(), what });
+        }
+    }
+    hurt
+}
+
+/// Checkpoints that others say were before them, and of which no pack is there.
+fn missing(listing: &Listing) -> Vec<String> {
+    let all = || listing.snapshots.iter().chain(&listing.forgotten);
+    let there: HashSet<&str> = all().map(|one| one.tree.as_str()).collect();
+    let gone = |one: &Listed| match &one.what {
+        What::Checkpoint(record) if !there.contains(record.previous.as_str()) => Some(format!(
+            "session {}: what was before checkpoint {} is missing (pack {})",
+            record.session,
+            record.checkpoint,
+            record.previous.get(64..).unwrap_or(&record.previous)
+        )),
+        What::Checkpoint(_) | What::Folder(_) | What::Other => None,
+    };
+    all().filter_map(gone).collect()
+}
+
+fn json_of(harm: &Harm<'_>) -> Value {
+    let mut shown = harm.one.json();
+    shown["what"] = json!(harm.what);
+    shown["intact"] = harm.intact.map_or(Value::Null, Listed::json);
+    shown
+}
+
+fn show(harms: &[Harm<'_>], missing: &[String]) {
+    for Harm { one, what, intact } in harms {
+        println!("{} {} {}", paint(Paint::Red, "✗"), short(&one.tree), out::harmless(&one.shown()));
+        for fault in what.iter().take(SHOWN) {
+            println!("    {}", out::harmless(fault));
+        }
+        if what.len() > SHOWN {
+            println!("    and more; --json has all that was found");
+        }
+        match intact {
+            Some(intact) => {
+                println!(
+                    "    the newest that is whole: {} {}",
+                    short(&intact.tree),
+                    out::harmless(&intact.shown())
+                );
+            }
+            None => println!("    none of it is whole; is there a copy of the repository?"),
+        }
+    }
+    for what in missing {
+        println!("{} {}", paint(Paint::Red, "✗"), out::harmless(what));
+    }
+}
+
+/// One session, put together from what travels with its checkpoints.
+struct Told<'l> {
+    newest: &'l Record,
+    tree: &'l TreeId,
+    checkpoints: usize,
+    turns: HashSet<ash_model::TurnId>,
+    last: Timestamp,
+    size: u64,
+}
+
+pub(super) fn sessions(place: &Place) -> Result<u8> {
+    let _at_work = place.lock(Lock::Shared)?;
+    let listing = listing::read(place)?;
+    let told = put_together(&listing);
+    if place.json {
+        let sessions: Vec<Value> = told.values().map(session_json).collect();
+        out::json(&json!({ "sessions": sessions, "broken": listing.broken }));
+        return Ok(0);
+    }
+    let now = jiff::Timestamp::now();
+    let mut table =
+        Table::new(&["TENANT", "SESSION", "AGENT", "CHECKPOINTS", "TURNS", "LAST ACTIVE", "SIZE", "NEWEST"]);
+    for one in told.values() {
+        table.row(vec![
+            (one.newest.tenant.to_string(), None),
+            (one.newest.session.to_string(), Some(Paint::Bold)),
+            (one.newest.agent.clone(), None),
+            (one.checkpoints.to_string(), None),
+            (one.turns.len().to_string(), None),
+            (out::ago(&one.last.to_string(), now), Some(Paint::Dim)),
+            (out::size(one.size), None),
+            (short(one.tree).to_owned(), Some(Paint::Yellow)),
+        ]);
+    }
+    if told.is_empty() {
+        eprintln!("no sessions; the repositories of a server are in repo/<tenant> of its data directory");
+    } else {
+        table.print();
+    }
+    warn_of(&listing.broken, place);
+    Ok(0)
+}
+
+fn put_together(listing: &Listing) -> BTreeMap<(&str, &str), Told<'_>> {
+    let mut told: BTreeMap<(&str, &str), Told<'_>> = BTreeMap::new();
+    let kept = listing.snapshots.iter().map(|one| (one, 1));
+    for (one, kept) in kept.chain(listing.forgotten.iter().map(|one| (one, 0))) {
+        let What::Checkpoint(record) = &one.what else { continue };
+        let session = told.entry((record.tenant.as_str(), record.session.as_str())).or_insert_with(|| Told {
+            newest: record,
+            tree: &one.tree,
+            checkpoints: 0,
+            turns: HashSet::new(),
+            last: record.at,
+            size: 0,
+        });
+        if kept == 1 && record.checkpoint > session.newest.checkpoint {
+            (session.newest, session.tree) = (record, &one.tree);
+        }
+        session.checkpoints += kept;
+        session.turns.extend(record.turn);
+        session.last = session.last.max(record.at);
+        session.size += one.size;
+    }
+    told
+}
+
+fn session_json(one: &Told<'_>) -> Value {
+    let Record { tenant, session, agent, version, parent, checkpoint, through, created_at, .. } = one.newest;
+    json!({
+        "tenant": tenant, "session": session, "agent": agent, "version": version, "parent": parent,
+        "checkpoints": one.checkpoints, "turns": one.turns.len(), "events": through,
+        "createdAt": created_at, "lastActiveAt": one.last, "bytes": one.size,
+        "newest": { "checkpoint": checkpoint, "id": id(one.tree), "tree": one.tree.as_str() },
+    })
+}

@@ -1,0 +1,129 @@
+//! Forgetting snapshots by rules, and freeing what only they needed.
+
+use super::{
+    Place, failed,
+    listing::{self, Listed, Listing, What, warn_of},
+    save::{id, short},
+};
+use crate::{
+    api::{Failure, Result},
+    out::{self, Paint, paint_err, plural},
+};
+use ash_model::Kind;
+use ash_snapshot::{Collected, Lock, Moment, Rules, TreeId, Wanted};
+use serde_json::json;
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
+
+pub(super) struct Wish {
+    pub(super) keep_last: Option<usize>,
+    pub(super) keep_hourly: Option<usize>,
+    pub(super) keep_daily: Option<usize>,
+    pub(super) dry_run: bool,
+    pub(super) grace: Duration,
+}
+
+impl Wish {
+    /// `None`: nothing is to be forgotten.
+    fn rules(&self) -> Option<Rules> {
+        let Wish { keep_last, keep_hourly, keep_daily, .. } = *self;
+        [keep_last, keep_hourly, keep_daily].iter().any(Option::is_some).then(|| Rules {
+            last: keep_last.unwrap_or(0),
+            hourly: keep_hourly.unwrap_or(0),
+            daily: keep_daily.unwrap_or(0),
+        })
+    }
+}
+
+pub(super) fn run(place: &Place, wish: &Wish) -> Result<u8> {
+    let _alone = place.lock(Lock::Alone)?;
+    let listing = listing::read(place)?;
+    refuse(place, &listing)?;
+    let gone = wish.rules().map(|rules| doomed(&listing.snapshots, rules)).unwrap_or_default();
+    let trees: Vec<TreeId> = gone.iter().map(|one| one.tree.clone()).collect();
+    if wish.dry_run {
+        report(place, &gone, None);
+        return Ok(0);
+    }
+    // Said before it is done: whoever finds half a snapshot knows that nobody wants it.
+    place.repo.give_up(&trees).map_err(failed(place))?;
+    let kept = listing.snapshots.iter().map(|one| &one.tree);
+    let kept: HashSet<TreeId> = kept.filter(|tree| !trees.contains(tree)).cloned().collect();
+    let wanted = Wanted { trees: kept.iter().cloned().collect(), notes: Vec::new() };
+    let collected = place.repo.collect(&wanted, wish.grace).map_err(failed(place))?;
+    place.repo.give_up(&[]).map_err(failed(place))?;
+    place.remove_indexes(&kept);
+    report(place, &gone, Some(collected));
+    Ok(0)
+}
+
+fn refuse(place: &Place, listing: &Listing) -> Result<()> {
+    let all = || listing.snapshots.iter().chain(&listing.forgotten);
+    if all().any(|one| matches!(one.what, What::Checkpoint(_))) {
+        let words = format!(
+            "{} belongs to a server, which collects it by itself (ASH_KEEP_LAST, ASH_GC_EVERY, …)",
+            place.dir.display()
+        );
+        return Err(Failure::new(Kind::Conflict, words));
+    }
+    if !listing.broken.is_empty() {
+        warn_of(&listing.broken, place);
+        let words = "something cannot be read, and may be needed: nothing was removed. \
+                     Bring it back from a copy, or move it away";
+        return Err(Failure::new(Kind::Unprocessable, words));
+    }
+    Ok(())
+}
+
+/// What the rules give up, each folder for itself.
+fn doomed(snapshots: &[Listed], rules: Rules) -> Vec<&Listed> {
+    let mut folders: BTreeMap<(&str, &str), Vec<&Listed>> = BTreeMap::new();
+    for one in snapshots {
+        if let Some(folder) = one.of() {
+            folders.entry(folder).or_default().push(one);
+        }
+    }
+    let mut gone = Vec::new();
+    for listed in folders.into_values() {
+        let moments: Vec<Moment> = listed.iter().map(|one| Moment { at: one.at.0, needed: false }).collect();
+        gone.extend(
+            listed.into_iter().zip(rules.keep(&moments)).filter(|(_, kept)| !kept).map(|(one, _)| one),
+        );
+    }
+    gone
+}
+
+fn report(place: &Place, gone: &[&Listed], collected: Option<Collected>) {
+    if place.json {
+        let ids: Vec<&str> = gone.iter().map(|one| id(&one.tree)).collect();
+        let Collected { removed, rewritten, kept, freed } = collected.unwrap_or_default();
+        out::json(&json!({
+            "forgotten": ids, "dryRun": collected.is_none(), "removed": removed, "rewritten": rewritten,
+            "kept": kept, "freed": freed,
+        }));
+        return;
+    }
+    let now = jiff::Timestamp::now();
+    for one in gone {
+        println!(
+            "{} {} {}",
+            short(&one.tree),
+            out::ago(&one.at.to_string(), now),
+            out::harmless(&one.shown())
+        );
+    }
+    let forgotten = plural(gone.len() as u64, "snapshot");
+    let what = match collected {
+        None => format!("{forgotten} would be forgotten; nothing was changed"),
+        Some(Collected { removed, rewritten, freed, .. }) => {
+            let packs = plural(removed, "pack");
+            format!(
+                "{forgotten} forgotten, {packs} removed, {rewritten} made smaller, {} freed",
+                out::size(freed)
+            )
+        }
+    };
+    eprintln!("{} {what}", paint_err(Paint::Green, "✓"));
+}

@@ -1,0 +1,65 @@
+//! What travels in a checkpoint's pack besides files: the session as it was, and what happened to it since the
+//! checkpoint before. A stored format: see `docs/formats.md`.
+
+use crate::{Options, Runtime, Seq, SessionId, TenantId, Timestamp, TurnId, WorkspaceId};
+use serde::{Deserialize, Serialize};
+
+/// The names under which it lies in a pack; parts after the first are `events.1` and so on.
+pub const RECORD: &str = "session";
+pub const EVENTS: &str = "events";
+
+pub fn part_name(number: usize) -> String {
+    if number == 0 { EVENTS.to_owned() } else { format!("{EVENTS}.{number}") }
+}
+
+/// A session as its packs know it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub workspace: WorkspaceId,
+    pub agent: String,
+    pub version: u32,
+    /// The snapshot of the agent's own files.
+    pub agent_tree: String,
+    pub runtime: Runtime,
+    pub native_id: uuid::Uuid,
+    pub options: Options,
+    pub parent: Option<SessionId>,
+    pub checkpoint: u64,
+    pub turn: Option<TurnId>,
+    /// The snapshot before this one: where the events up to `after` are.
+    pub previous: String,
+    /// The events in this pack: those after the one, up to and with the other.
+    pub after: Seq,
+    pub through: Seq,
+    pub created_at: Timestamp,
+    pub at: Timestamp,
+}
+
+/// One event, as a line of JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    pub seq: Seq,
+    pub turn: Option<TurnId>,
+    pub at: Timestamp,
+    pub kind: String,
+    /// As the log has it: an agent's line to the byte, everything else our own JSON.
+    pub json: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_written_and_read_as_in_the_first_version() {
+        let text = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","agent":"a","version":2,"agentTree":"t0","runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{},"parent":null,"checkpoint":3,"turn":"00000000-0000-0000-0000-000000000003","previous":"t2","after":7,"through":19,"createdAt":"2025-11-15T22:00:00.007Z","at":"2025-11-15T22:00:01.007Z"}"#;
+        let record: Record = serde_json::from_str(text).expect("a record");
+        assert_eq!(serde_json::to_string(&record).expect("plain"), text);
+        let text = r#"{"seq":8,"turn":null,"at":"2025-11-15T22:00:00.007Z","kind":"paused","json":"{\"kind\":\"paused\"}"}"#;
+        let line: Line = serde_json::from_str(text).expect("a line");
+        assert_eq!(serde_json::to_string(&line).expect("plain"), text);
+    }
+}

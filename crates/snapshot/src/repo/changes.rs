@@ -1,0 +1,110 @@
+//! Telling two states of a folder apart, leaf by leaf.
+
+use std::cmp::Ordering;
+
+use super::leaves::{ContentId, Leaf, LeafKind};
+use crate::{Error, RelPath};
+
+/// A file or link that is not what it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    pub path: Vec<u8>,
+    /// `None`: it was not there.
+    pub before: Option<LeafKind>,
+    /// `None`: it is gone.
+    pub now: Option<LeafKind>,
+}
+
+type Ask<'a> = &'a dyn Fn(&RelPath) -> Result<Option<ContentId>, Error>;
+
+/// What is not the same in two states, both sorted by path. Times and permissions do not count, except whether a
+/// file can be executed. `ask` tells what a file holds now, where that is not known yet.
+pub fn changes(before: Vec<Leaf>, now: Vec<Leaf>, ask: Ask<'_>) -> Result<Vec<Change>, Error> {
+    let (mut before, mut now) = (before.into_iter().peekable(), now.into_iter().peekable());
+    let mut changes = Vec::new();
+    loop {
+        let order = match (before.peek(), now.peek()) {
+            (None, None) => return Ok(changes),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(was), Some(is)) => was.path.cmp(&is.path),
+        };
+        let was = if order == Ordering::Greater { None } else { before.next() };
+        let is = if order == Ordering::Less { None } else { now.next() };
+        let Some(path) = is.as_ref().or(was.as_ref()).map(|leaf| leaf.path.clone()) else { continue };
+        if let (Some(was), Some(is)) = (&was, &is)
+            && is_same(was, is, ask)?
+        {
+            continue;
+        }
+        changes.push(Change { path, before: was.map(|leaf| leaf.what), now: is.map(|leaf| leaf.what) });
+    }
+}
+
+fn is_same(was: &Leaf, is: &Leaf, ask: Ask<'_>) -> Result<bool, Error> {
+    match (&was.what, &is.what) {
+        (LeafKind::Link { target: was }, LeafKind::Link { target: is }) => Ok(was == is),
+        (
+            LeafKind::File { size: was_size, mode: was_mode, content: was_content },
+            LeafKind::File { size, mode, content },
+        ) => {
+            if was_size != size || (was_mode ^ mode) & 0o100 != 0 {
+                return Ok(false);
+            }
+            let content = match content {
+                Some(content) => Some(*content),
+                None => ask(&RelPath::from_bytes(&is.path)?)?,
+            };
+            Ok(*was_content == content)
+        }
+        (LeafKind::Link { .. }, LeafKind::File { .. }) | (LeafKind::File { .. }, LeafKind::Link { .. }) => {
+            Ok(false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, size: u64, mode: u32) -> Leaf {
+        Leaf { path: path.into(), what: LeafKind::File { size, mode, content: None } }
+    }
+
+    fn link(path: &str, target: &str) -> Leaf {
+        Leaf { path: path.into(), what: LeafKind::Link { target: target.into() } }
+    }
+
+    fn changed(before: Vec<Leaf>, now: Vec<Leaf>) -> Vec<String> {
+        let changes = super::changes(before, now, &|_| Ok(None)).expect("no I/O");
+        let shown = |change: &Change| {
+            let sign = match (&change.before, &change.now) {
+                (None, _) => '+',
+                (_, None) => '-',
+                (Some(_), Some(_)) => '~',
+            };
+            format!("{sign}{}", String::from_utf8_lossy(&change.path))
+        };
+        changes.iter().map(shown).collect()
+    }
+
+    #[test]
+    fn what_was_added_changed_and_deleted_is_found() {
+        let before = vec![file("a", 1, 0o644), file("b", 1, 0o644), file("d", 1, 0o644), link("l", "x")];
+        let now = vec![file("b", 2, 0o644), file("c", 1, 0o644), file("d", 1, 0o644), link("l", "y")];
+        assert_eq!(changed(before, now), ["-a", "~b", "+c", "~l"]);
+    }
+
+    #[test]
+    fn of_permissions_only_the_executable_bit_counts() {
+        let before = vec![file("a", 1, 0o644), file("b", 1, 0o644)];
+        let now = vec![file("a", 1, 0o600), file("b", 1, 0o755)];
+        assert_eq!(changed(before, now), ["~b"]);
+    }
+
+    #[test]
+    fn a_folder_that_became_a_file_is_both_gone_and_there() {
+        assert_eq!(changed(vec![file("a/x", 1, 0o644)], vec![link("a", "b")]), ["+a", "-a/x"]);
+        assert_eq!(changed(vec![link("a", "b")], vec![file("a", 1, 0o644)]), ["~a"]);
+    }
+}
