@@ -12,6 +12,11 @@ use crate::{Error, FileInfo, RelPath, TreeId};
 /// Unpacked blocks that are kept at hand.
 const MOST_CACHED: usize = 24 << 20;
 
+type BlockKey = (PackId, u32);
+
+/// Is shown every entry of a tree, with its path.
+type See<'s> = &'s mut dyn FnMut(&[u8], &object::Entry) -> Result<(), Error>;
+
 /// A tree deeper than any path is damaged or hostile.
 pub(crate) const DEEPEST: usize = 10_000;
 
@@ -159,11 +164,7 @@ pub(crate) fn within<'b>(block: &'b [u8], place: &Place) -> Option<&'b [u8]> {
 }
 
 /// Goes through a tree in the order of its paths; a directory comes before what is in it.
-pub(crate) fn visit(
-    reader: &Reader<'_>,
-    root: &Ref,
-    see: &mut dyn FnMut(&[u8], &object::Entry) -> Result<(), Error>,
-) -> Result<(), Error> {
+pub(crate) fn visit(reader: &Reader<'_>, root: &Ref, see: See<'_>) -> Result<(), Error> {
     let mut levels = vec![(0, root.id, reader.directory(root)?.into_iter())];
     let mut above = HashSet::from([root.id]);
     let mut path: Vec<u8> = Vec::new();
@@ -308,7 +309,7 @@ pub struct FileContent {
     size: u64,
     now: Now,
     /// The block that was unpacked last: the next chunk is most likely in it, too.
-    block: Option<((PackId, u32), Arc<Vec<u8>>)>,
+    block: Option<(BlockKey, Arc<Vec<u8>>)>,
 }
 
 enum Now {

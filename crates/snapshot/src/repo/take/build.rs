@@ -80,6 +80,9 @@ struct Building<'b> {
     done: Vec<BuiltDirectory>,
 }
 
+/// What a directory looks like that was built anew.
+type News<'n> = Option<(&'n Look, &'n Xattrs)>;
+
 /// By depth, then by path: children come before their parents when it is gone through backwards.
 type Work = BTreeMap<(usize, Vec<u8>), Option<Visit>>;
 
@@ -298,7 +301,7 @@ impl Building<'_> {
     }
 
     /// A directory below this one: where it lies, and what it looks like if it was built anew.
-    fn below(&self, path: &[u8], name: &[u8]) -> Result<(Ref, Option<(&Look, &Xattrs)>), Why> {
+    fn below(&self, path: &[u8], name: &[u8]) -> Result<(Ref, News<'_>), Why> {
         let path = [path, b"/", name].concat();
         if let Some((at, look, xattrs)) = self.built.get(&path) {
             return Ok((*at, Some((look, xattrs))));
