@@ -285,7 +285,8 @@ impl Repo {
     fn index_for(&self, capture: &Capture<'_>) -> Index {
         let index = capture.index.map(Index::load).unwrap_or_default();
         match (index.base(), capture.base) {
-            (Some(told), Some(base)) if told == base => index,
+            // What cannot be opened is not built upon: then everything is stored again.
+            (Some(told), Some(base)) if told == base && self.holds(base) => index,
             // It speaks of a snapshot that may be collected by now.
             (Some(_) | None, _) => Index::default(),
         }
