@@ -81,6 +81,8 @@ fn told(path: &[u8], what: &str) -> String {
     format!("{}: {what}", String::from_utf8_lossy(path))
 }
 
+type Path = Vec<u8>;
+
 struct Verifying<'v> {
     reader: &'v Reader<'v>,
     depth: Depth,
@@ -92,7 +94,7 @@ struct Verifying<'v> {
     counts: HashMap<Ref, u64>,
     faults: Vec<(Vec<u8>, String)>,
     /// Chunks that are still to be read, by where they lie: a block is unpacked once.
-    waiting: BTreeMap<(PackId, u32), Vec<(Ref, Vec<u8>)>>,
+    waiting: BTreeMap<(PackId, u32), Vec<(Ref, Path)>>,
 }
 
 impl<'v> Verifying<'v> {

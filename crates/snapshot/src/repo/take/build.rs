@@ -186,6 +186,9 @@ fn is_regrouped(index: &Index, path: &[u8], groups: &HashMap<Vec<u8>, u64>) -> b
     })
 }
 
+/// What a directory looks like, if it was built anew.
+type News<'n> = Option<(&'n Look, &'n Xattrs)>;
+
 impl Building<'_> {
     fn directory(
         &mut self,
@@ -275,7 +278,7 @@ impl Building<'_> {
     }
 
     /// A directory below this one: where it lies, and what it looks like if it was built anew.
-    fn below(&self, path: &[u8], name: &[u8]) -> Result<(Ref, Option<(&Look, &Xattrs)>), Why> {
+    fn below(&self, path: &[u8], name: &[u8]) -> Result<(Ref, News<'_>), Why> {
         let path = [path, b"/", name].concat();
         if let Some((at, look, xattrs)) = self.built.get(&path) {
             return Ok((*at, Some((look, xattrs))));
