@@ -152,7 +152,8 @@ fn a_collection_may_die_at_every_step() {
         std::fs::write(bench.at("after"), format!("step {step}")).expect("written");
         let next = line.take(&healthy).tree;
         assert_eq!(healthy.compare(&next, "workspace", &open(&bench.workspace())).expect("compared"), vec![]);
-        let wanted = Wanted { trees: [&wanted.trees[..], &[next.clone()]].concat(), notes: vec![] };
+        let wanted =
+            Wanted { trees: [&wanted.trees[..], std::slice::from_ref(&next)].concat(), notes: vec![] };
         healthy.collect(&wanted, Duration::ZERO).expect(&when);
         check(&bench, &healthy, &snapshots, &format!("a collection after a {when}"));
         healthy.verify(&next).expect(&when);

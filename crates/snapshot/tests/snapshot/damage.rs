@@ -315,9 +315,12 @@ fn what_is_written_is_what_is_described() {
     assert!(bench.take().tree.same_files(&forged));
 }
 
+/// Writes a pack into a repository.
+type Forging = Box<dyn Fn(Forger, &Path) -> TreeId>;
+
 /// Trees with right hashes and wrong intentions.
-fn hostile() -> Vec<(&'static str, Box<dyn Fn(Forger, &Path) -> TreeId>)> {
-    fn of(make: impl Fn(&mut Forger) -> Vec<Item> + 'static) -> Box<dyn Fn(Forger, &Path) -> TreeId> {
+fn hostile() -> Vec<(&'static str, Forging)> {
+    fn of(make: impl Fn(&mut Forger) -> Vec<Item> + 'static) -> Forging {
         Box::new(move |mut forger, repo| {
             let entries = make(&mut forger);
             forger.store_workspace(&entries, repo)
@@ -325,7 +328,7 @@ fn hostile() -> Vec<(&'static str, Box<dyn Fn(Forger, &Path) -> TreeId>)> {
     }
     let group = |number: u64| number.to_le_bytes();
     let attribute = |name: &[u8]| [&[1][..], &forge::bytes(name), &forge::bytes(b"v")].concat();
-    let mut cases: Vec<(&'static str, Box<dyn Fn(Forger, &Path) -> TreeId>)> = vec![
+    let mut cases: Vec<(&'static str, Forging)> = vec![
         ("an absolute name", of(|_| vec![forge::empty(b"/tmp/evil")])),
         ("a climbing name", of(|_| vec![forge::empty(b"../evil")])),
         (
@@ -550,7 +553,7 @@ fn hostile() -> Vec<(&'static str, Box<dyn Fn(Forger, &Path) -> TreeId>)> {
 }
 
 /// Wrong not in what is hashed but in where things are said to lie, and in how they are packed.
-fn hostile_packs() -> Vec<(&'static str, Box<dyn Fn(Forger, &Path) -> TreeId>)> {
+fn hostile_packs() -> Vec<(&'static str, Forging)> {
     let packed = |stored: Vec<u8>, raw: u64, how: u8, content: &'static [u8]| {
         move |mut forger: Forger, repo: &Path| {
             forger.blocks.push(forge::Block { stored: stored.clone(), raw, how });

@@ -194,7 +194,7 @@ fn random_tree(dice: &mut Dice, repo: &Path) -> TreeId {
             4 => vec![forge::piece(at.length, at), forge::zeros(1 + dice.roll() % 9)],
             _ => vec![forge::sublist(1 + dice.roll() % 9, at)],
         };
-        if dice.roll() % 2 == 0 {
+        if dice.roll().is_multiple_of(2) {
             let item = dice.roll() as usize % items.len();
             mutate(dice, &mut items[item].logical);
         }

@@ -98,7 +98,8 @@ fn without_the_key_everything_is_sealed() {
         }
         let verified =
             repo.verify_all(std::slice::from_ref(&tree), Depth::Data, &mut |_| {}).expect("looked");
-        assert_eq!(verified.hurt.into_iter().map(|hurt| hurt.tree).collect::<Vec<_>>(), [tree.clone()]);
+        let hurt: Vec<TreeId> = verified.hurt.into_iter().map(|hurt| hurt.tree).collect();
+        assert_eq!(hurt, std::slice::from_ref(&tree));
         let (snapshots, broken) = repo.snapshots().expect("listed");
         let pack = &tree.as_str()[64..];
         assert_eq!(
