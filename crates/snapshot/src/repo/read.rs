@@ -163,9 +163,6 @@ pub(crate) fn within<'b>(block: &'b [u8], place: &Place) -> Option<&'b [u8]> {
     block.get(start..start.checked_add(place.length as usize)?)
 }
 
-/// What is done with each entry, by its path.
-type See<'s> = &'s mut dyn FnMut(&[u8], &object::Entry) -> Result<(), Error>;
-
 /// Goes through a tree in the order of its paths; a directory comes before what is in it.
 pub(crate) fn visit(reader: &Reader<'_>, root: &Ref, see: See<'_>) -> Result<(), Error> {
     let mut levels = vec![(0, root.id, reader.directory(root)?.into_iter())];
@@ -304,8 +301,6 @@ fn check_all(reader: &Reader<'_>, pieces: &[Piece]) -> Result<(), Error> {
         Piece::Zeros { .. } | Piece::List { .. } => Ok(()),
     })
 }
-
-type BlockKey = (PackId, u32);
 
 /// The content of a file, read bit by bit. It was checked in full before it was handed out, and is again.
 pub struct FileContent {

@@ -212,9 +212,6 @@ fn is_regrouped(index: &Index, path: &[u8], groups: &HashMap<Vec<u8>, u64>) -> b
     })
 }
 
-/// What a directory looks like, if it was built anew.
-type News<'n> = Option<(&'n Look, &'n Xattrs)>;
-
 impl Building<'_> {
     fn directory(
         &mut self,
