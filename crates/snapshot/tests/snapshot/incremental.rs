@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 
 use ash_snapshot::{Capture, Donor, Key, LeafKind, Repo, Root, Taken, Target, TreeId, Unchanged};
 
