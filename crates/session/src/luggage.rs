@@ -37,8 +37,12 @@ pub(crate) struct Trip<'t> {
 pub(crate) async fn pack(rooms: &Rooms, repo: &Repo, trip: Trip<'_>) -> Result<Luggage> {
     let Trip { session, checkpoint, turn, base, agent_tree } = trip;
     // Said by the pack itself: what was recorded while it was written is not in it.
-    let after =
-        read(repo, base)?.filter(|record| record.session == session.id && record.tenant == session.tenant);
+    let before = match read(repo, base) {
+        // All of it travels again.
+        Err(Error::Snapshot(ash_snapshot::Error::Damaged { .. })) => None,
+        read => read?,
+    };
+    let after = before.filter(|record| record.session == session.id && record.tenant == session.tenant);
     let after = after.map_or(0, |record| record.through);
     let (parts, through) = events(rooms, session, after).await?;
     let record = Record {
