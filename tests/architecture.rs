@@ -4,9 +4,10 @@
 use serde_json::Value;
 use std::{collections::BTreeSet, process::Command};
 
-const EDGES: [&str; 21] = [
+const EDGES: [&str; 22] = [
     "ash-bench -> ash-model",
     "ash-bench -> ash-store",
+    "ash-bench-snapshot -> ash-snapshot",
     "ash-cli -> ash-agent",
     "ash-cli -> ash-model",
     "ash-cli -> ash-sandbox",

@@ -1,9 +1,11 @@
-//! Run last: nothing of ours may be left on the machine.
+//! Run last: nothing of ours may be left on the machine. What was there before the tests began, as the server of whoever
+//! runs them, or belongs to somebody else, is not ours.
 
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     path::Path,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// Shims notice within seconds that their directory is gone; nothing else may take longer.
@@ -22,6 +24,39 @@ fn no_process_mount_cgroup_or_directory_is_left() {
     }
 }
 
+/// Seconds after boot at which the tests began, as `./test` says; without it, everything is later.
+fn began() -> f64 {
+    std::env::var("ASH_TESTS_BEGAN").ok().and_then(|text| text.parse().ok()).unwrap_or(0.0)
+}
+
+fn uptime() -> f64 {
+    let text = fs::read_to_string("/proc/uptime").expect("uptime");
+    text.split(' ').next().and_then(|word| word.parse().ok()).expect("seconds")
+}
+
+/// A process's start in clock ticks, of which Linux shows a hundred a second, is the 20th word after its name.
+fn is_new_process(pid: &Path) -> bool {
+    let stat = fs::read_to_string(pid.join("stat")).unwrap_or_default();
+    let start = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(19)?.parse::<f64>().ok());
+    // Not the owner of its directory, which is root's if it may not be traced.
+    let status = fs::read_to_string(pid.join("status")).unwrap_or_default();
+    let uid =
+        status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok());
+    start.is_some_and(|ticks| ticks / 100.0 >= began()) && uid.is_some_and(is_ours)
+}
+
+fn is_new(path: &Path) -> bool {
+    let changed = fs::metadata(path).and_then(|found| found.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    let age = SystemTime::now().duration_since(changed).unwrap_or_default();
+    uptime() - age.as_secs_f64() >= began() && fs::metadata(path).is_ok_and(|found| is_ours(found.uid()))
+}
+
+/// Root's tests start sandboxes as other users; everybody else's only as themselves.
+fn is_ours(uid: u32) -> bool {
+    let own = fs::metadata("/proc/self").map(|own| own.uid()).expect("/proc");
+    own == 0 || uid == own
+}
+
 fn processes() -> Vec<String> {
     let names = ["serve", "shim", "confine", "builtin-agent"];
     let found = fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| {
@@ -31,7 +66,7 @@ fn processes() -> Vec<String> {
         let program = Path::new(words.first()?).file_name()?.to_str()?;
         let ours = program == "ash" && words.get(1).is_some_and(|word| names.contains(&word.as_str()));
         let walls = program == "bwrap" && words.iter().any(|word| word.contains("/.ash/"));
-        (ours || walls)
+        ((ours || walls) && is_new_process(&entry.path()))
             .then(|| format!("process {}: {}", entry.file_name().to_string_lossy(), words.join(" ")))
     });
     found.collect()
@@ -53,7 +88,7 @@ fn cgroups() -> Vec<String> {
     let roots: Vec<String> = own.chain(plain).collect();
     let entries = roots.iter().filter_map(|root| fs::read_dir(root).ok()).flatten().flatten();
     entries
-        .filter(|entry| entry.path().is_dir())
+        .filter(|entry| entry.path().is_dir() && is_new(&entry.path()))
         .map(|entry| format!("cgroup {}", entry.path().display()))
         .collect()
 }
@@ -61,5 +96,7 @@ fn cgroups() -> Vec<String> {
 fn directories() -> Vec<String> {
     let entries = fs::read_dir(std::env::temp_dir()).expect("a temporary directory").flatten();
     let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("ash-test-"));
-    ours.map(|entry| format!("directory {}", entry.path().display())).collect()
+    ours.filter(|entry| is_new(&entry.path()))
+        .map(|entry| format!("directory {}", entry.path().display()))
+        .collect()
 }

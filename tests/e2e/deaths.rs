@@ -1,7 +1,7 @@
 //! Deaths of the agent, its shim, its sandbox, and by lack of memory: at rest, in a turn, during exec, and while
 //! the files are captured. The design says what each one means; here it is held to it.
 
-use crate::support::{Client, Processes, Server, Sse, eventually, is_alive, names, signal};
+use crate::support::{Client, Processes, Server, Sse, as_root, eventually, is_alive, names, signal};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -200,6 +200,9 @@ fn first_in_line(processes: Processes) {
 
 #[tokio::test]
 async fn running_out_of_memory_kills_that_sandbox_alone_and_is_recognised() {
+    if !as_root() {
+        return;
+    }
     let server = Server::with(&[("ASH_SANDBOX_MEMORY_MB", "128")]).await;
     let (client, id, processes) = remembered(&server).await;
     let (_, other, bystander) = remembered(&server).await;

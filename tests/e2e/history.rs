@@ -486,3 +486,27 @@ async fn a_checkpoint_that_cannot_be_read_is_refused_and_nothing_is_lost() {
     let left: Vec<String> = left.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     assert!(!left.iter().any(|name| name.starts_with("tree.")), "{left:?}");
 }
+
+#[tokio::test]
+async fn a_tree_that_was_found_and_not_trusted_can_be_looked_at_and_gone_to() {
+    let mut server = Server::start().await;
+    let (_, id, _) = history(&server).await;
+    let live = server.live(&id).await;
+    server.stop().await;
+    // As after a reboot: another boot id, and a file that no checkpoint knows.
+    let stamp = std::fs::read_to_string(live.join("stamp")).expect("a stamp");
+    let mut stamp: Value = serde_json::from_str(&stamp).expect("json");
+    stamp["boot"] = json!("another-boot");
+    std::fs::write(live.join("stamp"), stamp.to_string()).expect("write");
+    std::fs::write(live.join("tree/workspace/found"), "found").expect("write");
+    server.launch().await;
+    let client = server.client();
+    let salvage = client.action(&id, "resume").await["resume"]["salvage"].as_u64().expect("a number");
+    let shown = client.get(&format!("/api/sessions/{id}/checkpoints/{salvage}")).await["checkpoint"].clone();
+    assert_eq!((&shown["salvage"], &shown["current"]), (&json!(true), &json!(false)));
+    let diff = client.get(&format!("/api/sessions/{id}/checkpoints/{salvage}/diff")).await;
+    assert_eq!(diff["files"][0]["path"], "found", "{diff}");
+    rewind(&client, &id, salvage).await;
+    assert_eq!(client.text(&id, "read found").await, "found");
+    assert!(client.text(&id, "still?").await.contains("turn 7"));
+}

@@ -16,6 +16,19 @@ use std::{
 pub const KEY: &str = "test-key";
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
+pub fn own_uid() -> u32 {
+    // SAFETY: reads a number of this process, and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// False, with a word about it, for tests that only root can try.
+pub fn as_root() -> bool {
+    if own_uid() != 0 {
+        eprintln!("skipped: it takes root to try this");
+    }
+    own_uid() == 0
+}
+
 /// The binary under test.
 pub fn ash() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_ash"))
@@ -43,14 +56,17 @@ impl Server {
     }
 
     /// A server run by somebody who is not root, with the binary and the data beneath a 0700 directory of theirs.
+    /// Only root can be somebody else: others are themselves.
     pub async fn of_user(uid: u32, env: &[(&str, &str)]) -> Server {
         let mut server = Server::prepare(env);
         server.exe = server.dir.join("ash");
         std::fs::copy(ash(), &server.exe).expect("a copy of the binary");
-        for path in [&server.dir, &server.exe] {
-            std::os::unix::fs::chown(path, Some(uid), Some(uid)).expect("chown");
+        if own_uid() == 0 {
+            for path in [&server.dir, &server.exe] {
+                std::os::unix::fs::chown(path, Some(uid), Some(uid)).expect("chown");
+            }
+            server.uid = Some(uid);
         }
-        server.uid = Some(uid);
         server.launch().await;
         server
     }
@@ -105,6 +121,11 @@ impl Server {
 
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
+    /// Who it runs as.
+    pub fn uid(&self) -> u32 {
+        self.uid.unwrap_or_else(own_uid)
     }
 
     pub fn pid(&self) -> u32 {

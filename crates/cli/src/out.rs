@@ -1,7 +1,7 @@
 //! What people see: colours where there is a terminal, tables, times as one says them.
 
 use serde_json::Value;
-use std::io::IsTerminal;
+use std::{io::IsTerminal, time::Duration};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paint {
@@ -137,6 +137,9 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
     }
 }
 
+const TICKS: [&str; 11] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏", " "];
+const TICK: Duration = Duration::from_millis(80);
+
 pub(crate) fn plural(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
@@ -148,9 +151,9 @@ pub(crate) fn spinner(message: &str) -> indicatif::ProgressBar {
     }
     let spinner = indicatif::ProgressBar::new_spinner().with_message(message.to_owned());
     if let Ok(style) = indicatif::ProgressStyle::with_template("{spinner:.cyan} {msg:.dim}") {
-        spinner.set_style(style.tick_strings(&["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏", " "]));
+        spinner.set_style(style.tick_strings(&TICKS));
     }
-    spinner.enable_steady_tick(std::time::Duration::from_millis(80));
+    spinner.enable_steady_tick(TICK);
     spinner
 }
 
@@ -160,12 +163,20 @@ pub(crate) fn bar(message: &str, bytes: u64) -> indicatif::ProgressBar {
         return indicatif::ProgressBar::hidden();
     }
     let bar = indicatif::ProgressBar::new(bytes).with_message(message.to_owned());
-    if let Ok(style) =
-        indicatif::ProgressStyle::with_template("{msg} {bar:30.cyan/dim} {bytes}/{total_bytes} {eta}")
-    {
-        bar.set_style(style);
+    let template = "{spinner:.cyan} {msg} {bar:30.cyan/dim} {decimal_bytes}/{decimal_total_bytes} {left}";
+    if let Ok(style) = indicatif::ProgressStyle::with_template(template) {
+        bar.set_style(style.tick_strings(&TICKS).with_key("left", time_left));
     }
+    // Drawn at once and alive, also while nothing can be counted.
+    bar.enable_steady_tick(TICK);
     bar
+}
+
+/// Nothing, as long as nothing is known.
+fn time_left(state: &indicatif::ProgressState, to: &mut dyn std::fmt::Write) {
+    if state.pos() > 0 && state.len().is_some_and(|len| state.pos() < len) {
+        write!(to, "{:#} left", indicatif::HumanDuration(state.eta())).ok();
+    }
 }
 
 #[cfg(test)]

@@ -170,8 +170,8 @@ enum Done {
     },
     /// The uid of a tree that was made without a sandbox.
     Furnished(Result<Option<u32>>),
-    /// The tree of the checkpoint that the session is to go to is written, for this uid, beside the one it has.
-    Prepared(Result<Option<u32>>),
+    /// The tree of the checkpoint that the session is to go to is written, beside the one it has.
+    Prepared(Result<rewind::Prepared>),
     /// What was found on disk instead of a tree that can be trusted.
     Salvaged(Result<Option<Taken>>),
     /// The work was cut off: it panicked.

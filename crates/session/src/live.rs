@@ -4,7 +4,8 @@
 use crate::{Error, Result, luggage::Luggage};
 use ash_model::{Epoch, Seq, WorkspaceId};
 use ash_snapshot::{
-    Capture, Folder, Owner, RelPath, Repo, Root, Taken, Target, Touched, Tracked, Tracking, TreeId, Watch,
+    Capture, Donor, Folder, Owner, RelPath, Repo, Root, Taken, Target, Touched, Tracked, Tracking, TreeId,
+    Watch,
 };
 use ash_store::Hold;
 use serde::{Deserialize, Serialize};
@@ -190,7 +191,9 @@ impl Live {
         }
         self.put_in_place(stamp)?;
         self.unmark_dirty();
-        Ok(Folder::erase(&gone)?)
+        Folder::erase(&gone)?;
+        Repo::refresh(&self.index(), &Folder::open(&tree)?);
+        Ok(())
     }
 
     /// Whether somebody died while a tree was written, or taken away.
@@ -264,7 +267,14 @@ impl Live {
             Target { root: "workspace", folder: &workspace, owner },
             Target { root: "home", folder: &home, owner },
         ];
-        repo.restore(&recipe.tree, &targets, Some(&self.dir.join("index.new")))?;
+        let index = self.dir.join("index.new");
+        match self.donor() {
+            Some(old) => {
+                let donor = Donor { folder: &old, index: &self.index() };
+                repo.restore_beside(&recipe.tree, &targets, Some(&index), donor)?
+            }
+            None => repo.restore(&recipe.tree, &targets, Some(&index))?,
+        };
         if recipe.fresh {
             furnish(&home, owner)?;
         }
@@ -272,6 +282,12 @@ impl Live {
             give(&fresh.join(root), owner)?;
         }
         Ok(())
+    }
+
+    /// The tree that is here, if nobody is at work in it: its files may become another tree's.
+    fn donor(&self) -> Option<Folder> {
+        let quiet = ash_sandbox::processes(&self.run()).is_empty();
+        quiet.then(|| Folder::open(&self.dir.join("tree")).ok()).flatten()
     }
 
     /// Captures the whole tree, reading what is not as it was when it was `base`. Whoever writes to it is held

@@ -37,11 +37,11 @@ pub(crate) struct Trip<'t> {
 pub(crate) async fn pack(rooms: &Rooms, repo: &Repo, trip: Trip<'_>) -> Result<Luggage> {
     let Trip { session, checkpoint, turn, base, agent_tree } = trip;
     // Said by the pack itself: what was recorded while it was written is not in it.
-    let before = match read(repo, base) {
-        // All of it travels again.
-        Err(Error::Snapshot(ash_snapshot::Error::Damaged { .. })) => None,
-        read => read?,
-    };
+    let before = read(repo, base).unwrap_or_else(|error| {
+        // A pack that rots must not keep the next one from being written: it holds all events again.
+        tracing::warn!(session = %session.id, %error, "the checkpoint before cannot be read");
+        None
+    });
     let after = before.filter(|record| record.session == session.id && record.tenant == session.tenant);
     let after = after.map_or(0, |record| record.through);
     let (parts, through) = events(rooms, session, after).await?;

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 pub(crate) use attributes::{Attributes, Time};
 pub(crate) use descent::{Descent, Purpose};
 pub(crate) use force::{Forced, force_directory, open_to_read};
-pub(crate) use open::open_beneath;
+pub(crate) use open::{open_beneath, pass_beneath};
 pub(crate) use tour::{Met, Tour, names_into};
 pub(crate) use write::{give_to, make_directory};
 pub(crate) use xattrs::{set_xattrs, xattrs};

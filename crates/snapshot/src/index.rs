@@ -13,7 +13,7 @@
 mod entries;
 mod log;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 pub(crate) use entries::{Entries, Known, KnownEntry, Look, Nature};
@@ -27,6 +27,8 @@ use crate::{TreeId, Why};
 /// A clock that ticks every 10 ms at the slowest: what changed so shortly before it was seen may change again
 /// without looking different.
 const TICK_NANOS: i128 = 20_000_000;
+/// File systems that count in seconds, and those that count in two.
+const SLOW_TICK_NANOS: i128 = 2_000_000_000;
 
 /// One directory as it was seen.
 #[derive(Debug, Clone)]
@@ -86,6 +88,22 @@ impl Index {
         self.directories.iter().filter(|(_, directory)| directory.linked)
     }
 
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.directories.keys()
+    }
+
+    /// Where these inodes were seen.
+    pub(crate) fn names_of(&self, inodes: &BTreeSet<u64>) -> Vec<(&[u8], &[u8])> {
+        if inodes.is_empty() {
+            return Vec::new();
+        }
+        let all = self
+            .directories
+            .iter()
+            .flat_map(|(path, directory)| self.entries(directory).map(move |entry| (path.as_slice(), entry)));
+        all.filter(|(_, entry)| inodes.contains(&entry.look.inode)).map(|(path, e)| (path, e.name)).collect()
+    }
+
     /// Everything that was left out.
     pub(crate) fn skipped(&self) -> impl Iterator<Item = (Vec<u8>, Why)> {
         let with = self.directories.iter().filter(|(_, directory)| directory.skips);
@@ -98,7 +116,9 @@ impl Index {
     }
 
     pub(crate) fn totals(&self) -> (u64, u64) {
-        self.directories.values().fold((0, 0), |(files, bytes), d| (files + d.files, bytes + d.bytes))
+        self.directories
+            .values()
+            .fold((0, 0), |(files, bytes), d| (files + d.files, u64::saturating_add(bytes, d.bytes)))
     }
 
     /// The content of a file that had this inode, wherever it was.
@@ -142,7 +162,8 @@ impl Index {
 impl Directory {
     /// Whether a time is so close to when we looked that it proves nothing.
     pub(crate) fn is_racy(&self, changed: Time) -> bool {
-        nanos(changed) + TICK_NANOS >= nanos(self.seen)
+        let tick = if changed.nanos == 0 { SLOW_TICK_NANOS } else { TICK_NANOS };
+        nanos(changed) + tick >= nanos(self.seen)
     }
 }
 

@@ -26,7 +26,7 @@ pub use folder::{FileInfo, Folder, Kind, Links, Listed, Owner, Stat};
 pub use key::Key;
 pub use path::{BadPath, RelPath};
 pub use repo::{
-    Capture, Change, Collected, ContentId, Depth, Difference, Entry, Exclude, FileContent, Hurt, Leaf,
+    Capture, Change, Collected, ContentId, Depth, Difference, Donor, Entry, Exclude, FileContent, Hurt, Leaf,
     LeafKind, Lock, Locked, Progress, Repo, Restored, Root, Skipped, Snapshot, Taken, Target, Tell, Tracking,
     Unchanged, Verified, Wanted, What, Why, changes,
 };

@@ -33,6 +33,7 @@ const GROUP: u8 = 16;
 const XATTRS: u8 = 32;
 
 const LONGEST_TARGET: usize = 4096;
+const LARGEST_FILE: u64 = i64::MAX as u64;
 
 /// Where an object's bytes are: within a block of a pack, once that is unpacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -44,7 +45,7 @@ pub(crate) struct Place {
 }
 
 /// An object by its name and where it lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Ref {
     pub(crate) id: Id,
     pub(crate) place: Place,
@@ -313,6 +314,9 @@ fn read_node(kind: u8, cursor: &mut Cursor<'_>, places: &mut Places<'_>) -> Read
         }
         LIST => {
             let (size, at) = object(cursor)?;
+            if size > LARGEST_FILE {
+                return Err(Malformed("larger than any file"));
+            }
             (size, Layout::List(at))
         }
         _ => return Err(Malformed("an entry of an unknown kind")),

@@ -18,7 +18,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 pub use changes::{Change, changes};
@@ -27,7 +27,7 @@ pub use compare::{Difference, What};
 pub use leaves::{ContentId, Leaf, LeafKind};
 pub use notes::Snapshot;
 pub use read::{Entry, FileContent};
-pub use restore::{Restored, Target};
+pub use restore::{Donor, Restored, Target};
 pub use take::{Capture, Exclude, Progress, Root, Skipped, Taken, Tell, Tracking, Unchanged, Why};
 pub use verify::{Depth, Hurt, Verified};
 
@@ -35,7 +35,7 @@ use crate::disk::Disk;
 use crate::id::{Naming, PackId};
 use crate::key::Key;
 use crate::object::Ref;
-use crate::pack::{Pack, TEMPORARY};
+use crate::pack::{Pack, TEMPORARY, Where};
 use crate::{Error, TreeId};
 
 /// A capture that still runs is younger than this; what is older was left by one that died.
@@ -53,6 +53,7 @@ pub struct Repo {
     open: Mutex<Vec<Arc<Pack>>>,
     /// Snapshots that somebody is working with: collection leaves them alone.
     pins: Mutex<HashMap<TreeId, usize>>,
+    naming_packs: RwLock<()>,
 }
 
 impl Repo {
@@ -68,8 +69,8 @@ impl Repo {
         std::fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(failed)?;
         remove_stale(dir).map_err(failed)?;
         let naming = Naming::with(key.as_ref());
-        let (open, pins) = (Mutex::default(), Mutex::default());
-        Ok(Repo { dir: dir.to_owned(), disk, key, naming, open, pins })
+        let (open, pins, naming_packs) = (Mutex::default(), Mutex::default(), RwLock::default());
+        Ok(Repo { dir: dir.to_owned(), disk, key, naming, open, pins, naming_packs })
     }
 
     /// Whether the repository has this tree. [`Repo::verify`] says whether it is sound.
@@ -104,6 +105,15 @@ impl Repo {
         }
         open.push(pack.clone());
         Ok(pack)
+    }
+
+    fn place(&self) -> Where<'_> {
+        Where { dir: &self.dir, disk: &self.disk, key: self.key.as_ref(), naming: &self.naming_packs }
+    }
+
+    /// What is under this name now is another file.
+    fn forget(&self, id: PackId) {
+        self.open.lock().expect("nobody panics while holding it").retain(|pack| pack.id != id);
     }
 
     /// Keeps a snapshot from being collected as long as the answer lives.

@@ -84,10 +84,10 @@ pub(crate) async fn push(api: &Api, id: &str, dir: &Path, which: Which) -> Resul
         keep_changes(api, id).await?;
     }
     let bar = out::bar("copying", found.bytes);
-    let sent = bundle::send(api, id, &dir, &found, &bar).await;
-    bar.finish_and_clear();
-    let sent = sent?;
+    let sent = bundle::send(api, id, &dir, &found, &bar).await?;
+    bar.set_message("saving");
     let answer = api.post(&path(id, "/checkpoints"), &json!({ "base": true })).await?;
+    bar.finish_and_clear();
     let checkpoint = answer["checkpoint"].as_u64().unwrap_or(0);
     known::remember(session["workspaceId"].as_str().unwrap_or_default(), &dir, checkpoint);
     let left_out = found.left_out.into_iter().chain(sent.left_out).collect();
@@ -180,10 +180,12 @@ pub(crate) async fn pull(api: &Api, id: &str, dir: &Path, local: Local, as_json:
     fs::create_dir_all(dir).map_err(Failure::local(&format!("cannot make {}", dir.display())))?;
     let dir = existing(dir)?;
     let server = Server::of(api, id).await?;
+    let spinner = out::spinner("comparing");
     // Before anything is read: what changes from here on is brought by the next pull, too.
     let captured = captured(api, id).await;
     let known = known::checkpoint(server.workspace(), &dir);
     let (server, changes) = server.changes_for(known).await?;
+    spinner.finish_and_clear();
     warn_of_unnamed(&changes);
     let bar = out::bar("fetching", changes.bytes());
     let plan = apply::plan(&dir, changes, (&server, local), &|bytes| bar.inc(bytes)).await;

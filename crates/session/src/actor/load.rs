@@ -202,7 +202,8 @@ impl Actor {
 
     /// Writers wait until nothing long is under way, then get a tree. True: one is being made.
     pub(super) fn answer_writers(&mut self) -> bool {
-        if self.writing.is_empty() {
+        // During a rewind they wait for the tree that comes: what they wrote into the one that goes would be lost.
+        if self.writing.is_empty() || !self.rewinding.is_empty() {
             return false;
         }
         if self.live.has_leftovers(self.tree.is_some()) {

@@ -12,8 +12,15 @@ use ash_model::{Fact, Status};
 pub(super) struct Rewinding {
     wish: Wish,
     reply: Reply<Answer>,
-    /// The uid that its tree was written for.
-    prepared: Option<Option<u32>>,
+    prepared: Option<Prepared>,
+}
+
+/// A tree that is written and not in place yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prepared {
+    uid: Option<u32>,
+    /// The uid was taken for it: there was no tree whose uid it could have.
+    fresh: bool,
 }
 
 impl Rewinding {
@@ -34,11 +41,12 @@ impl Actor {
                 return Ok(true);
             }
         };
-        // A start that was promised to somebody comes first.
+        let prepared = rewinding.prepared;
+        // A start that was promised to somebody comes first, and may make a tree of its own.
         if self.state.status == Status::Starting {
+            self.forget_prepared();
             return Ok(false);
         }
-        let prepared = rewinding.prepared;
         if self.hands.is_some() {
             self.start_sleep();
         } else if self.state.awake.is_some() {
@@ -47,7 +55,7 @@ impl Actor {
             self.start_salvage();
         } else if self.tree.is_some() && self.dirty.is_some() {
             self.start_save(Occasion::Between);
-        } else if let Some(uid) = prepared {
+        } else if let Some(Prepared { uid, .. }) = prepared {
             self.rewind(facts, uid).await?;
         } else {
             self.start_prepare().await?;
@@ -57,16 +65,21 @@ impl Actor {
 
     /// Nothing was changed yet: whoever waits may try again.
     async fn refuse_rewind(&mut self, error: Error) -> Result<()> {
-        let Some(Rewinding { reply, prepared, .. }) = self.rewinding.pop_front() else { return Ok(()) };
+        self.forget_prepared();
+        let Some(Rewinding { reply, .. }) = self.rewinding.pop_front() else { return Ok(()) };
         reply.send(Err(error)).ok();
-        if self.tree.is_none() {
-            self.rooms.uids.give_back(prepared.flatten());
-        }
         if !self.live.has_scraps() {
             return Ok(());
         }
         let live = self.live.clone();
         blocking(move || live.erase_scraps()).await
+    }
+
+    fn forget_prepared(&mut self) {
+        let prepared = self.rewinding.front_mut().and_then(|rewinding| rewinding.prepared.take());
+        if let Some(Prepared { uid, fresh: true }) = prepared {
+            self.rooms.uids.give_back(uid);
+        }
     }
 
     pub(super) async fn give_up_rewinding(&mut self, error: &Error) -> Result<()> {
@@ -112,17 +125,17 @@ impl Actor {
                 if written.is_err() && tree.is_none() {
                     rooms.uids.give_back(uid);
                 }
-                written.map(|()| uid)
+                written.map(|()| Prepared { uid, fresh: tree.is_none() })
             };
             Done::Prepared(blocking(work).await)
         }));
         Ok(())
     }
 
-    pub(super) async fn prepared(&mut self, prepared: Result<Option<u32>>) -> Result<()> {
+    pub(super) async fn prepared(&mut self, prepared: Result<Prepared>) -> Result<()> {
         match (prepared, self.rewinding.front_mut()) {
-            (Ok(uid), Some(rewinding)) => {
-                rewinding.prepared = Some(uid);
+            (Ok(prepared), Some(rewinding)) => {
+                rewinding.prepared = Some(prepared);
                 Ok(())
             }
             (Ok(_), None) => Ok(()),

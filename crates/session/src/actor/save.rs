@@ -163,7 +163,9 @@ impl Actor {
         match recorded {
             // The pack is there, its row is not: the capture is repeated when there is space again.
             Err(Error::Store(ash_store::Error::Full)) => {
-                self.not_before = Some(Instant::now() + RETRY);
+                if !matches!(occasion, Occasion::Midway(_)) {
+                    self.not_before = Some(Instant::now() + RETRY);
+                }
                 self.touch();
                 self.give_up_rewinding(&Error::Store(ash_store::Error::Full)).await
             }

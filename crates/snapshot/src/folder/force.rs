@@ -115,8 +115,11 @@ pub(super) fn open_root(path: &Path) -> Result<OwnedFd> {
 /// The mode to give back, or `None` if nothing was lent. Root needs no permission bits, and what belongs to
 /// somebody else is not ours to change.
 fn lend(handle: BorrowedFd<'_>, is: &Attributes, need: u32) -> Result<Option<u32>> {
+    if is.raw_mode & need == need {
+        return Ok(None);
+    }
     let we = rustix::process::geteuid();
-    if we.is_root() || we.as_raw() != is.uid || is.raw_mode & need == need {
+    if we.is_root() || we.as_raw() != is.uid {
         return Ok(None);
     }
     change_mode(handle, is.raw_mode | need)?;

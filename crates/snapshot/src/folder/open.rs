@@ -30,6 +30,11 @@ pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd>
     beneath(root, path, DIRECTORY, Links::Refuse)
 }
 
+/// A directory on the way to others: nobody needs to be allowed to list it.
+pub(crate) fn pass_beneath(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
+    beneath(root, path, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse)
+}
+
 fn in_one_step(root: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -> Result<OwnedFd> {
     let stay = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     let stay = match links {

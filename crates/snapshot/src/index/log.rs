@@ -172,7 +172,7 @@ impl Index {
             match known {
                 Known::File(content, _) => {
                     files += 1;
-                    bytes += content.size;
+                    bytes = u64::saturating_add(bytes, content.size);
                 }
                 Known::Skipped(_) => skips = true,
                 Known::Dir(_) | Known::Link(_) => {}

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, RwLock};
 use std::time::SystemTime;
 
 use super::{BLOCK, Block, How, MAGIC, Noted, Pack, TEMPORARY, Table, beginning, file_name};
@@ -33,6 +33,9 @@ pub(crate) struct Where<'a> {
     pub(crate) dir: &'a Path,
     pub(crate) disk: &'a Disk,
     pub(crate) key: Option<&'a Key>,
+    /// Held by whoever gives a pack its name, and alone by whoever takes one away: the same files captured
+    /// again are the same pack.
+    pub(crate) naming: &'a RwLock<()>,
 }
 
 #[derive(Debug, Default)]
@@ -95,7 +98,14 @@ impl<'a> Packing<'a> {
         let mut state = self.state.into_inner().expect("nobody panics while holding it");
         let blocks = state.blocks.drain(..).collect::<Option<Vec<Block>>>();
         let blocks = blocks.expect("every builder has put its block");
-        self.place.close(&mut state, &Table { blocks, root, notes }, None).map_err(|e| self.place.failed(e))
+        let table = Table { blocks, root, notes };
+        let done = self.place.close(&mut state, &table, None).and_then(|()| {
+            let naming = self.place.naming.read().expect("nobody panics while holding it");
+            self.place.publish(&state, &table.name())?;
+            drop(naming);
+            self.place.disk.sync_dir(self.place.dir)
+        });
+        done.map(|()| (table.name(), state.written)).map_err(|e| self.place.failed(e))
     }
 }
 
@@ -123,23 +133,25 @@ impl Where<'_> {
         Ok(())
     }
 
-    fn close(
-        &self,
-        state: &mut State,
-        table: &Table,
-        modified: Option<SystemTime>,
-    ) -> io::Result<(PackId, u64)> {
+    /// On disk, but without a name.
+    fn close(&self, state: &mut State, table: &Table, modified: Option<SystemTime>) -> io::Result<()> {
         let (bytes, sealed) = sealed_table(&table.encode(), self.key);
         let offset = self.append(state, &bytes)?;
         self.append(state, &footer(sealed, offset, &bytes))?;
         self.drain(state)?;
         let Some(new) = &state.file else { return Err(io::Error::other("nothing was written")) };
         modified.map_or(Ok(()), |at| new.file.set_modified(at))?;
-        self.disk.sync(&new.file)?;
-        let name = table.name();
-        self.disk.rename(&new.path, &self.dir.join(file_name(&name)))?;
-        self.disk.sync_dir(self.dir)?;
-        Ok((name, state.written))
+        self.disk.sync(&new.file)
+    }
+
+    fn publish(&self, state: &State, name: &PackId) -> io::Result<()> {
+        let Some(new) = &state.file else { return Err(io::Error::other("nothing was written")) };
+        self.disk.rename(&new.path, &self.dir.join(file_name(name)))
+    }
+
+    /// Whether a pack is still the one that was looked at then.
+    pub(crate) fn is_as_it_was(&self, pack: &PackId, modified: SystemTime) -> io::Result<bool> {
+        Ok(std::fs::metadata(self.dir.join(file_name(pack)))?.modified()? == modified)
     }
 
     fn failed(&self, e: io::Error) -> Error {
@@ -207,12 +219,13 @@ impl Blocks<'_, '_> {
 }
 
 /// Writes a pack again without the blocks that are not wanted. Its name, its age and the places in it stay.
+/// `None`: it was captured anew meanwhile, and is left alone.
 pub(crate) fn without(
     place: Where<'_>,
     pack: &Pack,
     wanted: &HashSet<u32>,
     modified: SystemTime,
-) -> Result<u64, Error> {
+) -> Result<Option<u64>, Error> {
     let mut state = State::default();
     let mut table = pack.table.clone();
     for (number, block) in table.blocks.iter_mut().enumerate() {
@@ -224,5 +237,15 @@ pub(crate) fn without(
         let (_, bytes) = pack.stored(number)?;
         block.offset = place.append(&mut state, &bytes).map_err(|e| place.failed(e))?;
     }
-    place.close(&mut state, &table, Some(modified)).map(|(_, size)| size).map_err(|e| place.failed(e))
+    let done = place.close(&mut state, &table, Some(modified)).and_then(|()| {
+        let naming = place.naming.write().expect("nobody panics while holding it");
+        if !place.is_as_it_was(&pack.id, modified)? {
+            return Ok(None);
+        }
+        place.publish(&state, &pack.id)?;
+        drop(naming);
+        place.disk.sync_dir(place.dir)?;
+        Ok(Some(state.written))
+    });
+    done.map_err(|e| place.failed(e))
 }

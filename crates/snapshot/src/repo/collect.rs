@@ -14,7 +14,7 @@ use super::Repo;
 use super::read::Reader;
 use crate::id::PackId;
 use crate::object::{Layout, Node, Piece, Place, Ref};
-use crate::pack::{self, EXTENSION, How, Pack, Where};
+use crate::pack::{self, EXTENSION, How};
 use crate::{Error, TreeId};
 
 /// What must stay.
@@ -98,13 +98,7 @@ impl Repo {
         collected: &mut Collected,
     ) -> Result<(), Error> {
         let Some(marked) = marked else {
-            let path = self.dir.join(pack::file_name(&id));
-            let failed = |e| Error::system("remove", path.as_os_str().as_bytes(), e);
-            collected.freed += std::fs::metadata(&path).map_err(failed)?.len();
-            self.disk.remove(&path).map_err(failed)?;
-            self.forget(id);
-            collected.removed += 1;
-            return Ok(());
+            return self.remove(id, modified, collected);
         };
         let pack = self.pack(id)?;
         let dead = |number: usize| u32::try_from(number).is_ok_and(|number| !marked.contains(&number));
@@ -115,20 +109,30 @@ impl Repo {
             collected.kept += 1;
             return Ok(());
         }
-        let size = self.rewrite(&pack, marked, modified)?;
+        let Some(size) = pack::without(self.place(), &pack, marked, modified)? else {
+            collected.kept += 1;
+            return Ok(());
+        };
         self.forget(id);
         collected.rewritten += 1;
         collected.freed += pack.size.saturating_sub(size);
         Ok(())
     }
 
-    fn rewrite(&self, pack: &Pack, marked: &HashSet<u32>, modified: SystemTime) -> Result<u64, Error> {
-        let place = Where { dir: &self.dir, disk: &self.disk, key: self.key.as_ref() };
-        pack::without(place, pack, marked, modified)
-    }
-
-    fn forget(&self, id: PackId) {
-        self.open.lock().expect("nobody panics while holding it").retain(|pack| pack.id != id);
+    fn remove(&self, id: PackId, modified: SystemTime, collected: &mut Collected) -> Result<(), Error> {
+        let path = self.dir.join(pack::file_name(&id));
+        let failed = |e| Error::system("remove", path.as_os_str().as_bytes(), e);
+        let _alone = self.naming_packs.write().expect("nobody panics while holding it");
+        // Captured anew since it was listed, it may be wanted by now.
+        if !self.place().is_as_it_was(&id, modified).map_err(failed)? {
+            collected.kept += 1;
+            return Ok(());
+        }
+        collected.freed += std::fs::metadata(&path).map_err(failed)?.len();
+        self.disk.remove(&path).map_err(failed)?;
+        self.forget(id);
+        collected.removed += 1;
+        Ok(())
     }
 
     /// Whether another process may be at work here; as long as the answer lives, none may begin.

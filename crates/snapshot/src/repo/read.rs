@@ -1,19 +1,28 @@
 //! Reading a snapshot: every object is checked against its name before anything is done with it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::Repo;
-use crate::id::{Id, PackId, Sort};
+use crate::id::{PackId, Sort};
 use crate::object::{self, Content, Layout, Node, Piece, Place, Ref};
 use crate::{Error, FileInfo, RelPath, TreeId};
 
 /// Unpacked blocks that are kept at hand.
 const MOST_CACHED: usize = 24 << 20;
 
+type BlockKey = (PackId, u32);
+
+/// Is shown every entry of a tree, with its path.
+type See<'s> = &'s mut dyn FnMut(&[u8], &object::Entry) -> Result<(), Error>;
+
 /// A tree deeper than any path is damaged or hostile.
-const DEEPEST: usize = 10_000;
+pub(crate) const DEEPEST: usize = 10_000;
+
+/// A tree of more entries is counted before it is gone through: a few directories can say that they are many.
+const MANY: u64 = 1 << 16;
+pub(crate) const MOST_ENTRIES: u64 = 1 << 24;
 
 /// One entry of a snapshot.
 #[derive(Debug)]
@@ -155,35 +164,66 @@ pub(crate) fn within<'b>(block: &'b [u8], place: &Place) -> Option<&'b [u8]> {
 }
 
 /// Goes through a tree in the order of its paths; a directory comes before what is in it.
-pub(crate) fn visit(
-    reader: &Reader<'_>,
-    root: &Ref,
-    see: &mut dyn FnMut(&[u8], &object::Entry) -> Result<(), Error>,
-) -> Result<(), Error> {
-    let mut levels = vec![(0, reader.directory(root)?.into_iter())];
-    let mut above: Vec<Id> = vec![root.id];
+pub(crate) fn visit(reader: &Reader<'_>, root: &Ref, see: See<'_>) -> Result<(), Error> {
+    let mut levels = vec![(0, root.id, reader.directory(root)?.into_iter())];
+    let mut above = HashSet::from([root.id]);
     let mut path: Vec<u8> = Vec::new();
-    while let Some((length, entries)) = levels.last_mut() {
+    let mut seen = 0;
+    while let Some((length, id, entries)) = levels.last_mut() {
         path.truncate(*length);
         let Some(entry) = entries.next() else {
+            above.remove(id);
             levels.pop();
-            above.pop();
             continue;
         };
         if !path.is_empty() {
             path.push(b'/');
         }
         path.extend_from_slice(&entry.name);
+        seen += 1;
+        if seen == MANY && count(reader, root)? > MOST_ENTRIES {
+            return Err(reader.damaged(&root.place, "more entries than any tree"));
+        }
         see(&path, &entry)?;
         if let Node::Dir(at) = &entry.node {
-            if levels.len() >= DEEPEST || above.contains(&at.id) {
+            if levels.len() >= DEEPEST || !above.insert(at.id) {
                 return Err(reader.damaged(&at.place, "a directory within itself"));
             }
-            above.push(at.id);
-            levels.push((path.len(), reader.directory(at)?.into_iter()));
+            levels.push((path.len(), at.id, reader.directory(at)?.into_iter()));
         }
     }
     Ok(())
+}
+
+/// How many entries a tree has; a directory that is in it often is read once.
+fn count(reader: &Reader<'_>, root: &Ref) -> Result<u64, Error> {
+    let open = |at: Ref| -> Result<(Ref, u64, std::vec::IntoIter<Ref>), Error> {
+        let entries = reader.directory(&at)?;
+        let below = entries.iter().filter_map(|entry| match entry.node {
+            Node::Dir(at) => Some(at),
+            Node::File(_) | Node::Link(_) => None,
+        });
+        Ok((at, entries.len() as u64, below.collect::<Vec<_>>().into_iter()))
+    };
+    let mut counts: HashMap<Ref, u64> = HashMap::new();
+    let mut levels = vec![open(*root)?];
+    while let Some((at, sum, below)) = levels.last_mut() {
+        let Some(next) = below.next() else {
+            counts.insert(*at, *sum);
+            let whole = *sum;
+            levels.pop();
+            if let Some((_, above, _)) = levels.last_mut() {
+                *above = above.saturating_add(whole);
+            }
+            continue;
+        };
+        match counts.get(&next) {
+            Some(known) => *sum = sum.saturating_add(*known),
+            None if levels.len() > DEEPEST => return Ok(u64::MAX),
+            None => levels.push(open(next)?),
+        }
+    }
+    Ok(counts[root])
 }
 
 impl Repo {
@@ -269,7 +309,7 @@ pub struct FileContent {
     size: u64,
     now: Now,
     /// The block that was unpacked last: the next chunk is most likely in it, too.
-    block: Option<((PackId, u32), Arc<Vec<u8>>)>,
+    block: Option<(BlockKey, Arc<Vec<u8>>)>,
 }
 
 enum Now {

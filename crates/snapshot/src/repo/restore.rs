@@ -1,18 +1,23 @@
 //! Restoring: directories first, then files block by block with several threads, then what hangs on them. Every
 //! content is checked while it is written.
 
+mod donor;
 mod files;
+mod ladder;
+
+pub use donor::Donor;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
 
+use self::ladder::Ladder;
 use super::Repo;
 use super::read::visit;
 use super::take::Progress;
-use crate::folder::{Attributes, Time, give_to, make_directory, open_beneath, set_xattrs};
+use crate::folder::{Attributes, Time, give_to, make_directory, set_xattrs};
 use crate::index::{Index, Known, Look, Remember};
 use crate::object::{Content, Entry, Node, Ref, Xattrs};
 use crate::{Error, Folder, Owner, TreeId};
@@ -30,6 +35,8 @@ pub struct Restored {
     /// Regular files, hard links counted once.
     pub files: u64,
     pub bytes: u64,
+    /// Files that were not written, because an older tree had them.
+    pub taken_over: u64,
 }
 
 /// Everything in one root, before the first byte is written: a tree that is not sound is refused as a whole.
@@ -84,7 +91,24 @@ impl Repo {
         targets: &[Target<'_>],
         index: Option<&Path>,
     ) -> Result<Restored, Error> {
-        self.restore_watched(tree, targets, index, &Progress::default())
+        self.write_tree(tree, targets, index, (&Progress::default(), None))
+    }
+
+    /// As [`Repo::restore`], taking over what an older tree has. When that is erased, [`Repo::refresh`] the index.
+    pub fn restore_beside(
+        &self,
+        tree: &TreeId,
+        targets: &[Target<'_>],
+        index: Option<&Path>,
+        donor: Donor<'_>,
+    ) -> Result<Restored, Error> {
+        self.write_tree(tree, targets, index, (&Progress::default(), Some(donor)))
+    }
+
+    /// Remembers anew what files look like that were taken over from a tree which is gone now. Only while nobody is
+    /// at work in the folder that the roots are in.
+    pub fn refresh(index: &Path, folder: &Folder) {
+        donor::refresh(index, folder);
     }
 
     /// As [`Repo::restore`], counting while it goes on.
@@ -94,6 +118,16 @@ impl Repo {
         targets: &[Target<'_>],
         index: Option<&Path>,
         progress: &Progress,
+    ) -> Result<Restored, Error> {
+        self.write_tree(tree, targets, index, (progress, None))
+    }
+
+    fn write_tree(
+        &self,
+        tree: &TreeId,
+        targets: &[Target<'_>],
+        index: Option<&Path>,
+        (progress, donor): (&Progress, Option<Donor<'_>>),
     ) -> Result<Restored, Error> {
         let _pinned = self.pin(Some(tree));
         let mut plans = Vec::new();
@@ -106,13 +140,16 @@ impl Repo {
             }
         }
         let mut restored = Restored::default();
+        let giving = donor.map(donor::Giving::new);
         for plan in &plans {
             plan.make_folders()?;
-            files::write(self, plan, progress)?;
+            let given = giving.as_ref().map(|giving| giving.give(plan)).unwrap_or_default();
+            restored.taken_over += given.iter().filter(|given| **given).count() as u64;
+            files::write(self, plan, &given, progress)?;
             plan.make_links()?;
             plan.finish_folders()?;
             restored.files += plan.files.len() as u64;
-            restored.bytes += plan.files.iter().map(|file| file.content.size).sum::<u64>();
+            restored.bytes = restored.bytes.saturating_add(plan.bytes());
         }
         if let Some(index) = index {
             remember(&plans, index, tree);
@@ -176,20 +213,27 @@ impl Planning {
 }
 
 impl Plan<'_> {
-    fn open(&self, folder: usize) -> Result<std::os::fd::OwnedFd, Error> {
+    /// Sparse files may add up to more than a number holds.
+    fn bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, file| sum.saturating_add(file.content.size))
+    }
+
+    fn ladder(&self) -> Ladder<'_> {
+        Ladder::new(self.target.folder.fd())
+    }
+
+    fn open(&self, ladder: &mut Ladder<'_>, folder: usize) -> Result<OwnedFd, Error> {
         let path = &self.folders[folder].path;
-        let relative = if path.is_empty() { &b"."[..] } else { path };
-        open_beneath(self.target.folder.fd(), relative).map_err(|e| Error::system("open", path, e))
+        ladder.open(path).map_err(|e| Error::system("open", path, e))
     }
 
     fn make_folders(&self) -> Result<(), Error> {
-        let mut above = None;
+        let (mut above, mut ladder) = (None, self.ladder());
         for folder in &self.folders[1..] {
             let (parent, name) = split(&folder.path);
             let stale = !matches!(&above, Some((path, _)) if *path == parent);
             if stale {
-                let relative = if parent.is_empty() { b"." } else { parent };
-                let opened = open_beneath(self.target.folder.fd(), relative);
+                let opened = ladder.open(parent);
                 above = Some((parent, opened.map_err(|e| Error::system("open", parent, e))?));
             }
             let (_, handle) = above.as_ref().expect("opened above");
@@ -202,8 +246,9 @@ impl Plan<'_> {
 
     fn make_links(&self) -> Result<(), Error> {
         let itself = AtFlags::SYMLINK_NOFOLLOW;
+        let mut ladder = self.ladder();
         for link in &self.links {
-            let folder = self.open(link.folder)?;
+            let folder = self.open(&mut ladder, link.folder)?;
             let name = link.name.as_slice();
             let done = rustix::fs::symlinkat(link.target.as_slice(), &folder, name)
                 .and_then(|()| match self.target.owner {
@@ -216,9 +261,11 @@ impl Plan<'_> {
                 .and_then(|()| rustix::fs::utimensat(&folder, name, &link.modified.as_timestamps(), itself));
             done.map_err(|e| Error::system("link", name, e))?;
         }
+        let mut firsts = self.ladder();
         for name in &self.names {
             let first = &self.files[name.file];
-            let (from, to) = (self.open(first.folder)?, self.open(name.folder)?);
+            let from = self.open(&mut firsts, first.folder)?;
+            let to = self.open(&mut ladder, name.folder)?;
             rustix::fs::linkat(&from, first.name.as_slice(), &to, name.name.as_slice(), AtFlags::empty())
                 .map_err(|e| Error::system("link", &name.name, e))?;
         }
@@ -227,8 +274,9 @@ impl Plan<'_> {
 
     /// A directory gets its mode and time last: filling it needs the one and changes the other.
     fn finish_folders(&self) -> Result<(), Error> {
+        let mut ladder = self.ladder();
         for (number, folder) in self.folders.iter().enumerate().skip(1).rev() {
-            let handle = self.open(number)?;
+            let handle = self.open(&mut ladder, number)?;
             set_xattrs(handle.as_fd(), &folder.xattrs);
             dress(handle.as_fd(), self.target.owner, folder.mode, folder.modified)
                 .map_err(|e| Error::system("finish", &folder.path, e))?;
@@ -291,8 +339,9 @@ fn remembered(plan: &Plan<'_>) -> Vec<Remembered> {
         known[link.folder].push((link.name.clone(), Known::Link(link.target.clone())));
     }
     let root = plan.target.root.as_bytes();
+    let mut ladder = plan.ladder();
     let look_at = |(number, mut entries): (usize, Vec<(Vec<u8>, Known)>)| -> Option<Remembered> {
-        let handle = plan.open(number).ok()?;
+        let handle = plan.open(&mut ladder, number).ok()?;
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         let entries = entries.into_iter().map(|(name, known)| {
             let look = Look::from(&Attributes::at(&handle, &name).ok()?);

@@ -7,7 +7,7 @@ mod queue;
 mod visit;
 mod walk;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::folder::Time;
 use crate::index::Index;
 use crate::object::Ref;
-use crate::pack::{Noted, Packing, Where};
+use crate::pack::{Noted, Packing};
 use crate::path::is_name;
 use crate::{BadPath, Error, Folder, Names, Touched, TreeId};
 
@@ -85,9 +85,9 @@ pub enum Tracking<'a> {
 type Folders = BTreeMap<Vec<u8>, Names>;
 
 impl<'a> Tracking<'a> {
-    fn touched(&self) -> Option<&'a Folders> {
+    fn touched(&self) -> Option<(&'a Folders, &'a BTreeSet<u64>)> {
         match self {
-            Tracking::Trust(Touched::Folders { folders, .. }) => Some(folders),
+            Tracking::Trust(Touched::Folders { folders, linked }) => Some((folders, linked)),
             Tracking::Trust(Touched::Everything) | Tracking::None | Tracking::Check(_) => None,
         }
     }
@@ -250,7 +250,7 @@ impl Repo {
         let _pinned = self.pin(capture.base);
         let mut index = self.index_for(capture);
         let seen = now();
-        let packing = Packing::new(Where { dir: &self.dir, disk: &self.disk, key: self.key.as_ref() });
+        let packing = Packing::new(self.place());
         let found = walk::walk(self, capture, &index, &packing)?;
         let mut built = build::build(self, capture, &index, &packing, found, seen)?;
         let unchanged = index.base().filter(|base| packing.is_empty() && base.is_of(&built.root.id));
@@ -265,6 +265,8 @@ impl Repo {
                 let notes: Vec<(&str, &[u8])> = capture.notes.iter().copied().chain(told).collect();
                 let notes = self.put_notes(&packing, &notes)?;
                 let (pack, written) = packing.finish(Some(built.root), notes)?;
+                // Some of it may have been collected before, and now it is whole again.
+                self.forget(pack);
                 built.lies_in(pack);
                 (TreeId::new(&built.root.id, &pack), written)
             }
@@ -283,7 +285,8 @@ impl Repo {
     fn index_for(&self, capture: &Capture<'_>) -> Index {
         let index = capture.index.map(Index::load).unwrap_or_default();
         match (index.base(), capture.base) {
-            (Some(told), Some(base)) if told == base => index,
+            // What cannot be opened is not built upon: then everything is stored again.
+            (Some(told), Some(base)) if told == base && self.holds(base) => index,
             // It speaks of a snapshot that may be collected by now.
             (Some(_) | None, _) => Index::default(),
         }

@@ -1,14 +1,14 @@
 //! Proving that snapshots are whole: that everything they need is there, and, if asked, that every byte is what
 //! it was.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::Repo;
-use super::read::Reader;
+use super::read::{DEEPEST, MOST_ENTRIES, Reader};
 use crate::id::{Id, PackId};
 use crate::object::{Content, Layout, Node, Piece, Ref};
 use crate::pack::How;
-use crate::{Error, TreeId};
+use crate::{Error, TreeId, Trouble};
 
 /// How closely to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Repo {
             verified.trees += 1;
             let what = match verifying.tree(self, tree) {
                 Ok(()) => verifying.faults.drain(..).map(|(path, what)| told(&path, &what)).collect(),
-                Err(error @ Error::Damaged { .. }) => vec![error.to_string()],
+                Err(error) if error.kind() == Trouble::Damaged => vec![error.to_string()],
                 Err(error) => return Err(error),
             };
             verifying.faults.clear();
@@ -81,23 +81,32 @@ fn told(path: &[u8], what: &str) -> String {
     format!("{}: {what}", String::from_utf8_lossy(path))
 }
 
+/// A chunk, and the path that needs it.
+type Waiting = (Ref, Vec<u8>);
+
 struct Verifying<'v> {
     reader: &'v Reader<'v>,
     depth: Depth,
-    /// Objects that were found whole, with all beneath them.
-    sound: HashSet<Id>,
+    /// Objects that were found whole, with all beneath them. By place, too: of two copies each may be hurt.
+    sound: HashSet<Ref>,
+    /// Directories of the snapshot that is looked at. They are sound if nothing of it is hurt.
+    entered: HashSet<Ref>,
+    /// How many entries each directory has, with all beneath it.
+    counts: HashMap<Ref, u64>,
     faults: Vec<(Vec<u8>, String)>,
     /// Chunks that are still to be read, by where they lie: a block is unpacked once.
-    waiting: BTreeMap<(PackId, u32), Vec<(Ref, Vec<u8>)>>,
+    waiting: BTreeMap<(PackId, u32), Vec<Waiting>>,
 }
 
 impl<'v> Verifying<'v> {
     fn new(reader: &'v Reader<'v>, depth: Depth) -> Verifying<'v> {
-        let (sound, faults, waiting) = (HashSet::new(), Vec::new(), BTreeMap::new());
-        Verifying { reader, depth, sound, faults, waiting }
+        let (sound, entered, counts) = (HashSet::new(), HashSet::new(), HashMap::new());
+        Verifying { reader, depth, sound, entered, counts, faults: Vec::new(), waiting: BTreeMap::new() }
     }
 
     fn tree(&mut self, repo: &Repo, tree: &TreeId) -> Result<(), Error> {
+        self.entered.clear();
+        self.waiting.clear();
         let pack = repo.pack(tree.pack())?;
         let root = repo.root(tree)?;
         for note in &pack.table.notes {
@@ -106,23 +115,32 @@ impl<'v> Verifying<'v> {
             self.waiting.entry((pack.id, at.place.block)).or_default().push((at, note.name.clone()));
         }
         self.directories(&root)?;
-        self.chunks()
+        self.chunks()?;
+        // With faults in them, they are looked at again for the next snapshot that has them.
+        if self.faults.is_empty() {
+            self.sound.extend(self.entered.drain());
+        }
+        Ok(())
     }
 
     /// Not by recursion: a tree may be deep.
     fn directories(&mut self, root: &Ref) -> Result<(), Error> {
-        let mut levels = vec![(*root, Vec::new(), false)];
+        // With the number of its entries and the directories below, once it was entered.
+        type Entered = Option<(u64, Vec<Ref>)>;
+        let mut levels: Vec<(Ref, Vec<u8>, Entered)> = vec![(*root, Vec::new(), None)];
         let mut above: HashSet<Id> = HashSet::new();
         while let Some((at, path, entered)) = levels.pop() {
-            if entered {
+            if let Some((own, below)) = entered {
                 above.remove(&at.id);
-                // With faults in it, it is looked at again for the next snapshot that has it.
-                if self.faults.is_empty() {
-                    self.sound.insert(at.id);
-                }
+                self.entered.insert(at);
+                self.count(at, own, &below);
                 continue;
             }
-            if self.sound.contains(&at.id) {
+            if self.sound.contains(&at) || self.entered.contains(&at) {
+                continue;
+            }
+            if above.len() > DEEPEST {
+                self.fault(&path, "it is deeper than any path".to_owned());
                 continue;
             }
             if !above.insert(at.id) {
@@ -133,21 +151,37 @@ impl<'v> Verifying<'v> {
                 above.remove(&at.id);
                 continue;
             };
-            levels.push((at, path.clone(), true));
+            let below = entries.iter().filter_map(|entry| match entry.node {
+                Node::Dir(at) => Some(at),
+                Node::File(_) | Node::Link(_) => None,
+            });
+            levels.push((at, path.clone(), Some((entries.len() as u64, below.collect()))));
             for entry in entries {
                 let path = [&path, &b"/"[..], &entry.name].concat();
                 match entry.node {
-                    Node::Dir(at) => levels.push((at, path, false)),
+                    Node::Dir(at) => levels.push((at, path, None)),
+                    Node::File(_) | Node::Link(_) if above.len() == 1 => {
+                        self.fault(&path, "a root that is no directory".to_owned());
+                    }
                     Node::File(content) => self.file(&path, &content)?,
                     Node::Link(_) => {}
                 }
             }
         }
+        if self.counts.get(root).is_some_and(|count| *count > MOST_ENTRIES) {
+            self.fault(b"", "it has more entries than any tree".to_owned());
+        }
         Ok(())
     }
 
+    fn count(&mut self, at: Ref, own: u64, below: &[Ref]) {
+        let counts = below.iter().map(|at| self.counts.get(at).copied().unwrap_or(0));
+        let count = counts.fold(own, u64::saturating_add);
+        self.counts.insert(at, count);
+    }
+
     fn file(&mut self, path: &[u8], content: &Content) -> Result<(), Error> {
-        let Some(at) = content.layout.object().filter(|at| !self.sound.contains(&at.id)) else {
+        let Some(at) = content.layout.object().filter(|at| !self.sound.contains(at)) else {
             return Ok(());
         };
         if let Layout::Whole(_) = content.layout {
@@ -161,13 +195,13 @@ impl<'v> Verifying<'v> {
             }
         }
         if self.faults.len() == faults && self.depth == Depth::Structure {
-            self.sound.insert(at.id);
+            self.sound.insert(*at);
         }
         Ok(())
     }
 
     fn chunk(&mut self, path: &[u8], at: &Ref) -> Result<(), Error> {
-        if self.sound.contains(&at.id) {
+        if self.sound.contains(at) {
             return Ok(());
         }
         match self.depth {
@@ -178,7 +212,7 @@ impl<'v> Verifying<'v> {
             Depth::Structure => {
                 let there = self.reader.is_there(&at.place);
                 if self.found(path, there)?.is_some() {
-                    self.sound.insert(at.id);
+                    self.sound.insert(*at);
                 }
             }
         }
@@ -188,8 +222,8 @@ impl<'v> Verifying<'v> {
     fn chunks(&mut self) -> Result<(), Error> {
         for (_, chunks) in std::mem::take(&mut self.waiting) {
             for (at, path) in chunks {
-                if !self.sound.contains(&at.id) && self.found(&path, self.reader.chunk(&at))?.is_some() {
-                    self.sound.insert(at.id);
+                if !self.sound.contains(&at) && self.found(&path, self.reader.chunk(&at))?.is_some() {
+                    self.sound.insert(at);
                 }
             }
         }
@@ -202,6 +236,10 @@ impl<'v> Verifying<'v> {
             Ok(found) => Ok(Some(found)),
             Err(Error::Damaged { tree, what }) => {
                 self.fault(path, format!("pack {tree}: {what}"));
+                Ok(None)
+            }
+            Err(error) if error.kind() == Trouble::Damaged => {
+                self.fault(path, error.to_string());
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -7,9 +7,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use ash_snapshot::{Difference, Entry, Folder, Owner, Restored, Root, Skipped, Target, What, Why};
+use ash_snapshot::{Difference, Entry, Folder, Owner, Restored, Root, Skipped, Taken, Target, What, Why};
 
-use crate::support::{Bench, chmod, is_root, open, rel, set_mtime};
+use crate::support::{Bench, chmod, is_root, is_slow, open, rel, set_mtime};
 
 /// One of everything.
 fn furnish(bench: &Bench) {
@@ -57,7 +57,7 @@ fn every_kind_of_entry_comes_back_as_it_was() {
     let to = bench.empty("restored");
     let owner = Owner { uid: 4321, gid: 8765 };
     let restored = bench.restore(&taken.tree, &to, Some(owner));
-    assert_eq!(restored, Restored { files: taken.files, bytes: taken.bytes });
+    assert_eq!(restored, Restored { files: taken.files, bytes: taken.bytes, taken_over: 0 });
     assert_eq!(bench.compare(&taken.tree, &to), vec![]);
 
     for path in ["", "plain.txt", "absolute", "an/empty", "z/second", "locked"] {
@@ -258,16 +258,17 @@ fn deeper_than_a_path_can_be_long_and_very_wide() {
             rustix::fs::linkat(&at, "file", &at, "same", rustix::fs::AtFlags::empty()).expect("linked");
         }
     }
-    for n in 0..50_000 {
+    let wide = if is_slow() { 100_000 } else { 10_000 };
+    for n in 0..wide {
         std::fs::File::create(bench.at(&format!("w{n}"))).expect("created");
     }
     let taken = bench.take();
-    assert_eq!((taken.files, taken.skipped), (50_005, vec![]));
+    assert_eq!((taken.files, taken.skipped), (wide + 5, vec![]));
     let to = bench.empty("restored");
-    assert_eq!(bench.restore(&taken.tree, &to, None).files, 50_005);
+    assert_eq!(bench.restore(&taken.tree, &to, None).files, wide + 5);
     assert_eq!(bench.compare(&taken.tree, &to), vec![]);
     let walked = open(&to).walk(&|_, _| false, usize::MAX).expect("walked");
-    assert_eq!(walked.len(), 50_010);
+    assert_eq!(walked.len() as u64, wide + 10);
     assert!(walked.iter().any(|file| file.path.len() > 30_000));
     assert_eq!(walked, bench.repo.list(&taken.tree, "workspace").expect("listed"));
     for path in [&to, &bench.workspace()] {
@@ -334,4 +335,222 @@ fn a_removed_tree_is_gone_and_only_it() {
     assert_eq!((bench.repo.holds(&first), bench.repo.holds(&second)), (false, true));
     bench.repo.verify(&second).expect("whole");
     assert_eq!(bench.repo.verify(&first).expect_err("gone").kind(), ash_snapshot::Trouble::Damaged);
+}
+
+fn set_attribute(path: &Path, name: &str, value: &[u8]) {
+    rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty()).expect("set");
+}
+
+fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 4096];
+    let length = rustix::fs::getxattr(path, name, &mut value[..]).ok()?;
+    value.truncate(length);
+    Some(value)
+}
+
+#[test]
+fn attributes_of_the_user_come_back_and_no_others() {
+    let bench = Bench::new();
+    bench.write("dir/file", "x");
+    set_attribute(&bench.at("dir/file"), "user.b", b"\xff\0binary");
+    set_attribute(&bench.at("dir/file"), "user.a", b"");
+    set_attribute(&bench.at("dir"), "user.dir", &[7; 1000]);
+    if is_root() {
+        set_attribute(&bench.at("dir/file"), "trusted.ours", b"not the agent's");
+    }
+    let mut line = bench.line();
+    let tree = line.take(&bench.repo).tree;
+    let to = bench.empty("restored");
+    bench.restore(&tree, &to, None);
+    assert_eq!(bench.compare(&tree, &to), vec![]);
+    let file = |name| attribute(&to.join("dir/file"), name);
+    assert_eq!([file("user.a"), file("user.b")], [Some(vec![]), Some(b"\xff\0binary".to_vec())]);
+    assert_eq!(file("trusted.ours"), None);
+    assert_eq!(attribute(&to.join("dir"), "user.dir"), Some(vec![7; 1000]));
+
+    set_attribute(&to.join("dir/file"), "user.b", b"other");
+    rustix::fs::removexattr(to.join("dir"), "user.dir").expect("removed");
+    let changed = ["dir", "dir/file"].map(|path| Difference { path: path.into(), what: What::Attributes });
+    assert_eq!(bench.compare(&tree, &to), changed);
+    // A change of nothing else is a change.
+    set_attribute(&bench.at("dir/file"), "user.b", b"other");
+    let next = line.take(&bench.repo).tree;
+    assert_eq!((next.same_files(&tree), bench.compare(&next, &bench.workspace())), (false, vec![]));
+}
+
+#[test]
+fn a_file_of_a_tebibyte_of_nothing_is_captured_and_restored_as_such() {
+    let bench = Bench::new();
+    let file = std::fs::File::create(bench.at("sparse")).expect("created");
+    for (at, text) in [(0, "start"), (1 << 39, "middle"), ((1 << 40) - 3, "end")] {
+        file.write_all_at(text.as_bytes(), at).expect("written");
+    }
+    let taken = bench.take();
+    assert_eq!((taken.files, taken.bytes), (1, 1 << 40));
+    assert!(taken.written < 10_000, "{} bytes", taken.written);
+    let to = bench.empty("restored");
+    bench.restore(&taken.tree, &to, None);
+    let is = std::fs::metadata(to.join("sparse")).expect("there");
+    assert_eq!(is.size(), 1 << 40);
+    assert!(is.blocks() * 512 < 1 << 20, "{} blocks", is.blocks());
+    assert_eq!(bench.compare(&taken.tree, &to), vec![]);
+    let restored = std::fs::File::options().read(true).write(true).open(to.join("sparse")).expect("opened");
+    let mut text = [0; 6];
+    restored.read_exact_at(&mut text, 1 << 39).expect("read");
+    assert_eq!(&text, b"middle");
+    // A byte in the middle of nothing is found.
+    restored.write_all_at(b"!", 1 << 38).expect("written");
+    set_mtime(&to.join("sparse"), file_time(&bench.at("sparse")).0, file_time(&bench.at("sparse")).1);
+    assert_eq!(bench.compare(&taken.tree, &to), [Difference { path: "sparse".into(), what: What::Content }]);
+}
+
+fn file_time(path: &Path) -> (i64, i64) {
+    let is = std::fs::metadata(path).expect("there");
+    (is.mtime(), is.mtime_nsec())
+}
+
+#[test]
+fn what_is_no_file_is_skipped_and_counted_each_time() {
+    if !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    let _socket = UnixListener::bind(bench.at("socket")).expect("bound");
+    let make = |name: &str, kind, device| {
+        let mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, bench.at(name), kind, mode, device).expect("made");
+    };
+    make("fifo", rustix::fs::FileType::Fifo, 0);
+    make("null", rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 3));
+    make("disk", rustix::fs::FileType::BlockDevice, rustix::fs::makedev(7, 200));
+    bench.write("file", "x");
+    let skipped = |path: &str, why| Skipped { path: format!("workspace/{path}").into(), why };
+    let expected = [
+        skipped("disk", Why::Device),
+        skipped("fifo", Why::Fifo),
+        skipped("null", Why::Device),
+        skipped("socket", Why::Socket),
+    ];
+    let mut line = bench.line();
+    for _ in 0..3 {
+        let taken = line.take(&bench.repo);
+        assert_eq!((taken.files, &taken.skipped[..]), (1, &expected[..]));
+        crate::support::let_the_clock_tick();
+    }
+    assert_eq!(bench.compare(&line.base.expect("taken"), &bench.workspace()), vec![]);
+}
+
+#[test]
+fn a_file_whose_other_names_are_outside_is_a_file_of_its_own() {
+    let bench = Bench::new();
+    bench.write("a/inside", "shared with outside");
+    bench.write("a/pair", "shared inside");
+    std::fs::create_dir(bench.at("b")).expect("made");
+    std::fs::hard_link(bench.at("a/inside"), bench.dir.path().join("outside")).expect("linked");
+    std::fs::hard_link(bench.at("a/pair"), bench.at("b/pair")).expect("linked");
+    let mut line = bench.line();
+    let taken = line.take(&bench.repo);
+    assert_eq!(taken.files, 2);
+    assert_eq!(bench.compare(&taken.tree, &bench.workspace()), vec![]);
+    let to = bench.empty("restored");
+    bench.restore(&taken.tree, &to, None);
+    let names = |path: &str| std::fs::metadata(to.join(path)).expect("there").nlink();
+    assert_eq!([names("a/inside"), names("a/pair"), names("b/pair")], [1, 2, 2]);
+
+    // A whole directory with one of the names leaves: neither the file nor its own directory changes.
+    crate::support::let_the_clock_tick();
+    line.take(&bench.repo);
+    std::fs::rename(bench.at("b"), bench.dir.path().join("b outside")).expect("moved");
+    let alone = line.take(&bench.repo);
+    assert_eq!((alone.files, bench.compare(&alone.tree, &bench.workspace())), (2, vec![]));
+    assert!(alone.tree.same_files(&crate::support::take(&bench.repo, &bench.workspace()).tree));
+    std::fs::rename(bench.dir.path().join("b outside"), bench.at("b")).expect("moved back");
+    let together = line.take(&bench.repo);
+    assert!(together.tree.same_files(&crate::support::take(&bench.repo, &bench.workspace()).tree));
+    assert_eq!(bench.compare(&together.tree, &bench.workspace()), vec![]);
+}
+
+/// A chain of directories with a file at its end.
+fn dig(bench: &Bench, depth: usize) {
+    let mut at = std::fs::File::open(bench.workspace()).expect("opened");
+    for _ in 0..depth {
+        let (mode, flags) = (rustix::fs::Mode::RWXU, rustix::fs::OFlags::DIRECTORY);
+        rustix::fs::mkdirat(&at, "d", mode).expect("made");
+        at = rustix::fs::openat(&at, "d", flags, rustix::fs::Mode::empty()).expect("opened").into();
+    }
+    let create = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+    let file = rustix::fs::openat(&at, "file", create, rustix::fs::Mode::RUSR).expect("created");
+    rustix::io::write(&file, b"deep").expect("written");
+}
+
+fn assert_deep(depth: usize) {
+    let bench = Bench::in_memory();
+    dig(&bench, depth);
+    let mut line = bench.line();
+    let taken = line.take(&bench.repo);
+    assert_eq!((taken.files, &taken.skipped), (1, &vec![]));
+    bench.repo.verify(&taken.tree).expect("sound");
+    let to = bench.empty("restored");
+    bench.restore(&taken.tree, &to, None);
+    assert_eq!(bench.compare(&taken.tree, &to), vec![]);
+    assert_eq!(line.take(&bench.repo), Taken { written: 0, ..taken });
+    for path in [&to, &bench.workspace()] {
+        Folder::erase(path).expect("erased");
+    }
+}
+
+#[test]
+fn three_hundred_levels_come_back() {
+    assert_deep(300);
+}
+
+#[test]
+fn thousands_of_levels_come_back() {
+    assert_deep(if is_slow() { 5000 } else { 1500 });
+}
+
+/// What could be captured but not restored would be lost, and everything beside it.
+#[test]
+fn deeper_than_can_be_restored_is_left_out_and_said() {
+    if !is_slow() {
+        return;
+    }
+    let bench = Bench::in_memory();
+    dig(&bench, 10_020);
+    bench.write("beside", "x");
+    let taken = bench.take();
+    let why = Why::Unreadable("it is deeper than can be restored".to_owned());
+    let path = [b"workspace".to_vec(), b"/d".repeat(10_000)].concat();
+    assert_eq!((taken.files, taken.skipped), (1, vec![Skipped { path, why }]));
+    bench.repo.verify(&taken.tree).expect("sound");
+    let to = bench.empty("restored");
+    bench.restore(&taken.tree, &to, None);
+    assert_eq!(std::fs::read(to.join("beside")).expect("read"), b"x");
+    for path in [&to, &bench.workspace()] {
+        Folder::erase(path).expect("erased");
+    }
+}
+
+#[test]
+fn a_directory_with_more_names_than_fit_is_left_out_and_said() {
+    if !is_slow() {
+        return;
+    }
+    let bench = Bench::in_memory();
+    std::fs::create_dir(bench.at("wide")).expect("made");
+    for n in 0..270_000 {
+        std::fs::File::create(bench.at(&format!("wide/{n:0>250}"))).expect("created");
+    }
+    bench.write("beside", "x");
+    let mut line = bench.line();
+    let why = Why::Unreadable("it has more names than can be restored".to_owned());
+    let skipped = [Skipped { path: "workspace/wide".into(), why }];
+    for _ in 0..2 {
+        let taken = line.take(&bench.repo);
+        assert_eq!(taken.skipped, skipped);
+        bench.repo.verify(&taken.tree).expect("sound");
+    }
+    let to = bench.empty("restored");
+    bench.restore(&line.base.expect("taken"), &to, None);
+    assert_eq!(std::fs::read(to.join("beside")).expect("read"), b"x");
 }

@@ -1,10 +1,17 @@
 //! What the crate promises, asked from outside: one binary, so that it links once.
 
+mod collect;
+mod crash;
+mod damage;
 mod edit;
 mod fidelity;
 mod folder;
+mod forge;
+mod fuzz;
+mod golden;
 mod incremental;
 mod ordinary_user;
 mod race;
 mod random;
+mod sealed;
 mod support;

@@ -6,9 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use ash_snapshot::{Folder, Taken};
+use ash_snapshot::{Capture, Folder, Taken, TreeId, Trouble};
 
-use crate::support::{Bench, open};
+use crate::support::{Bench, Line, chmod, open};
 
 const NOBODY: u32 = 54_321;
 const INSIDE: &str = "ASH_TEST_ORDINARY_USER";
@@ -33,10 +33,6 @@ fn as_ordinary_user(test: &str) -> bool {
         String::from_utf8_lossy(&child.stderr)
     );
     false
-}
-
-fn chmod(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set");
 }
 
 fn mode(path: &Path) -> u32 {
@@ -102,4 +98,52 @@ fn deep_and_locked_comes_back_too() {
     assert!(std::fs::read_dir(to.join("d/d")).is_err(), "locked again at every depth");
     Folder::erase(&to).expect("erased");
     Folder::erase(&bench.workspace()).expect("erased");
+}
+
+/// Locked between two captures by who lives in it, while we hold it open.
+#[test]
+fn a_root_that_cannot_be_read_is_not_taken_for_unchanged() {
+    if !as_ordinary_user("ordinary_user::a_root_that_cannot_be_read_is_not_taken_for_unchanged") {
+        return;
+    }
+    let bench = Bench::new();
+    bench.write("file", "before");
+    let folder = open(&bench.workspace());
+    let roots = [ash_snapshot::Root { name: "workspace", folder: &folder }];
+    let index = bench.dir.path().join("index");
+    let capture = |base: Option<&TreeId>| {
+        bench.repo.take(&Capture { base, index: Some(&index), ..Capture::of(&roots) })
+    };
+    let first = capture(None).expect("taken").tree;
+    bench.write("file", "after");
+    chmod(&bench.workspace(), 0);
+    let refused = capture(Some(&first)).map(|taken| taken.tree == first);
+    assert_eq!(refused.expect_err("not the tree of before").kind(), Trouble::Io);
+    chmod(&bench.workspace(), 0o700);
+    let second = capture(Some(&first)).expect("taken").tree;
+    assert_eq!(bench.compare(&second, &bench.workspace()), vec![]);
+}
+
+/// A directory that may be passed but not listed: what is remembered of those below is not lost with it.
+#[test]
+fn attributes_below_a_directory_that_cannot_be_listed_are_kept() {
+    if !as_ordinary_user("ordinary_user::attributes_below_a_directory_that_cannot_be_listed_are_kept") {
+        return;
+    }
+    let bench = Bench::new();
+    bench.write("locked/below/file", "x");
+    // Restoring all these takes so long that nothing below is too young to be believed.
+    for n in 0..400 {
+        std::fs::create_dir_all(bench.at(&format!("a/{n}"))).expect("made");
+    }
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(bench.at("locked/below"), "user.kept", b"value", flags).expect("set");
+    chmod(&bench.at("locked"), 0o300);
+    let tree = bench.take().tree;
+    let (to, index) = (bench.dir.path().join("restored"), bench.dir.path().join("index"));
+    let mut line = Line::restored(&bench.repo, &tree, &to, &index);
+    assert_eq!(bench.compare(&tree, &to), vec![]);
+    assert!(line.take(&bench.repo).tree.same_files(&tree));
+    chmod(&to.join("locked"), 0o700);
+    chmod(&bench.at("locked"), 0o700);
 }

@@ -194,17 +194,12 @@ impl Dice {
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     }
-
-    pub(crate) fn below(&mut self, most: usize) -> usize {
-        (self.roll() % most as u64) as usize
-    }
 }
 
 /// Bytes that do not compress.
 pub(crate) fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut dice = Dice(seed);
-    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| dice.roll().to_le_bytes()).collect();
-    bytes.truncate(length);
+    let mut bytes = vec![0; length];
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut bytes);
     bytes
 }
 

@@ -3,6 +3,7 @@
 use super::Check;
 use crate::out;
 use ash_server::{Config, Disk};
+use ash_snapshot::Unwatched;
 use std::{
     fs, io,
     os::unix::fs::MetadataExt,
@@ -17,7 +18,7 @@ pub(super) fn check(config: &Config) -> Vec<Check> {
         Ok(dir) => dir,
         Err(why) => return vec![Check::problem("data", why, "")],
     };
-    let mut checks = vec![directory(&dir)];
+    let mut checks = vec![directory(&dir), changes(&existing(&dir))];
     match Disk::of(&existing(&dir)) {
         Ok(disk) => checks.extend([space(&disk), file_system(&dir, &disk)]),
         Err(error) => checks.push(Check::warning("disk", format!("cannot be looked at: {error}"), "")),
@@ -43,6 +44,22 @@ fn directory(dir: &Path) -> Check {
             let remedy = "choose a directory of yours with ASH_DATA_DIR";
             Check::problem("data", format!("{}: {error}", dir.display()), remedy)
         }
+    }
+}
+
+/// Whether captures know what was touched, or look at every file.
+fn changes(dir: &Path) -> Check {
+    let name = "changes";
+    match ash_snapshot::Watch::start(dir) {
+        Ok(_) => Check::fine(name, "followed by fanotify: a checkpoint visits only what was touched"),
+        Err(why @ (Unwatched::Rights | Unwatched::Kernel)) => {
+            Check::fine(name, format!("not followed, so a checkpoint looks at every file: {why}"))
+        }
+        Err(why @ (Unwatched::Filesystem { .. } | Unwatched::System { .. })) => Check::warning(
+            name,
+            format!("not followed, so a checkpoint looks at every file: {why}"),
+            "put ASH_DATA_DIR on a local ext4, xfs or tmpfs, if workspaces are large",
+        ),
     }
 }
 

@@ -73,6 +73,12 @@ async fn server(settings: &Settings) -> Check {
     match in_time(api.get("/api/agents")).await {
         Ok(_) => judge_server(&api.url, &health),
         Err(failure) if failure.kind == Kind::Unauthorized => {
+            if Wanted::of(settings, running()) == Wanted::No {
+                return Check::fine(
+                    "server",
+                    format!("not started; the one at {} is somebody else's", api.url),
+                );
+            }
             let remedy =
                 "give its key with --api-key or ASH_API_KEY, or save it with `ash link URL --api-key KEY`";
             Check::problem("server", format!("{} does not accept the key", api.url), remedy)

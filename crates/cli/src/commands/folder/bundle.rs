@@ -14,8 +14,8 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use std::{fs, io, os::unix::ffi::OsStrExt, path::Path};
 
-/// What a bundle holds before the next one is begun; one file may be more.
-const BUNDLE_BYTES: u64 = 32_000_000;
+/// What a bundle holds before the next one is begun; one file may be more. Small, so that the bar moves.
+const BUNDLE_BYTES: u64 = 8_000_000;
 const BUNDLE_FILES: usize = 10_000;
 /// A target up to this long is written into the entry itself.
 const SHORT_TARGET: usize = 100;

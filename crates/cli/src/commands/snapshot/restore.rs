@@ -40,7 +40,7 @@ pub(super) fn run(place: &Place, given: &str, target: &Path) -> Result<u8> {
         Folder::erase(&fresh).ok();
     })?;
     if place.json {
-        let Restored { files, bytes } = restored;
+        let Restored { files, bytes, .. } = restored;
         out::json(&json!({ "id": id(&tree), "target": target, "files": files, "bytes": bytes }));
         return Ok(0);
     }

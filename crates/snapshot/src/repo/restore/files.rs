@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{Mode, OFlags};
 
+use super::ladder::Ladder;
 use super::{Plan, PlannedFile};
 use crate::Error;
 use crate::cut::is_zero;
@@ -30,14 +31,16 @@ enum Task {
     Empty(Vec<usize>),
 }
 
-pub(super) fn write(repo: &Repo, plan: &Plan<'_>, progress: &Progress) -> Result<(), Error> {
-    let tasks = tasks(plan);
-    let bytes: u64 = plan.files.iter().map(|file| file.content.size).sum();
+/// Writes what was not `given` by another tree.
+pub(super) fn write(repo: &Repo, plan: &Plan<'_>, given: &[bool], progress: &Progress) -> Result<(), Error> {
+    let tasks = tasks(plan, given);
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(8);
-    let threads = if bytes < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
+    let threads = if plan.bytes() < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
     let next = AtomicUsize::new(0);
     let work = || {
-        let mut writer = Writer { plan, reader: repo.reader(), folder: None, umask: umask(), progress };
+        let ladder = plan.ladder();
+        let mut writer =
+            Writer { plan, reader: repo.reader(), ladder, folder: None, umask: umask(), progress };
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
             writer.task(task).inspect_err(|_| next.store(tasks.len(), Ordering::Relaxed))?;
         }
@@ -55,10 +58,13 @@ pub(super) fn write(repo: &Repo, plan: &Plan<'_>, progress: &Progress) -> Result
     })
 }
 
-fn tasks(plan: &Plan<'_>) -> Vec<Task> {
+fn tasks(plan: &Plan<'_>, given: &[bool]) -> Vec<Task> {
     let mut whole: Vec<(Place, usize)> = Vec::new();
     let (mut large, mut empty) = (Vec::new(), Vec::new());
     for (number, file) in plan.files.iter().enumerate() {
+        if given.get(number).is_some_and(|given| *given) {
+            continue;
+        }
         match &file.content.layout {
             Layout::Empty => empty.push(number),
             Layout::Whole(at) => whole.push((at.place, number)),
@@ -78,6 +84,7 @@ fn tasks(plan: &Plan<'_>) -> Vec<Task> {
 struct Writer<'w> {
     plan: &'w Plan<'w>,
     reader: Reader<'w>,
+    ladder: Ladder<'w>,
     /// The directory that was written to last.
     folder: Option<(usize, OwnedFd)>,
     umask: u32,
@@ -105,31 +112,32 @@ impl Writer<'_> {
         let bytes = within(&block, &at.place).ok_or_else(outside)?;
         self.reader.check(at, bytes)?;
         let handle = self.create(file)?;
-        put(&handle, bytes, 0).map_err(|e| Error::system("write", &file.name, e))?;
-        self.finish(file, &handle)
+        let end = put(&handle, bytes, 0).map_err(|e| Error::system("write", &file.name, e))?;
+        self.finish(file, &handle, end)
     }
 
     fn large(&mut self, number: usize) -> Result<(), Error> {
         let file = &self.plan.files[number];
         let pieces = self.reader.content(&file.content)?;
         let handle = self.create(file)?;
-        let mut offset = 0;
+        let (mut offset, mut end) = (0, 0);
         for piece in &pieces {
             if let Piece::Chunk { at, .. } = piece {
                 let block = self.reader.block(at.place.pack, at.place.block)?;
                 let outside = || self.reader.damaged(&at.place, "an object outside of its block");
                 let bytes = within(&block, &at.place).ok_or_else(outside)?;
                 self.reader.check(at, bytes)?;
-                put(&handle, bytes, offset).map_err(|e| Error::system("write", &file.name, e))?;
+                let put = put(&handle, bytes, offset).map_err(|e| Error::system("write", &file.name, e))?;
+                end = end.max(put);
             }
             offset += piece.length();
         }
-        self.finish(file, &handle)
+        self.finish(file, &handle, end)
     }
 
     fn create(&mut self, file: &PlannedFile) -> Result<File, Error> {
         if !matches!(&self.folder, Some((number, _)) if *number == file.folder) {
-            self.folder = Some((file.folder, self.plan.open(file.folder)?));
+            self.folder = Some((file.folder, self.plan.open(&mut self.ladder, file.folder)?));
         }
         let (_, folder) = self.folder.as_ref().expect("opened above");
         // A new file and no other: neither an existing one nor through a link.
@@ -140,9 +148,11 @@ impl Writer<'_> {
             .map_err(|e| Error::system("create", &file.name, e))
     }
 
-    fn finish(&self, file: &PlannedFile, handle: &File) -> Result<(), Error> {
+    fn finish(&self, file: &PlannedFile, handle: &File, end: u64) -> Result<(), Error> {
         // Zeros at the end were not written.
-        handle.set_len(file.content.size).map_err(|e| Error::system("write", &file.name, e))?;
+        if end < file.content.size {
+            handle.set_len(file.content.size).map_err(|e| Error::system("write", &file.name, e))?;
+        }
         self.dress(file, handle)
     }
 
@@ -162,24 +172,28 @@ impl Writer<'_> {
     }
 }
 
-/// Writes what is not zero.
-fn put(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<()> {
-    if bytes.len() < PAGE {
-        return file.write_all_at(bytes, offset);
-    }
-    let mut start = 0;
-    let mut at = 0;
-    while at < bytes.len() {
+/// Writes what is not zero, and answers where the last of it ends.
+fn put(file: &File, bytes: &[u8], offset: u64) -> std::io::Result<u64> {
+    let mut end = 0;
+    let mut write = |from: usize, to: usize| {
+        if from < to {
+            end = offset + to as u64;
+        }
+        file.write_all_at(&bytes[from..to], offset + from as u64)
+    };
+    let (mut start, mut at) = (0, 0);
+    while bytes.len() >= PAGE && at < bytes.len() {
         // Pages are counted in the file, not in the piece.
         let page = PAGE - ((offset + at as u64) % PAGE as u64) as usize;
-        let end = (at + page).min(bytes.len());
-        if page == PAGE && end - at == PAGE && is_zero(&bytes[at..end]) {
-            file.write_all_at(&bytes[start..at], offset + start as u64)?;
-            start = end;
+        let next = (at + page).min(bytes.len());
+        if page == PAGE && next - at == PAGE && is_zero(&bytes[at..next]) {
+            write(start, at)?;
+            start = next;
         }
-        at = end;
+        at = next;
     }
-    file.write_all_at(&bytes[start..], offset + start as u64)
+    write(start, bytes.len())?;
+    Ok(end)
 }
 
 /// Asking for it by setting it would change it for every other thread.

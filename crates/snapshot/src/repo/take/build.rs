@@ -7,11 +7,11 @@ use std::path::Path;
 use super::visit::Visit;
 use super::walk::{Found, Name};
 use super::{Capture, Report, Why};
-use crate::folder::{Attributes, Time};
+use crate::folder::Time;
 use crate::id::{PackId, Sort};
 use crate::index::{Index, Known, Look, Remember};
 use crate::object::{Entry, Node, Place, Ref, Xattrs, encode_directory};
-use crate::pack::{Blocks, Packing};
+use crate::pack::{Blocks, LARGEST_BLOCK, Packing};
 use crate::repo::Repo;
 use crate::{Error, TreeId};
 
@@ -72,11 +72,16 @@ struct Building<'b> {
     index: &'b Index,
     seen: Time,
     failed: HashMap<Vec<u8>, Why>,
+    /// Directories that were seen and cannot be stored.
+    too_large: Vec<(Vec<u8>, Why)>,
     /// The names of one file: which number they have, by directory and name.
     groups: HashMap<Vec<u8>, HashMap<Vec<u8>, u64>>,
     built: HashMap<Vec<u8>, (Ref, Look, Xattrs)>,
     done: Vec<BuiltDirectory>,
 }
+
+/// What a directory looks like that was built anew.
+type News<'n> = Option<(&'n Look, &'n Xattrs)>;
 
 /// By depth, then by path: children come before their parents when it is gone through backwards.
 type Work = BTreeMap<(usize, Vec<u8>), Option<Visit>>;
@@ -98,21 +103,36 @@ pub(super) fn build(
         let unknown = visits.iter().filter(|visit| visit.differs && !is_covered(&visit.path, touched));
         report.missed = unknown.map(|visit| visit.path.clone()).collect();
     }
-    let mut work: Work = visits.into_iter().map(|visit| (key(&visit.path), Some(visit))).collect();
+    let mut work = Work::new();
+    for visit in visits {
+        let place = work.entry(key(&visit.path)).or_insert(None);
+        if place.as_ref().is_none_or(|other| other.reach < visit.reach) {
+            *place = Some(visit);
+        }
+    }
     let touched: Vec<Vec<u8>> = failed.keys().filter_map(|path| parent(path)).collect();
     let regrouped = groups.keys().filter(|path| is_regrouped(index, path, &groups[*path])).cloned();
     for path in touched.into_iter().chain(regrouped) {
         work.entry(key(&path)).or_insert(None);
     }
     add_parents(&mut work);
-    let mut building =
-        Building { repo, index, seen, failed, groups, built: HashMap::new(), done: Vec::new() };
+    let mut building = Building {
+        repo,
+        index,
+        seen,
+        failed,
+        too_large: Vec::new(),
+        groups,
+        built: HashMap::new(),
+        done: Vec::new(),
+    };
     let mut blocks = packing.blocks();
     while let Some(((_, path), visit)) = work.pop_last() {
         building.directory(&mut blocks, path, visit)?;
     }
     let root = building.top(&mut blocks, capture)?;
     blocks.flush()?;
+    building.too_large.into_iter().for_each(|(path, why)| report.skip(path, why));
     Ok(Built { root, report, directories: building.done, gone })
 }
 
@@ -161,6 +181,7 @@ fn groups(names: Vec<Name>, report: &mut Report) -> HashMap<Vec<u8>, HashMap<Vec
     let mut groups: HashMap<Vec<u8>, HashMap<Vec<u8>, u64>> = HashMap::new();
     for mut names in files.into_values() {
         names.sort_by(|a, b| (&a.folder, &a.name).cmp(&(&b.folder, &b.name)));
+        names.dedup_by(|a, b| (&a.folder, &a.name) == (&b.folder, &b.name));
         let number = if names.len() == 1 { 0 } else { number(&names[0]) };
         for (n, name) in names.into_iter().enumerate() {
             if n > 0 {
@@ -219,6 +240,12 @@ impl Building<'_> {
         };
         let objects = self.objects(&path, &mut entries);
         let encoded = encode_directory(&objects);
+        if encoded.stored.len() > LARGEST_BLOCK as usize {
+            let why = Why::Unreadable("it has more names than can be restored".to_owned());
+            self.too_large.push((path.clone(), why.clone()));
+            self.failed.insert(path, why);
+            return Ok(());
+        }
         let id = self.repo.naming.name(Sort::Directory, encoded.logical());
         let at = match known {
             Some(known) if known.at.id == id => known.at,
@@ -274,7 +301,7 @@ impl Building<'_> {
     }
 
     /// A directory below this one: where it lies, and what it looks like if it was built anew.
-    fn below(&self, path: &[u8], name: &[u8]) -> Result<(Ref, Option<(&Look, &Xattrs)>), Why> {
+    fn below(&self, path: &[u8], name: &[u8]) -> Result<(Ref, News<'_>), Why> {
         let path = [path, b"/", name].concat();
         if let Some((at, look, xattrs)) = self.built.get(&path) {
             return Ok((*at, Some((look, xattrs))));
@@ -290,18 +317,17 @@ impl Building<'_> {
         let mut roots = Vec::new();
         for root in capture.roots {
             let name = root.name.as_bytes();
+            // What cannot be read is not what it was.
+            if let Some(why) = self.failed.get(name) {
+                let (path, why) = (root.name.to_owned(), why.to_string());
+                return Err(Error::Unreadable { path, why });
+            }
             let (at, modified) = match (self.built.get(name), self.index.get(name)) {
                 (Some((at, look, _)), _) => (*at, look.modified),
                 (None, Some(known)) => (known.at, known.look.modified),
                 (None, None) => {
-                    let is = Attributes::of(root.folder.fd());
-                    return Err(match (is, self.failed.get(name)) {
-                        (Err(e), _) => Error::system("read", name, e),
-                        (Ok(_), why) => Error::Unreadable {
-                            path: root.name.to_owned(),
-                            why: why.map(Why::to_string).unwrap_or_default(),
-                        },
-                    });
+                    let (path, why) = (root.name.to_owned(), Why::Gone.to_string());
+                    return Err(Error::Unreadable { path, why });
                 }
             };
             let (name, node) = (name.to_vec(), Node::Dir(at));

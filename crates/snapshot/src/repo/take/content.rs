@@ -24,6 +24,9 @@ const READS: usize = 3;
 /// Less new content than this is not worth looking for elsewhere in the tree.
 const WORTH_SEARCHING: u64 = 256 << 10;
 
+/// What is compared was just read: it should still be near the processor.
+const WINDOW: usize = 256 << 10;
+
 /// A file of this size is compared with what it was by several threads.
 const HUGE: u64 = 16 << 20;
 
@@ -295,18 +298,33 @@ fn without_ends_at_zeros(mut kept: Vec<bool>, old: &[(u64, Piece)]) -> Vec<bool>
     kept
 }
 
+/// Reads rows of pieces that fit into the window together, so that nothing is read twice.
 fn compare(file: &File, old: &[(u64, Piece)], kept: &mut [bool]) -> io::Result<()> {
-    let mut window = vec![0; 1 << 20];
-    let (mut from, mut have) = (0, 0);
-    for ((start, piece), kept) in old.iter().zip(kept) {
-        // Zeros are cheap to find again.
-        let Piece::Chunk { length, pre, .. } = piece else { continue };
-        if *start < from || start + length > from + have as u64 {
-            (from, have) = (*start, fill(file, &mut window, *start)?);
+    let mut window = vec![0; WINDOW];
+    let mut first = 0;
+    while first < old.len() {
+        let (mut next, mut length) = (first, 0);
+        while let Some((_, Piece::Chunk { length: more, .. })) = old.get(next)
+            && *more <= (window.len() - length) as u64
+        {
+            length += *more as usize;
+            next += 1;
         }
-        let at = (start - from) as usize;
-        let bytes = window[..have].get(at..at + *length as usize);
-        *kept = bytes.is_some_and(|bytes| xxh3_64(bytes) == *pre && !may_end_in_zeros(bytes, *start));
+        // Zeros are cheap to find again.
+        if next == first {
+            first += 1;
+            continue;
+        }
+        let have = fill(file, &mut window[..length], old[first].0)?;
+        let mut from = 0;
+        for ((start, piece), kept) in old[first..next].iter().zip(&mut kept[first..next]) {
+            let Piece::Chunk { length, pre, .. } = piece else { continue };
+            let to = from + *length as usize;
+            let bytes = window[..have].get(from..to);
+            *kept = bytes.is_some_and(|bytes| xxh3_64(bytes) == *pre && !may_end_in_zeros(bytes, *start));
+            from = to;
+        }
+        first = next;
     }
     Ok(())
 }

@@ -12,19 +12,21 @@ struct State<T> {
     waiting: Vec<T>,
     /// Tasks that are being worked on, and may bring more.
     busy: usize,
+    /// Threads that wait for the bell: without any, ringing it is a call to the kernel for nothing.
+    idle: usize,
     stopped: bool,
 }
 
 impl<T> Queue<T> {
     pub(super) fn new(waiting: Vec<T>) -> Queue<T> {
-        Queue { state: Mutex::new(State { waiting, busy: 0, stopped: false }), bell: Condvar::new() }
+        Queue { state: Mutex::new(State { waiting, busy: 0, idle: 0, stopped: false }), bell: Condvar::new() }
     }
 
     pub(super) fn push(&self, tasks: impl IntoIterator<Item = T>) {
         let mut state = self.state.lock().expect("nobody panics while holding it");
         let before = state.waiting.len();
         state.waiting.extend(tasks);
-        let more = state.waiting.len() - before;
+        let more = (state.waiting.len() - before).min(state.idle);
         drop(state);
         match more {
             0 => {}
@@ -66,7 +68,9 @@ impl<T> Queue<T> {
             if state.busy == 0 {
                 return None;
             }
+            state.idle += 1;
             state = self.bell.wait(state).expect("nobody panics while holding it");
+            state.idle -= 1;
         }
     }
 }

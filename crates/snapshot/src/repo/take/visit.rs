@@ -16,6 +16,7 @@ use crate::folder::{Attributes, Forced, force_directory, names_into, open_beneat
 use crate::index::{Directory, Known, KnownEntry, Look, Nature};
 use crate::object::Xattrs;
 use crate::pack::Blocks;
+use crate::repo::read::DEEPEST;
 
 /// With more directories open than this, those that wait are closed and found again by their path.
 const MOST_OPEN: usize = 200;
@@ -48,14 +49,11 @@ pub(super) enum Task {
         parent: Option<Arc<Opened>>,
         path: Vec<u8>,
         extent: Extent,
+        /// Whether the directory above remembers it, and with it its attributes.
+        remembered: bool,
     },
     /// A large file: it is worth a thread of its own.
-    File {
-        parent: Arc<Opened>,
-        path: Vec<u8>,
-        old: Option<Known>,
-        slot: Arc<OnceLock<Seen>>,
-    },
+    File { parent: Arc<Opened>, path: Vec<u8>, old: Option<Known>, slot: Arc<OnceLock<Seen>> },
 }
 
 /// How much of a directory is visited.
@@ -69,13 +67,31 @@ pub(super) enum Extent {
     Names(BTreeSet<Vec<u8>>),
 }
 
+impl Extent {
+    pub(super) fn reach(&self) -> Reach {
+        match self {
+            Extent::Whole => Reach::Whole,
+            Extent::Itself => Reach::Itself,
+            Extent::Names(_) => Reach::Names,
+        }
+    }
+}
+
+/// Of two visits to one directory the further one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reach {
+    Names,
+    Itself,
+    Whole,
+}
+
 /// A file that was read, or why not.
 pub(super) type Seen = (Look, Known);
 
 impl Task {
     pub(super) fn root(capture: &Capture<'_>, root: usize) -> Task {
         let path = capture.roots[root].name.as_bytes().to_vec();
-        Task::Directory { root, parent: None, path, extent: Extent::Whole }
+        Task::Directory { root, parent: None, path, extent: Extent::Whole, remembered: true }
     }
 }
 
@@ -87,6 +103,7 @@ pub(super) struct Visit {
     pub(super) entries: Vec<(Vec<u8>, Slot)>,
     /// Not only to be remembered anew: something in it is other than it was.
     pub(super) differs: bool,
+    pub(super) reach: Reach,
 }
 
 pub(super) enum Slot {
@@ -179,16 +196,18 @@ impl<'w, 'a> Worker<'w, 'a> {
 
     pub(super) fn work(&mut self, task: Task) -> Result<(), Error> {
         match task {
-            Task::Directory { root, parent, path, extent } => match self.open(root, parent, &path) {
-                Ok(dir) => self.visit(root, &path, dir, extent),
-                Err(Trouble::Fail(error)) => Err(error),
-                // It was touched and is gone: then the directory above was touched, too.
-                Err(Trouble::Skip(Why::Gone)) if extent != Extent::Whole => Ok(()),
-                Err(Trouble::Skip(why)) => {
-                    self.found.failed.insert(path, why);
-                    Ok(())
+            Task::Directory { root, parent, path, extent, remembered } => {
+                match self.open(root, parent, &path) {
+                    Ok(dir) => self.visit(root, &path, dir, (extent, remembered)),
+                    Err(Trouble::Fail(error)) => Err(error),
+                    // It was touched and is gone: then the directory above was touched, too.
+                    Err(Trouble::Skip(Why::Gone)) if extent != Extent::Whole => Ok(()),
+                    Err(Trouble::Skip(why)) => {
+                        self.found.failed.insert(path, why);
+                        Ok(())
+                    }
                 }
-            },
+            }
             Task::File { parent, path, old, slot } => {
                 let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
                 let seen = self.file(parent.fd(), name, &path, old.as_ref())?;
@@ -200,6 +219,10 @@ impl<'w, 'a> Worker<'w, 'a> {
     }
 
     fn open(&self, root: usize, parent: Option<Arc<Opened>>, path: &[u8]) -> Result<Arc<Opened>, Trouble> {
+        if path.iter().filter(|b| **b == b'/').count() >= DEEPEST {
+            let why = "it is deeper than can be restored".to_owned();
+            return Err(Trouble::Skip(Why::Unreadable(why)));
+        }
         let folder = self.walk.capture.roots[root].folder.fd();
         let name = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
         let dir = match parent {
@@ -212,13 +235,21 @@ impl<'w, 'a> Worker<'w, 'a> {
         Ok(Opened::new(dir))
     }
 
-    fn visit(&mut self, root: usize, path: &[u8], dir: Arc<Opened>, extent: Extent) -> Result<(), Error> {
+    fn visit(
+        &mut self,
+        root: usize,
+        path: &[u8],
+        dir: Arc<Opened>,
+        (extent, remembered): (Extent, bool),
+    ) -> Result<(), Error> {
         let index = self.walk.index;
         let look = Look::from(&dir.0.is);
         let known = index.get(path);
+        let reach = extent.reach();
         let mut here = Here { root, path, dir, known, extent, tasks: Vec::new(), differs: false };
         // Names come and go only with the directory's own times.
-        let same_names = known.filter(|known| known.look == look && !known.is_racy(look.changed));
+        let same_names =
+            known.filter(|known| remembered && known.look == look && !known.is_racy(look.changed));
         let (items, same) = match (same_names, known) {
             (_, Some(known)) if matches!(here.extent, Extent::Names(_)) => {
                 self.look_at_names(&mut here, known)
@@ -230,7 +261,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             let xattrs = xattrs(here.dir.fd());
             let entries = items.into_iter().map(materialised).collect();
             let differs = here.differs;
-            self.found.visits.push(Visit { path: path.to_vec(), look, xattrs, entries, differs });
+            self.found.visits.push(Visit { path: path.to_vec(), look, xattrs, entries, differs, reach });
         }
         self.walk.queue.push(here.tasks);
         Ok(())
@@ -245,6 +276,12 @@ impl<'w, 'a> Worker<'w, 'a> {
         let mut items = Vec::new();
         let mut same = true;
         for entry in entries {
+            // Its name is still there, and it is looked at when it is visited itself.
+            if entry.look.nature == Nature::Dir && !entry.is_skipped() {
+                self.same(here, &entry);
+                items.push(Item::Same(entry));
+                continue;
+            }
             let item = self.entry(here, entry.name, Some(entry))?;
             same &= matches!(item, Some(Item::Same(_)));
             items.extend(item);
@@ -278,8 +315,8 @@ impl<'w, 'a> Worker<'w, 'a> {
                 items.push(Item::Same(entry));
                 continue;
             }
-            let item = self.entry(here, entry.name, Some(entry))?;
-            same &= matches!(item, Some(Item::Same(_)));
+            let item = self.touched(here, entry)?;
+            same = false;
             items.extend(item);
         }
         for name in touched {
@@ -288,6 +325,24 @@ impl<'w, 'a> Worker<'w, 'a> {
             items.extend(item);
         }
         Ok((items, same))
+    }
+
+    /// A name that was touched: read whatever it looks like, since a mapping may have been written through.
+    fn touched<'i>(&mut self, here: &mut Here<'_>, known: KnownEntry<'i>) -> Result<Option<Item<'i>>, Error> {
+        let is = match Attributes::at(here.dir.fd(), known.name) {
+            Ok(is) => is,
+            Err(Errno::NOENT) => {
+                self.vanished(here, &known);
+                return Ok(None);
+            }
+            Err(errno) => return self.unreadable(here, known.name, Trouble::from(errno)),
+        };
+        let look = Look::from(&is);
+        here.differs |= known.look != look;
+        if known.look.nature == Nature::Dir && known.look.inode != look.inode {
+            self.vanished(here, &known);
+        }
+        self.new_entry(here, known.name, look, Some(known))
     }
 
     /// A name that is not remembered; it may have come and gone.
@@ -403,7 +458,7 @@ impl<'w, 'a> Worker<'w, 'a> {
             return;
         }
         match known.look.nature {
-            Nature::Dir if here.extent == Extent::Whole => self.later(here, known.name, Extent::Whole),
+            Nature::Dir if here.extent == Extent::Whole => self.later(here, known.name, Extent::Whole, true),
             Nature::Dir => {}
             Nature::File => {
                 self.found.report.files += 1;
@@ -422,11 +477,14 @@ impl<'w, 'a> Worker<'w, 'a> {
         }
     }
 
-    fn later(&self, here: &mut Here<'_>, name: &[u8], extent: Extent) {
+    fn later(&self, here: &mut Here<'_>, name: &[u8], extent: Extent, remembered: bool) {
         let crowded = OPEN.load(Ordering::Relaxed) > MOST_OPEN;
         let parent = (!crowded).then(|| here.dir.clone());
         let path = here.path_of(name);
-        here.tasks.push(Task::Directory { root: here.root, parent, path, extent });
+        if !self.walk.is_new(&path, extent.reach()) {
+            return;
+        }
+        here.tasks.push(Task::Directory { root: here.root, parent, path, extent, remembered });
     }
 
     fn new_entry<'i>(
@@ -451,7 +509,7 @@ impl<'w, 'a> Worker<'w, 'a> {
                 let itself = known.is_some() && here.extent != Extent::Whole;
                 // Its own times or attributes changed; what is in it is told apart.
                 let extent = if itself { Extent::Names(BTreeSet::new()) } else { Extent::Whole };
-                self.later(here, name, extent);
+                self.later(here, name, extent, false);
                 ready(Known::Dir(Vec::new()))
             }
             Nature::Link => match rustix::fs::readlinkat(here.dir.fd(), name, Vec::new()) {

@@ -1,12 +1,12 @@
 //! Going through the folders with several threads. A small tree is gone through by one: starting a thread
 //! takes longer.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use super::queue::Queue;
-use super::visit::{Extent, Task, Visit, Worker};
+use super::visit::{Extent, Reach, Task, Visit, Worker};
 use super::{Capture, Report, Why};
 use crate::id::Id;
 use crate::index::{Index, Known, Look};
@@ -29,8 +29,24 @@ pub(super) struct Walk<'a> {
     pub(super) fresh: Mutex<HashMap<Id, Place>>,
     /// How many bytes those are.
     pub(super) added: AtomicU64,
+    /// Directories that are visited or will be, if not all are: one may be reached in several ways.
+    begun: Option<Mutex<HashMap<Vec<u8>, Reach>>>,
     /// Files with several names that were read under one of them.
     pub(super) linked: Mutex<HashMap<u64, (Look, Known)>>,
+}
+
+impl Walk<'_> {
+    /// Whether a directory is not visited to this extent anyway.
+    pub(super) fn is_new(&self, path: &[u8], reach: Reach) -> bool {
+        let Some(begun) = &self.begun else { return true };
+        let mut begun = begun.lock().expect("nobody panics while holding it");
+        let before = begun.insert(path.to_vec(), reach);
+        if let Some(before) = before.filter(|before| *before >= reach) {
+            begun.insert(path.to_vec(), before);
+            return false;
+        }
+        true
+    }
 }
 
 /// What the threads found.
@@ -66,7 +82,7 @@ impl Found {
 
 /// Everything; or what was touched, with every file that could have been through another name.
 fn tasks(capture: &Capture<'_>, index: &Index) -> Vec<Task> {
-    let Some(folders) = capture.tracking.touched().filter(|_| index.base().is_some()) else {
+    let Some((folders, linked)) = capture.tracking.touched().filter(|_| index.base().is_some()) else {
         return (0..capture.roots.len()).map(|root| Task::root(capture, root)).collect();
     };
     let mut extents: BTreeMap<&[u8], Extent> = BTreeMap::new();
@@ -77,6 +93,13 @@ fn tasks(capture: &Capture<'_>, index: &Index) -> Vec<Task> {
         };
         extents.insert(path, extent);
     }
+    // A file got, had or lost another name: all that are remembered of it are looked at.
+    for (path, name) in index.names_of(linked) {
+        let extent = extents.entry(path).or_insert(Extent::Names(BTreeSet::new()));
+        if let Extent::Names(names) = extent {
+            names.insert(name.to_vec());
+        }
+    }
     for (path, _) in index.linked() {
         let extent = extents.entry(path).or_insert(Extent::Itself);
         if matches!(extent, Extent::Names(_)) {
@@ -86,7 +109,7 @@ fn tasks(capture: &Capture<'_>, index: &Index) -> Vec<Task> {
     let task = |(path, extent): (&[u8], Extent)| {
         let name = path.split(|b| *b == b'/').next()?;
         let root = capture.roots.iter().position(|root| root.name.as_bytes() == name)?;
-        Some(Task::Directory { root, parent: None, path: path.to_vec(), extent })
+        Some(Task::Directory { root, parent: None, path: path.to_vec(), extent, remembered: true })
     };
     extents.into_iter().filter_map(task).collect()
 }
@@ -98,6 +121,11 @@ pub(super) fn walk<'a>(
     packing: &'a Packing<'a>,
 ) -> Result<Found, Error> {
     let tasks = tasks(capture, index);
+    let begun = tasks.iter().filter_map(|task| match task {
+        Task::Directory { path, extent, .. } => Some((path.clone(), extent.reach())),
+        Task::File { .. } => None,
+    });
+    let begun = capture.tracking.touched().is_some().then(|| Mutex::new(begun.collect()));
     let walk = Walk {
         repo,
         capture,
@@ -106,6 +134,7 @@ pub(super) fn walk<'a>(
         queue: Queue::new(tasks),
         fresh: Mutex::default(),
         added: AtomicU64::new(0),
+        begun,
         linked: Mutex::default(),
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);

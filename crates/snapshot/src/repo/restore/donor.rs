@@ -1,0 +1,128 @@
+//! Taking over files of an older tree that are as the new one wants them: a rewind writes only what differs.
+//!
+//! The files are linked, so both trees hold them until the old one is erased. Nobody may be at work in it.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::AtFlags;
+
+use super::{Ladder, Plan, PlannedFile};
+use crate::Folder;
+use crate::folder::{Attributes, open_beneath};
+use crate::index::{Directory, Index, Known, Look, Remember};
+use crate::object::Content;
+
+/// An older tree of the same owner, and what it looked like when it was captured last.
+#[derive(Clone, Copy)]
+pub struct Donor<'a> {
+    /// The folder that its roots are in.
+    pub folder: &'a Folder,
+    pub index: &'a Path,
+}
+
+pub(super) struct Giving<'a> {
+    folder: &'a Folder,
+    index: Index,
+}
+
+impl<'a> Giving<'a> {
+    pub(super) fn new(donor: Donor<'a>) -> Giving<'a> {
+        Giving { folder: donor.folder, index: Index::load(donor.index) }
+    }
+
+    /// Which files of the plan are there now, and need not be written.
+    pub(super) fn give(&self, plan: &Plan<'_>) -> Vec<bool> {
+        let mut given = vec![false; plan.files.len()];
+        let mut ladder = plan.ladder();
+        let mut by_folder: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (number, file) in plan.files.iter().enumerate() {
+            by_folder.entry(file.folder).or_default().push(number);
+        }
+        for (folder, files) in by_folder {
+            if let Some(here) = self.open(plan, &mut ladder, folder) {
+                for number in files {
+                    given[number] = here.give(&plan.files[number]);
+                }
+            }
+        }
+        given
+    }
+
+    fn open<'g>(&'g self, plan: &Plan<'_>, ladder: &mut Ladder<'_>, folder: usize) -> Option<Here<'g>> {
+        let root = plan.target.root.as_bytes();
+        let path = &plan.folders[folder].path;
+        let path = if path.is_empty() { root.to_vec() } else { [root, b"/", path].concat() };
+        let known = self.index.get(&path)?;
+        let from = open_beneath(self.folder.fd(), &path).ok()?;
+        let to = plan.open(ladder, folder).ok()?;
+        let files = self.index.entries(known).filter_map(|entry| match entry.known() {
+            Known::File(content, xattrs) => Some((entry.name, (entry.look, content, xattrs))),
+            Known::Dir(_) | Known::Link(_) | Known::Skipped(_) => None,
+        });
+        let files = files.collect();
+        Some(Here { known, files, from, to, owner: plan.target.owner.map(|owner| owner.uid) })
+    }
+}
+
+struct Here<'g> {
+    known: &'g Directory,
+    files: HashMap<&'g [u8], (Look, Content, crate::object::Xattrs)>,
+    from: OwnedFd,
+    to: OwnedFd,
+    owner: Option<u32>,
+}
+
+impl Here<'_> {
+    fn give(&self, file: &PlannedFile) -> bool {
+        let Some((look, content, xattrs)) = self.files.get(file.name.as_slice()) else { return false };
+        let same = content.size == file.content.size
+            && content.layout.object().map(|at| at.id) == file.content.layout.object().map(|at| at.id)
+            && look.mode == file.mode
+            && look.modified == file.modified
+            && *xattrs == file.xattrs
+            // Its other names would come along.
+            && !look.linked
+            && file.content.group == 0;
+        let Ok(is) = Attributes::at(&self.from, &file.name) else { return false };
+        let untouched = Look::from(&is) == *look && !self.known.is_racy(look.changed);
+        let owned = self.owner.is_none_or(|owner| owner == is.uid);
+        let name = file.name.as_slice();
+        same && untouched
+            && owned
+            && rustix::fs::linkat(&self.from, name, &self.to, name, AtFlags::empty()).is_ok()
+    }
+}
+
+/// After the older tree was erased: the files that were taken over look as if they had changed, and did not.
+/// Only while nobody is at work in these folders.
+pub(super) fn refresh(index: &Path, folder: &Folder) {
+    let mut remembered = Index::load(index);
+    let Some(base) = remembered.base().cloned() else { return };
+    let seen = crate::repo::take::now();
+    let mut directories = Vec::new();
+    for path in remembered.paths() {
+        let Some(known) = remembered.get(path) else { continue };
+        let Ok(handle) = open_beneath(folder.fd(), path) else { continue };
+        let mut changed = false;
+        let entries: Vec<(Vec<u8>, Look, Known)> = remembered
+            .entries(known)
+            .map(|entry| {
+                let now = Attributes::at(&handle, entry.name).map(|is| Look::from(&is)).unwrap_or(entry.look);
+                let only_time = Look { changed: now.changed, linked: now.linked, ..entry.look } == now;
+                let look = if only_time { now } else { entry.look };
+                changed |= look != entry.look;
+                (entry.name.to_vec(), look, entry.known())
+            })
+            .collect();
+        if changed {
+            directories.push((path.clone(), known.look, known.at, entries));
+        }
+    }
+    let changed: Vec<Remember<'_>> = directories
+        .iter()
+        .map(|(path, look, at, entries)| Remember { path, look: *look, seen, at: *at, entries })
+        .collect();
+    remembered.update(index, &[], &changed, &base);
+}

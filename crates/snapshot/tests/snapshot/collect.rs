@@ -1,0 +1,383 @@
+//! Collection removes what nobody wants and nothing else, whatever happened before and beside it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant, SystemTime};
+
+use ash_snapshot::{Capture, Collected, Death, Depth, Disk, Folder, Repo, Root, Target, TreeId, Wanted};
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+
+use crate::edit::{Edit, apply, edits};
+use crate::support::{Bench, Line, cases, let_the_clock_tick, noise, open, restore_into};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Turn {
+        line: usize,
+        edits: Vec<Edit>,
+        death: Option<u64>,
+    },
+    /// Another folder that goes on from any snapshot.
+    Fork {
+        snapshot: usize,
+    },
+    /// A folder becomes what any snapshot was.
+    Rewind {
+        line: usize,
+        snapshot: usize,
+    },
+    Drop {
+        snapshot: usize,
+    },
+    Collect {
+        death: Option<u64>,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pick = any::<usize>;
+    let death = || prop_oneof![3 => Just(None), 1 => (0u64..14).prop_map(Some)];
+    prop_oneof![
+        5 => (pick(), edits(5), death()).prop_map(|(line, edits, death)| Step::Turn { line, edits, death }),
+        1 => pick().prop_map(|snapshot| Step::Fork { snapshot }),
+        1 => (pick(), pick()).prop_map(|(line, snapshot)| Step::Rewind { line, snapshot }),
+        3 => pick().prop_map(|snapshot| Step::Drop { snapshot }),
+        2 => death().prop_map(|death| Step::Collect { death }),
+    ]
+}
+
+/// A snapshot somebody wants, and a copy of the folder as it was, which the repository did not make.
+struct Kept {
+    tree: TreeId,
+    copy: PathBuf,
+}
+
+struct World {
+    bench: Bench,
+    repo: Repo,
+    lines: Vec<Line>,
+    kept: Vec<Kept>,
+    made: usize,
+}
+
+impl World {
+    fn new() -> World {
+        let bench = Bench::in_memory();
+        let (repo, lines) = (bench.reopened(), vec![bench.line()]);
+        World { bench, repo, lines, kept: Vec::new(), made: 0 }
+    }
+
+    /// A path that was not used before.
+    fn fresh(&mut self, what: &str) -> PathBuf {
+        self.made += 1;
+        self.bench.dir.path().join(format!("{what} {}", self.made))
+    }
+
+    fn wanted(&self) -> Wanted {
+        Wanted { trees: self.kept.iter().map(|kept| kept.tree.clone()).collect(), notes: vec![] }
+    }
+
+    /// A machine that dies at this step, or does not.
+    fn machine(&self, death: Option<u64>) -> Repo {
+        let disk = death.map_or_else(Disk::default, |step| Disk::dying(Death::at(step)));
+        Repo::open_with(&self.bench.repo_dir(), None, disk).expect("opened")
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Turn { line, edits, death } => self.turn(line % self.lines.len(), edits, *death),
+            Step::Fork { snapshot } => {
+                if let Some(tree) = self.pick(*snapshot) {
+                    let (folder, index) = (self.fresh("fork"), self.fresh("index"));
+                    self.lines.push(Line::restored(&self.repo, &tree, &folder, &index));
+                }
+            }
+            Step::Rewind { line, snapshot } => {
+                if let Some(tree) = self.pick(*snapshot) {
+                    let line = line % self.lines.len();
+                    let Line { folder, index, .. } = self.lines[line].clone();
+                    Folder::erase(&folder).expect("erased");
+                    self.lines[line] = Line::restored(&self.repo, &tree, &folder, &index);
+                }
+            }
+            Step::Drop { snapshot } => {
+                if let Some(tree) = self.pick(*snapshot) {
+                    self.kept.retain(|kept| kept.tree != tree);
+                    // Nobody may build upon what nobody wants.
+                    let orphans = self.lines.iter_mut().filter(|line| line.base.as_ref() == Some(&tree));
+                    orphans.for_each(|line| line.base = None);
+                }
+            }
+            Step::Collect { death } => {
+                let _ = self.machine(*death).collect(&self.wanted(), Duration::ZERO);
+                self.repo = self.machine(None);
+            }
+        }
+    }
+
+    fn pick(&self, snapshot: usize) -> Option<TreeId> {
+        self.kept.get(snapshot % self.kept.len().max(1)).map(|kept| kept.tree.clone())
+    }
+
+    fn turn(&mut self, line: usize, edits: &[Edit], death: Option<u64>) {
+        let folder = self.lines[line].folder.clone();
+        edits.iter().for_each(|edit| apply(&folder, edit));
+        let dying = death.map(|death| self.machine(Some(death)));
+        let taken = self.lines[line].try_take(dying.as_ref().unwrap_or(&self.repo));
+        if death.is_some() {
+            self.repo = self.machine(None);
+        }
+        if let Ok(taken) = taken {
+            let copy = self.fresh("copy");
+            copy_all(&folder, &copy);
+            self.kept.push(Kept { tree: taken.tree, copy });
+        }
+    }
+
+    /// Everything wanted is there, to the last byte.
+    fn check(&self) {
+        let trees = self.wanted().trees;
+        let verified = self.repo.verify_all(&trees, Depth::Data, &mut |_| {}).expect("verified");
+        assert_eq!((verified.trees, verified.hurt), (trees.len() as u64, vec![]));
+        for kept in &self.kept {
+            let different = self.repo.compare(&kept.tree, "workspace", &open(&kept.copy)).expect("compared");
+            assert_eq!(different, vec![]);
+        }
+    }
+
+    fn check_restored(&mut self) {
+        for number in 0..self.kept.len() {
+            let to = self.fresh("restored");
+            restore_into(&self.repo, &self.kept[number].tree, &to).expect("restored");
+            let tree = &self.kept[number].tree;
+            assert_eq!(self.repo.compare(tree, "workspace", &open(&to)).expect("compared"), vec![]);
+        }
+    }
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    let done = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(done.expect("run").success());
+}
+
+/// Without any one of its packs something is missing.
+fn assert_nothing_is_left_over(bench: &Bench, wanted: &Wanted) {
+    let aside = bench.dir.path().join("aside");
+    for pack in bench.packs().iter().filter(|path| path.extension().is_some_and(|is| is == "pack")) {
+        std::fs::rename(pack, &aside).expect("moved");
+        let verified =
+            bench.reopened().verify_all(&wanted.trees, Depth::Structure, &mut |_| {}).expect("verified");
+        std::fs::rename(&aside, pack).expect("moved back");
+        assert_ne!(verified.hurt, vec![], "nobody needs {}", pack.display());
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(cases(16))]
+
+    #[test]
+    fn nothing_wanted_is_ever_lost_and_nothing_else_stays(steps in proptest::collection::vec(step(), 1..30)) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+            world.check();
+        }
+        let wanted = world.wanted();
+        world.repo.collect(&wanted, Duration::ZERO).expect("collected");
+        world.check();
+        world.check_restored();
+        assert_nothing_is_left_over(&world.bench, &wanted);
+        let again = world.repo.collect(&wanted, Duration::ZERO).expect("collected");
+        assert_eq!(again, Collected { kept: again.kept, ..Collected::default() });
+    }
+}
+
+#[test]
+fn a_repository_shrinks_to_what_is_wanted() {
+    let bench = Bench::in_memory();
+    let mut line = bench.line();
+    for turn in 0..5 {
+        // One file that is replaced each turn, and one that stays.
+        std::fs::write(bench.at("replaced"), noise(3 << 20, turn)).expect("written");
+        std::fs::write(bench.at(&format!("stays {turn}")), noise(1 << 20, 100 + turn)).expect("written");
+        line.take(&bench.repo);
+    }
+    let tree = line.base.clone().expect("taken");
+    let before = bench.repo.size().expect("known");
+    let wanted = Wanted { trees: vec![tree.clone()], notes: vec![] };
+    let collected = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    let after = bench.repo.size().expect("known");
+    assert_eq!((collected.removed, collected.rewritten, collected.kept), (0, 4, 1));
+    assert_eq!(collected.freed, before - after);
+
+    let fresh = Repo::open(&bench.dir.path().join("fresh")).expect("opened");
+    let alone = crate::support::take(&fresh, &bench.workspace());
+    assert!(alone.tree.same_files(&tree));
+    let needed = fresh.size().expect("known");
+    assert!(after <= 2 * needed, "{after} bytes where {needed} would do");
+    bench.reopened().verify(&tree).expect("whole");
+    // The folder goes on as if nothing had happened.
+    bench.write("new", "x");
+    let next = line.take(&bench.repo).tree;
+    assert_eq!(bench.compare(&next, &bench.workspace()), vec![]);
+}
+
+#[test]
+fn of_a_snapshot_of_which_only_the_notes_are_wanted_those_stay() {
+    let bench = Bench::in_memory();
+    std::fs::write(bench.at("large"), noise(3 << 20, 1)).expect("written");
+    let folder = open(&bench.workspace());
+    let roots = [Root { name: "workspace", folder: &folder }];
+    let notes: [(&str, &[u8]); 1] = [("events", b"what happened")];
+    let tree = bench.repo.take(&Capture { notes: &notes, ..Capture::of(&roots) }).expect("taken").tree;
+    let wanted = Wanted { trees: vec![], notes: vec![tree.clone()] };
+    let collected = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    assert_eq!((collected.removed, collected.rewritten, collected.kept), (0, 1, 0));
+    assert!(bench.repo.size().expect("known") < 1000);
+    let again = bench.reopened();
+    assert_eq!(again.note(&tree, "events").expect("read").as_deref(), Some(&b"what happened"[..]));
+    assert!(again.verify(&tree).is_err());
+}
+
+#[test]
+fn what_is_younger_than_the_grace_stays() {
+    let bench = Bench::in_memory();
+    bench.write("file", "old");
+    let old = bench.take().tree;
+    bench.write("file", "young");
+    let young = bench.take().tree;
+    let path = bench.repo_dir().join(format!("{}.pack", &old.as_str()[64..]));
+    let file = std::fs::File::options().write(true).open(path).expect("opened");
+    file.set_modified(SystemTime::now() - Duration::from_secs(3600)).expect("set");
+    let collected = bench.repo.collect(&Wanted::default(), Duration::from_secs(60)).expect("collected");
+    assert_eq!((collected.removed, collected.kept), (1, 1));
+    assert_eq!((bench.repo.holds(&old), bench.repo.holds(&young)), (false, true));
+}
+
+/// A damaged snapshot says nothing about what else is needed: then nothing is removed.
+#[test]
+fn nothing_is_removed_as_long_as_a_wanted_snapshot_cannot_be_read() {
+    let bench = Bench::in_memory();
+    bench.write("file", "one");
+    let mut line = bench.line();
+    let first = line.take(&bench.repo).tree;
+    bench.write("file", "two");
+    let second = line.take(&bench.repo).tree;
+    let path = bench.repo_dir().join(format!("{}.pack", &second.as_str()[64..]));
+    std::fs::write(&path, "damaged").expect("written");
+    let repo = bench.reopened();
+    let wanted = Wanted { trees: vec![second], notes: vec![] };
+    assert!(repo.collect(&wanted, Duration::ZERO).is_err());
+    assert!(repo.holds(&first));
+}
+
+/// The same files captured from scratch are the same pack: one of which something was dropped is whole again.
+#[test]
+fn what_was_dropped_comes_back_with_the_next_capture_of_it() {
+    let bench = Bench::in_memory();
+    std::fs::write(bench.at("large"), noise(3 << 20, 1)).expect("written");
+    bench.write("dir/small", "x");
+    let folder = open(&bench.workspace());
+    crate::support::set_mtime(&bench.workspace(), 1000, 0);
+    let mut line = bench.line();
+    let first = line.take(&bench.repo).tree;
+    std::fs::rename(bench.at("large"), bench.dir.path().join("aside")).expect("moved");
+    let second = line.take(&bench.repo).tree;
+    let wanted = Wanted { trees: vec![second.clone()], notes: vec![] };
+    let collected = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    assert_eq!((collected.rewritten, bench.repo.verify(&first).is_err()), (1, true));
+    bench.repo.verify(&second).expect("whole");
+
+    std::fs::rename(bench.dir.path().join("aside"), bench.at("large")).expect("moved back");
+    crate::support::set_mtime(&bench.workspace(), 1000, 0);
+    let again = bench.repo.take(&Capture::of(&[Root { name: "workspace", folder: &folder }])).expect("taken");
+    assert_eq!(again.tree, first);
+    bench.repo.verify(&first).expect("whole");
+    bench.repo.verify(&second).expect("whole");
+}
+
+#[test]
+fn captures_and_restores_go_on_beside_collection() {
+    const GRACE: Duration = Duration::from_millis(400);
+    let bench = Bench::in_memory();
+    let end = Instant::now() + Duration::from_secs(3);
+    let wanted: Mutex<Vec<TreeId>> = Mutex::default();
+    let want = |tree: &TreeId| wanted.lock().expect("nobody panicked").push(tree.clone());
+    let drop_oldest = |tree: &TreeId| {
+        let mut wanted = wanted.lock().expect("nobody panicked");
+        let at = wanted.iter().position(|known| known == tree).expect("it was wanted");
+        wanted.swap_remove(at);
+    };
+    let capture = |name: &str| {
+        let folder = bench.empty(name);
+        let mut line = Line::new(&folder, &bench.dir.path().join(format!("{name}.index")));
+        let mut own: Vec<TreeId> = Vec::new();
+        for turn in 0u64.. {
+            std::fs::write(folder.join(format!("{}", turn % 5)), noise(50_000, turn)).expect("written");
+            let tree = line.take(&bench.repo).tree;
+            want(&tree);
+            own.push(tree.clone());
+            if turn % 7 == 0 {
+                let to = bench.empty(&format!("{name} {turn}"));
+                let target = open(&to);
+                let targets = [Target { root: "workspace", folder: &target, owner: None }];
+                bench.repo.restore(&own[0], &targets, None).expect("restored beside a collection");
+                std::fs::remove_dir_all(to).expect("removed");
+            }
+            if own.len() > 3 {
+                drop_oldest(&own.remove(0));
+            }
+            if Instant::now() > end {
+                break;
+            }
+        }
+    };
+    // The same pack again and again, each time a little after it may be collected.
+    let repeat = || {
+        let folder = bench.empty("constant");
+        std::fs::write(folder.join("file"), "always the same").expect("written");
+        while Instant::now() < end {
+            let tree = crate::support::take(&bench.repo, &folder).tree;
+            want(&tree);
+            bench.reopened().verify(&tree).expect("it was just captured");
+            let_the_clock_tick();
+            bench.reopened().verify(&tree).expect("it is wanted");
+            drop_oldest(&tree);
+            let until = Instant::now() + GRACE;
+            while Instant::now() < until.min(end) {
+                std::thread::yield_now();
+            }
+        }
+    };
+    let collected = std::thread::scope(|scope| {
+        let workers = [scope.spawn(|| capture("a")), scope.spawn(|| capture("b")), scope.spawn(repeat)];
+        let mut collected = Collected::default();
+        while Instant::now() < end {
+            let trees = wanted.lock().expect("nobody panicked").clone();
+            let done = bench.repo.collect(&Wanted { trees, notes: vec![] }, GRACE).expect("collected");
+            collected.removed += done.removed;
+            collected.rewritten += done.rewritten;
+        }
+        workers.into_iter().for_each(|worker| worker.join().expect("nothing was missing"));
+        collected
+    });
+    assert!(collected.removed > 0, "there was something to collect: {collected:?}");
+    let trees = wanted.into_inner().expect("nobody panicked");
+    let verified = bench.reopened().verify_all(&trees, Depth::Data, &mut |_| {}).expect("verified");
+    assert_eq!(verified.hurt, vec![]);
+}
+
+#[test]
+fn who_collects_alone_waits_for_the_others() {
+    use ash_snapshot::Lock;
+    let bench = Bench::in_memory();
+    let dir = bench.repo_dir();
+    let shared =
+        [Repo::lock(&dir, Lock::Shared).expect("locked"), Repo::lock(&dir, Lock::Shared).expect("too")];
+    assert!(Repo::lock(&dir, Lock::Alone).is_err());
+    drop(shared);
+    let alone = Repo::lock(&dir, Lock::Alone).expect("locked");
+    assert!(Repo::lock(&dir, Lock::Shared).is_err());
+    drop(alone);
+    Repo::lock(&dir, Lock::Shared).expect("free again");
+}

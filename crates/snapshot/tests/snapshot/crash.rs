@@ -1,0 +1,183 @@
+//! The machine dies at every step that changes the disk, one after the other. What was acknowledged before is
+//! whole afterwards, and the next capture works.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ash_snapshot::{Death, Depth, Disk, Repo, TreeId, Wanted};
+
+use crate::support::{Bench, Line, noise, open, restore_into};
+
+/// A snapshot, and a copy of the folder as it was then.
+struct Acknowledged {
+    tree: TreeId,
+    copy: PathBuf,
+}
+
+/// Beside the folder there is a copy of it for each snapshot: what is compared with is not made by us.
+fn acknowledged(bench: &Bench, line: &Line, number: usize) -> Acknowledged {
+    let copy = bench.dir.path().join(format!("copy {number}"));
+    let done = std::process::Command::new("cp").arg("-a").arg(&line.folder).arg(&copy).status();
+    assert!(done.expect("run").success());
+    Acknowledged { tree: line.base.clone().expect("taken"), copy }
+}
+
+fn check(bench: &Bench, repo: &Repo, snapshots: &[Acknowledged], when: &str) {
+    let trees: Vec<TreeId> = snapshots.iter().map(|snapshot| snapshot.tree.clone()).collect();
+    let verified = repo.verify_all(&trees, Depth::Data, &mut |_| {}).expect("verified");
+    assert_eq!(verified.hurt, vec![], "{when}");
+    for snapshot in snapshots {
+        let different = repo.compare(&snapshot.tree, "workspace", &open(&snapshot.copy)).expect("compared");
+        assert_eq!(different, vec![], "{when}");
+        let to = bench.dir.path().join("restored");
+        restore_into(repo, &snapshot.tree, &to).expect(when);
+        assert_eq!(
+            repo.compare(&snapshot.tree, "workspace", &open(&to)).expect("compared"),
+            vec![],
+            "{when}"
+        );
+        std::fs::remove_dir_all(to).expect("removed");
+    }
+}
+
+fn dying(dir: &Path, death: &Arc<Death>) -> Repo {
+    Repo::open_with(dir, None, Disk::dying(death.clone())).expect("opened")
+}
+
+/// Captures after `edit` with a death at each step in turn. Returns at how many.
+fn die_in_capture(bench: &Bench, edit: &dyn Fn(u64)) -> u64 {
+    let mut line = bench.line();
+    line.take(&bench.repo);
+    let mut snapshots = vec![acknowledged(bench, &line, 0)];
+    for step in 0.. {
+        edit(step);
+        let death = Death::at(step);
+        let done = line.clone().try_take(&dying(&bench.repo_dir(), &death));
+        let when = format!("death at step {step}");
+        let healthy = bench.reopened();
+        check(bench, &healthy, &snapshots, &when);
+        if death.steps() <= step {
+            done.expect("nobody died");
+            return step;
+        }
+        // A death after the last step that matters: it was acknowledged, and is the base of the next.
+        let acknowledged_late = done.ok().map(|taken| taken.tree);
+        line.base = acknowledged_late.clone().or(line.base);
+        let next = line.take(&healthy).tree;
+        assert!(acknowledged_late.is_none_or(|tree| tree == next), "{when}");
+        snapshots.truncate(1);
+        snapshots.push(acknowledged(bench, &line, 1 + step as usize));
+        check(bench, &healthy, &snapshots, &format!("a capture after a {when}"));
+    }
+    unreachable!("some run comes to its end")
+}
+
+#[test]
+fn a_small_capture_may_die_at_every_step() {
+    let bench = Bench::in_memory();
+    bench.write("dir/file", "before");
+    bench.write("other", "stays");
+    let steps = die_in_capture(&bench, &|step| bench.write("dir/file", &format!("after {step}")));
+    assert!(steps >= 7, "create, write, write, sync, rename, sync, and what is left: {steps}");
+    assert!(
+        bench.packs().iter().any(|path| is_temporary(path)),
+        "the dead left something, and it does not disturb"
+    );
+}
+
+fn is_temporary(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("new-"))
+}
+
+#[test]
+fn a_large_capture_may_die_at_every_step() {
+    let bench = Bench::in_memory();
+    bench.write("dir/file", "before");
+    let steps = die_in_capture(&bench, &|step| {
+        // More than is written at once, so that there are several writes.
+        std::fs::write(bench.at("large"), noise(5 << 19, step)).expect("written");
+    });
+    assert!(steps >= 9, "several writes: {steps}");
+}
+
+/// Three snapshots, of which one will be dropped: one pack goes, one shrinks, one stays.
+fn history(bench: &Bench) -> (Line, Vec<Acknowledged>) {
+    let mut line = bench.line();
+    let mut snapshots = Vec::new();
+    for (number, name) in ["first", "second", "third"].into_iter().enumerate() {
+        for stale in ["only first", "only second", "only third"] {
+            let _ = std::fs::remove_file(bench.at(stale));
+        }
+        // Blocks are of 1 MiB: what is dropped and what stays must not share one.
+        std::fs::write(bench.at(&format!("only {name}")), noise(2 << 20, number as u64)).expect("written");
+        std::fs::write(bench.at(&format!("from {name} on")), noise(1 << 20, 10 + number as u64))
+            .expect("written");
+        line.take(&bench.repo);
+        snapshots.push(acknowledged(bench, &line, number));
+    }
+    // Nothing of it will be wanted.
+    let mut other = Line::new(&bench.empty("elsewhere"), &bench.dir.path().join("elsewhere.index"));
+    std::fs::write(other.folder.join("file"), "unwanted").expect("written");
+    other.take(&bench.repo);
+    (line, snapshots)
+}
+
+#[test]
+fn a_collection_may_die_at_every_step() {
+    let bench = Bench::in_memory();
+    let (line, mut snapshots) = history(&bench);
+    let original = bench.dir.path().join("original");
+    copy_packs(&bench.repo_dir(), &original);
+    snapshots.remove(0);
+    snapshots.remove(0);
+    let trees = snapshots.iter().map(|snapshot| snapshot.tree.clone()).collect();
+    let wanted = Wanted { trees, notes: vec![] };
+    for step in 0.. {
+        std::fs::remove_dir_all(bench.repo_dir()).expect("removed");
+        copy_packs(&original, &bench.repo_dir());
+        let death = Death::at(step);
+        let done = dying(&bench.repo_dir(), &death).collect(&wanted, Duration::ZERO);
+        let when = format!("death at step {step}");
+        let healthy = bench.reopened();
+        check(&bench, &healthy, &snapshots, &when);
+        if death.steps() <= step {
+            let collected = done.expect("nobody died");
+            assert_eq!((collected.removed, collected.rewritten, collected.kept), (1, 2, 1), "{step} steps");
+            assert!(step >= 12, "{step} steps");
+            return;
+        }
+        // A capture goes on from there, and the collection can be done again.
+        let mut line = line.clone();
+        std::fs::write(bench.at("after"), format!("step {step}")).expect("written");
+        let next = line.take(&healthy).tree;
+        assert_eq!(healthy.compare(&next, "workspace", &open(&bench.workspace())).expect("compared"), vec![]);
+        let wanted = Wanted { trees: [&wanted.trees[..], &[next.clone()]].concat(), notes: vec![] };
+        healthy.collect(&wanted, Duration::ZERO).expect(&when);
+        check(&bench, &healthy, &snapshots, &format!("a collection after a {when}"));
+        healthy.verify(&next).expect(&when);
+    }
+}
+
+fn copy_packs(from: &Path, to: &Path) {
+    let done = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(done.expect("run").success());
+}
+
+#[test]
+fn what_a_dead_capture_left_goes_away_after_a_day() {
+    let bench = Bench::new();
+    bench.write("a", "1");
+    let (old, young) = (bench.repo_dir().join("new-old"), bench.repo_dir().join("new-young"));
+    for path in [&old, &young] {
+        std::fs::write(path, "half a pack").expect("written");
+    }
+    let day = Duration::from_secs(25 * 60 * 60);
+    let file = std::fs::File::options().write(true).open(&old).expect("opened");
+    file.set_modified(std::time::SystemTime::now() - day).expect("set");
+    let again = bench.reopened();
+    let tree = crate::support::take(&again, &bench.workspace()).tree;
+    again.verify(&tree).expect("sound");
+    assert_eq!((old.exists(), young.exists()), (false, true));
+    assert_eq!(bench.packs().len(), 2, "the pack and what may belong to another capture");
+}

@@ -1,0 +1,233 @@
+//! A capture that visits only what was touched is the capture that looks at everything, whatever was done.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ash_snapshot::{
+    Capture, Folder, RelPath, Repo, Root, Taken, Touched, Tracked, Tracking, TreeId, Watch, mapped_writable,
+    sync_mapped,
+};
+
+/// A live tree with two roots, followed.
+struct Scene {
+    dir: tempfile::TempDir,
+    repo: Arc<Repo>,
+    tracked: Tracked,
+    _watch: Watch,
+    base: TreeId,
+}
+
+/// None: only root can follow a file system, and then [`Watch::start`] says so.
+fn scene(fill: impl Fn(&Path)) -> Option<Scene> {
+    // A file system of its own, or the noise of a busy one fills the queue.
+    let memory = Path::new("/dev/shm");
+    let dir = tempfile::tempdir_in(memory).expect("a directory");
+    let tree = dir.path().join("tree");
+    for root in ["workspace", "home"] {
+        std::fs::create_dir_all(tree.join(root)).expect("made");
+    }
+    fill(&tree);
+    let watch = match Watch::start(dir.path()) {
+        Ok(watch) => watch,
+        Err(why) => {
+            assert!(!rustix::process::geteuid().is_root(), "{why}");
+            return None;
+        }
+    };
+    let tracked = watch.track(&open(&tree)).expect("followed");
+    let repo = Arc::new(Repo::open(&dir.path().join("repo")).expect("a repository"));
+    let base = take(&repo, dir.path(), None, Tracking::None).tree;
+    Some(Scene { dir, repo, tracked, _watch: watch, base })
+}
+
+fn open(path: &Path) -> Folder {
+    Folder::open(path).expect("opened")
+}
+
+fn take(repo: &Repo, dir: &Path, base: Option<&TreeId>, tracking: Tracking<'_>) -> Taken {
+    let (workspace, home) = (open(&dir.join("tree/workspace")), open(&dir.join("tree/home")));
+    let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
+    let index = dir.join("index");
+    let exclude = |root: &[u8], path: &[u8]| root == b"home" && path == b"secret";
+    let capture = Capture { base, index: Some(&index), exclude: &exclude, tracking, ..Capture::of(&roots) };
+    repo.take(&capture).expect("taken")
+}
+
+impl Scene {
+    fn tree(&self) -> PathBuf {
+        self.dir.path().join("tree")
+    }
+
+    /// As a server does it: what is mapped is written back, and counts as touched.
+    fn touched(&self) -> Touched {
+        let tree = open(&self.tree());
+        let mapped = mapped_writable([std::process::id() as i32].into_iter(), &tree).expect("looked");
+        sync_mapped(&tree, &mapped.files).expect("written back");
+        let ours = mapped.files.into_iter().filter_map(|file| file.path).collect::<Vec<RelPath>>();
+        self.tracked.take().with(ours)
+    }
+
+    fn capture(&mut self) -> Taken {
+        let touched = self.touched();
+        assert_ne!(touched, Touched::Everything, "or nothing is tested here");
+        let taken = take(&self.repo, self.dir.path(), Some(&self.base), Tracking::Trust(&touched));
+        self.base = taken.tree.clone();
+        taken
+    }
+
+    /// What a capture finds that knows nothing.
+    fn afresh(&self) -> Taken {
+        let other = tempfile::tempdir().expect("a directory");
+        std::os::unix::fs::symlink(self.tree(), other.path().join("tree")).expect("linked");
+        take(
+            &Repo::open(&other.path().join("repo")).expect("a repository"),
+            other.path(),
+            None,
+            Tracking::None,
+        )
+    }
+
+    fn assert_exact(&mut self, what: &str) {
+        let taken = self.capture();
+        let afresh = self.afresh();
+        for root in ["workspace", "home"] {
+            let folder = open(&self.tree().join(root));
+            let differences = self.repo.compare(&taken.tree, root, &folder).expect("compared");
+            assert_eq!(
+                differences.iter().filter(|d| d.path != b"secret").count(),
+                0,
+                "{what}: {differences:?}"
+            );
+        }
+        assert!(taken.tree.same_files(&afresh.tree), "{what}");
+        assert_eq!(
+            (taken.files, taken.bytes, taken.skipped),
+            (afresh.files, afresh.bytes, afresh.skipped),
+            "{what}"
+        );
+    }
+}
+
+/// A small generator: the same seed is the same history.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % most
+    }
+
+    fn path(&mut self, tree: &Path) -> PathBuf {
+        let root = ["workspace", "home"][self.below(2)];
+        let mut path = tree.join(root);
+        for _ in 0..self.below(4) {
+            path.push(["a", "b", "c"][self.below(3)]);
+        }
+        path
+    }
+}
+
+/// One thing that somebody does to the tree; that it does not work is part of the game.
+fn happen(dice: &mut Dice, tree: &Path) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+    let (from, to) = (dice.path(tree), dice.path(tree));
+    let (file, other) = (from.join(["x", "y", "z"][dice.below(3)]), to.join(["x", "y", "z"][dice.below(3)]));
+    match dice.below(16) {
+        0..4 => {
+            std::fs::create_dir_all(&from)?;
+            std::fs::write(&file, vec![dice.below(256) as u8; dice.below(300_000)])
+        }
+        4 => std::fs::File::options().append(true).open(&file)?.write_all(b"more"),
+        5 => std::fs::File::options().write(true).open(&file)?.set_len(dice.below(400_000) as u64),
+        6 => std::fs::remove_file(&file),
+        7 => std::fs::rename(&file, &other),
+        8 if from.components().count() > tree.components().count() + 1 => std::fs::rename(&from, &to),
+        9 if from.components().count() > tree.components().count() + 1 => std::fs::remove_dir_all(&from),
+        10 => std::fs::create_dir_all(&from),
+        11 => std::os::unix::fs::symlink("x", from.join("link")),
+        12 => std::fs::hard_link(&file, &other),
+        13 => {
+            let mode = [0o644, 0o755, 0o600][dice.below(3)];
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode))
+        }
+        14 => {
+            // Put together outside and moved in.
+            let outside = tree.with_file_name(format!("outside-{}", dice.below(1 << 30)));
+            std::fs::create_dir_all(outside.join("a"))?;
+            std::fs::write(outside.join("a/x"), "from outside")?;
+            std::fs::rename(&outside, from.join("b"))
+        }
+        15 => std::fs::write(tree.join("home/secret"), "left out"),
+        _ => Ok(()),
+    }
+}
+
+#[test]
+fn visiting_what_was_touched_finds_what_looking_at_everything_finds() {
+    for seed in 0..16 {
+        let mut dice = Dice(seed);
+        let Some(mut scene) = scene(|tree| {
+            let mut dice = Dice(seed + 1000);
+            (0..60).for_each(|_| drop(happen(&mut dice, tree)));
+        }) else {
+            return;
+        };
+        let tree = scene.tree();
+        for round in 0..12 {
+            for _ in 0..dice.below(6) {
+                let _ = happen(&mut dice, &tree);
+            }
+            scene.assert_exact(&format!("seed {seed}, round {round}"));
+        }
+    }
+}
+
+#[test]
+fn what_is_written_through_a_mapping_is_in_the_next_capture() {
+    let Some(mut scene) =
+        scene(|tree| std::fs::write(tree.join("workspace/mapped"), [1; 8192]).expect("written"))
+    else {
+        return;
+    };
+    let path = scene.tree().join("workspace/mapped");
+    let file = std::fs::File::options().read(true).write(true).open(&path).expect("opened");
+    // SAFETY: a fresh shared mapping of a file that nobody cuts short; it is unmapped below.
+    let page = unsafe {
+        let flags = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        libc::mmap(std::ptr::null_mut(), 8192, flags.0, flags.1, std::os::fd::AsRawFd::as_raw_fd(&file), 0)
+    };
+    assert_ne!(page, libc::MAP_FAILED);
+    drop(file);
+    for value in [7u8, 8, 9] {
+        // SAFETY: within the mapping.
+        unsafe { page.cast::<u8>().add(5000).write_volatile(value) };
+        scene.assert_exact(&format!("byte {value}"));
+        // Nothing else happens between two turns: only the mapping is written to.
+        // SAFETY: within the mapping.
+        unsafe { page.cast::<u8>().write_volatile(value) };
+        scene.assert_exact(&format!("first byte {value}"));
+    }
+    // SAFETY: mapped above.
+    unsafe { libc::munmap(page, 8192) };
+}
+
+#[test]
+fn a_check_tells_what_was_not_followed() {
+    let Some(scene) = scene(|tree| {
+        std::fs::create_dir(tree.join("workspace/a")).expect("made");
+        std::fs::write(tree.join("workspace/a/x"), "1").expect("written");
+    }) else {
+        return;
+    };
+    std::fs::write(scene.tree().join("workspace/a/x"), "another").expect("written");
+    // As if nobody had told: what was really touched is thrown away.
+    drop(scene.touched());
+    let nothing = Touched::default();
+    let checked = take(&scene.repo, scene.dir.path(), Some(&scene.base), Tracking::Check(&nothing));
+    assert_eq!(checked.missed, [b"workspace/a".to_vec()]);
+    let folder = open(&scene.tree().join("workspace"));
+    assert_eq!(scene.repo.compare(&checked.tree, "workspace", &folder).expect("compared"), []);
+    let again = take(&scene.repo, scene.dir.path(), Some(&checked.tree), Tracking::Check(&nothing));
+    assert_eq!(again.missed, Vec::<Vec<u8>>::new());
+}
