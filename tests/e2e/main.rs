@@ -12,6 +12,7 @@ mod files;
 mod folder;
 mod history;
 mod hostile;
+mod keep;
 mod kill_server;
 mod life;
 mod ordinary_user;

@@ -147,6 +147,11 @@ impl Server {
         assert!(status.success(), "{status}\n{}", self.log());
     }
 
+    /// From the next start on.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.env.insert(name.to_owned(), value.to_owned());
+    }
+
     pub async fn crash_and_start(&mut self) {
         self.kill9();
         self.launch().await;

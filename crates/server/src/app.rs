@@ -72,6 +72,9 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     let woken = app.sessions.start().await?;
     announce(&data, address, config.api_key().is_some(), woken)?;
     tokio::spawn(prune_forever(store.clone()));
+    if !config.gc_every.is_zero() {
+        tokio::spawn(sweep_forever(app.sessions.clone(), config.gc_every, config.keep()));
+    }
     run(listener, &app, config.stop_grace).await?;
     store.close().await;
     fs::remove_file(data.join("server.json")).ok();
@@ -91,6 +94,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         orphan_ttl: config.orphan_ttl,
         interrupt_grace: config.interrupt_grace,
         checkpoint_every: config.checkpoint_every,
+        keys: config.snapshot_keys.clone().filter(|dir| !dir.as_os_str().is_empty()),
     };
     for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
         make_private(dir)?;
@@ -190,6 +194,18 @@ async fn prune_forever(store: Arc<Sqlite>) {
         let before = Timestamp(Timestamp::now().0 - KEPT.as_millis() as i64);
         if let Err(error) = store.prune(before).await {
             tracing::warn!(%error, "old deltas could not be forgotten");
+        }
+    }
+}
+
+async fn sweep_forever(sessions: Sessions, every: Duration, keep: ash_session::Keep) {
+    // After the start come those who wait for their sessions.
+    let mut rounds = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        if let Err(error) = sessions.sweep(&keep).await {
+            tracing::warn!(%error, "nothing was collected");
         }
     }
 }

@@ -45,6 +45,24 @@ pub struct Config {
     /// Seconds after which a turn that still runs is captured, again and again (0: only when it is over)
     #[arg(long, env = "ASH_CHECKPOINT_EVERY", default_value = "300", value_parser = seconds)]
     pub checkpoint_every: Duration,
+    /// Checkpoints that every workspace keeps: so many of the newest
+    #[arg(long, env = "ASH_KEEP_LAST", default_value_t = 50)]
+    pub keep_last: usize,
+    /// The newest of each of so many hours
+    #[arg(long, env = "ASH_KEEP_HOURLY", default_value_t = 48)]
+    pub keep_hourly: usize,
+    /// The newest of each of so many days
+    #[arg(long, env = "ASH_KEEP_DAILY", default_value_t = 30)]
+    pub keep_daily: usize,
+    /// Seconds between two collections of what nobody keeps (0: never)
+    #[arg(long, env = "ASH_GC_EVERY", default_value = "3600", value_parser = seconds)]
+    pub gc_every: Duration,
+    /// Seconds that everything stays which was just written or given up
+    #[arg(long, env = "ASH_GC_GRACE", default_value = "86400", value_parser = seconds)]
+    pub gc_grace: Duration,
+    /// A directory with a key for each tenant: what is saved from then on for new tenants is sealed with theirs
+    #[arg(long, env = "ASH_SNAPSHOT_KEYS", value_name = "DIR")]
+    pub snapshot_keys: Option<PathBuf>,
     /// Runtime of agents that name none: builtin or claude
     #[arg(long, env = "ASH_DEFAULT_RUNTIME", default_value = "builtin", value_parser = runtime)]
     pub default_runtime: ash_model::Runtime,
@@ -94,6 +112,12 @@ impl Config {
 
     pub fn internal_secret(&self) -> Option<SecretString> {
         self.internal_secret.clone().filter(is_set)
+    }
+
+    pub fn keep(&self) -> ash_session::Keep {
+        let rules =
+            ash_snapshot::Rules { last: self.keep_last, hourly: self.keep_hourly, daily: self.keep_daily };
+        ash_session::Keep { rules, grace: self.gc_grace }
     }
 
     pub fn data_dir(&self) -> Result<PathBuf, String> {

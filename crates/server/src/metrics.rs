@@ -1,7 +1,7 @@
 //! What is counted, and under which name.
 
 use ash_model::{Path, Receipt, Saved, Source};
-use ash_session::{Counts, Watch};
+use ash_session::{Counts, Swept, Watch};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -49,6 +49,12 @@ pub(crate) struct Metrics {
     failed_checkpoints: Counter,
     resume_seconds: Histogram,
     checkpoint_seconds: Histogram,
+    sweeps: Counter,
+    failed_sweeps: Counter,
+    swept_checkpoints: Counter,
+    swept_bytes: Counter<u64, AtomicU64>,
+    sweep_seconds: Histogram,
+    repository_bytes: Gauge,
     pub(crate) request_seconds: Histogram,
     uptime: Gauge,
     sessions: Gauge,
@@ -72,6 +78,12 @@ impl Metrics {
             failed_checkpoints: Counter::default(),
             resume_seconds: seconds(),
             checkpoint_seconds: seconds(),
+            sweeps: Counter::default(),
+            failed_sweeps: Counter::default(),
+            swept_checkpoints: Counter::default(),
+            swept_bytes: Counter::default(),
+            sweep_seconds: seconds(),
+            repository_bytes: Gauge::default(),
             request_seconds: seconds(),
             uptime: Gauge::default(),
             sessions: Gauge::default(),
@@ -102,6 +114,20 @@ impl Metrics {
         to.register("ash_checkpoint_failures", "Captures that failed", self.failed_checkpoints.clone());
         to.register("ash_resume_seconds", "Time to resume", self.resume_seconds.clone());
         to.register("ash_checkpoint_seconds", "Time to capture a workspace", self.checkpoint_seconds.clone());
+        to.register("ash_gc_runs", "Collections of all repositories", self.sweeps.clone());
+        to.register("ash_gc_failures", "Collections that failed", self.failed_sweeps.clone());
+        to.register(
+            "ash_gc_checkpoints",
+            "Checkpoints given up by the rules",
+            self.swept_checkpoints.clone(),
+        );
+        to.register("ash_gc_freed_bytes", "Bytes that collections freed", self.swept_bytes.clone());
+        to.register("ash_gc_seconds", "Time to collect all repositories", self.sweep_seconds.clone());
+        to.register(
+            "ash_repository_bytes",
+            "Bytes of all repositories when they were last collected",
+            self.repository_bytes.clone(),
+        );
         to.register("ash_http_request_seconds", "Time to answer a request", self.request_seconds.clone());
         to.register(
             "ash_longest_stretch_seconds",
@@ -181,5 +207,17 @@ impl Watch for Metrics {
 
     fn turn_over(&self) {
         self.turns.inc();
+    }
+
+    fn swept(&self, swept: &Swept, took: Duration) {
+        self.sweeps.inc();
+        self.swept_checkpoints.inc_by(swept.checkpoints);
+        self.swept_bytes.inc_by(swept.packs.freed);
+        self.sweep_seconds.observe(took.as_secs_f64());
+        self.repository_bytes.set(i64::try_from(swept.size).unwrap_or(i64::MAX));
+    }
+
+    fn sweep_failed(&self) {
+        self.failed_sweeps.inc();
     }
 }

@@ -36,12 +36,16 @@ pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
 
 /// `current`: the one that the session stands on.
 pub(crate) fn checkpoint(current: Option<u64>, checkpoint: &Checkpoint) -> Value {
-    json!({
+    let mut shown = json!({
         "number": checkpoint.number, "turn": checkpoint.turn, "seq": checkpoint.seq, "at": checkpoint.at,
         "files": checkpoint.files, "bytes": checkpoint.bytes, "consistency": checkpoint.consistency,
         "salvage": checkpoint.salvage, "midTurn": checkpoint.mid_turn,
         "current": current == Some(checkpoint.number),
-    })
+    });
+    if checkpoint.removed.is_some() {
+        shown["removed"] = json!(true);
+    }
+    shown
 }
 
 /// With everything that is known of it.
@@ -229,6 +233,7 @@ mod tests {
             bytes: 4096,
             skipped: Some(1),
             unsettled: None,
+            removed: None,
             at: Timestamp(0),
         };
         let json = r#"{"at":"1970-01-01T00:00:00.000Z","bytes":4096,"consistency":"frozen","current":true,"files":10,

@@ -609,7 +609,7 @@ impl Actor {
     /// A full disk is the caller's to know, not the end of us; a lost lease is.
     fn survive(&self, result: Result<()>) -> Result<()> {
         match result {
-            Err(Error::Store(ash_store::Error::Full)) => Ok(()),
+            Err(Error::Store(ash_store::Error::Full | ash_store::Error::Removed(_))) => Ok(()),
             other => other,
         }
     }

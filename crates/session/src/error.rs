@@ -22,6 +22,16 @@ pub enum Error {
     Failed(Problem),
     #[error("The session has no such checkpoint")]
     NoCheckpoint,
+    #[error(
+        "Checkpoint {0} was removed by the rules for keeping checkpoints; its conversation can still be read"
+    )]
+    Removed(u64),
+    #[error(
+        "Checkpoint {number} is damaged ({why}), and there is none before it that is whole. Bring the tenant's packs back from a copy; `ash snapshot verify --read-data` says which. The conversation can still be read"
+    )]
+    NothingWhole { number: u64, why: String },
+    #[error("{0}")]
+    Key(String),
     #[error("The workspace holds more than {0} files; leave folders out, or remove some")]
     TooManyFiles(usize),
     #[error("the workspace could not be saved: {0}")]
@@ -50,7 +60,8 @@ impl Error {
             Error::Refused(Refused::Busy) => Kind::Conflict,
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => Kind::Invalid,
             Error::NotFound | Error::NoAgent(_) | Error::NoWorkspace | Error::NoCheckpoint => Kind::NotFound,
-            Error::NoRuntime(_) => Kind::Unprocessable,
+            Error::Removed(_) => Kind::Gone,
+            Error::NoRuntime(_) | Error::NothingWhole { .. } | Error::Key(_) => Kind::Unprocessable,
             Error::TooManyFiles(_) => Kind::TooLarge,
             Error::Stopping | Error::Capacity(_) | Error::Gone => Kind::Unavailable,
             Error::Store(error) => error.kind(),
@@ -70,6 +81,9 @@ impl Error {
             Error::NoWorkspace => "no_workspace",
             Error::Failed(problem) => &problem.code,
             Error::NoCheckpoint => "checkpoint_not_found",
+            Error::Removed(_) | Error::Store(ash_store::Error::Removed(_)) => "checkpoint_removed",
+            Error::NothingWhole { .. } => "checkpoint_damaged",
+            Error::Key(_) => "snapshot_key_missing",
             Error::TooManyFiles(_) => "too_many_files",
             Error::Save(_) => "checkpoint_failed",
             Error::Stopping => "server_stopping",

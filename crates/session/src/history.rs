@@ -43,7 +43,7 @@ impl Sessions {
             let version = store.version(&session.tenant, &session.agent, session.version).await?;
             version.ok_or(Error::NoCheckpoint)?.tree
         } else {
-            self.checkpoint(session, number).await?.tree
+            standing(self.checkpoint(session, number).await?)?.tree
         };
         TreeId::parse(&tree).map_err(|_| Error::NoWorkspace)
     }
@@ -71,7 +71,7 @@ impl Sessions {
     /// Conversation, agent and files go to a checkpoint together, back or forward.
     pub async fn rewind(&self, session: &Session, number: u64) -> Result<(Session, Rewound)> {
         self.open_for_work()?;
-        let checkpoint = self.checkpoint(session, number).await?;
+        let checkpoint = standing(self.checkpoint(session, number).await?)?;
         let then = self.then(session, checkpoint.seq).await?;
         let wish = Wish::Rewind { to: number, seq: checkpoint.seq, then };
         let answer = self.wish(session.no, wish).await?;
@@ -79,7 +79,7 @@ impl Sessions {
     }
 
     pub(crate) async fn fork_point_at(&self, session: &Session, number: u64) -> Result<ForkPoint> {
-        let checkpoint = self.checkpoint(session, number).await?;
+        let checkpoint = standing(self.checkpoint(session, number).await?)?;
         let Then { told, turns, title, last_text, memory, waiting, .. } =
             self.then(session, checkpoint.seq).await?;
         let memory = memory.unwrap_or(session.native_id);
@@ -114,5 +114,13 @@ impl Sessions {
             parent = Some(session.native_id);
         }
         Ok(then)
+    }
+}
+
+/// One whose files are still there.
+pub(crate) fn standing(checkpoint: Checkpoint) -> Result<Checkpoint> {
+    match checkpoint.removed {
+        Some(_) => Err(Error::Removed(checkpoint.number)),
+        None => Ok(checkpoint),
     }
 }

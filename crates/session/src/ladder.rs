@@ -1,7 +1,7 @@
 //! The way back into a conversation, and the receipt that says how far it went. What came back is compared with
 //! what our own log says was there; a resume that lost something says so.
 
-use crate::state::State;
+use crate::{live::Fallback, state::State};
 use ash_driver::{Memory, Remembered};
 use ash_model::{From, Path, Receipt, Source, Tier};
 use uuid::Uuid;
@@ -23,22 +23,36 @@ pub(crate) enum Origin {
     Fresh,
 }
 
+/// What is to be said about trees besides the one that came back.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Others<'o> {
+    /// One that could not be trusted was kept under this number.
+    pub(crate) salvage: Option<u64>,
+    /// The newest could not be read.
+    pub(crate) fallback: Option<&'o Fallback>,
+}
+
 pub(crate) fn receipt(
     state: &State,
     origin: Origin,
     resumed: Option<&Remembered>,
-    salvage: Option<u64>,
+    others: Others<'_>,
 ) -> Receipt {
+    let Others { salvage, fallback } = others;
     let (source, from) = match origin {
         Origin::Live => (Source::Local, From::Live),
         Origin::Checkpoint => (Source::Local, From::Checkpoint),
         Origin::Fresh => (Source::Fresh, From::Checkpoint),
     };
     let mut lost = lost_files(state, origin);
+    lost.extend(fallback.map(|Fallback { instead_of, used, why }| {
+        format!("checkpoint {instead_of}, which is damaged ({why}): the files are those of checkpoint {used}")
+    }));
+    let checkpoint = fallback.map(|fallback| fallback.used).or(state.checkpoint);
     let tier = tier(state, resumed, &mut lost);
     // A cut turn may be in the agent's transcript or not, so one more than our log is whole too.
     let verified = lost.is_empty();
-    Receipt { path: Path::Cold, source, from, tier, checkpoint: state.checkpoint, verified, lost, salvage }
+    Receipt { path: Path::Cold, source, from, tier, checkpoint, verified, lost, salvage }
 }
 
 fn lost_files(state: &State, origin: Origin) -> Vec<String> {
@@ -85,7 +99,7 @@ mod tests {
     #[test]
     fn a_conversation_that_is_not_found_is_named_as_lost() {
         let missing = Remembered { found: false, turns: 0, damaged: 0 };
-        let receipt = receipt(&with(3), Origin::Live, Some(&missing), None);
+        let receipt = receipt(&with(3), Origin::Live, Some(&missing), Others::default());
         assert_eq!((receipt.tier, receipt.verified), (Tier::Fresh, false));
         assert_eq!(receipt.lost, ["conversation of 3 turns"]);
     }
@@ -93,7 +107,7 @@ mod tests {
     #[test]
     fn a_shorter_conversation_is_not_verified() {
         let short = Remembered { found: true, turns: 2, damaged: 0 };
-        let receipt = receipt(&with(3), Origin::Checkpoint, Some(&short), None);
+        let receipt = receipt(&with(3), Origin::Checkpoint, Some(&short), Others::default());
         assert_eq!((receipt.tier, receipt.verified), (Tier::Native, false));
         assert_eq!(receipt.lost, ["1 of 3 turns of the conversation"]);
     }
@@ -101,8 +115,21 @@ mod tests {
     #[test]
     fn a_whole_conversation_is_verified() {
         let whole = Remembered { found: true, turns: 3, damaged: 0 };
-        let receipt = receipt(&with(3), Origin::Checkpoint, Some(&whole), None);
+        let receipt = receipt(&with(3), Origin::Checkpoint, Some(&whole), Others::default());
         assert!(receipt.verified && receipt.lost.is_empty());
+    }
+
+    #[test]
+    fn files_of_an_older_checkpoint_are_said_to_be_so() {
+        let whole = Remembered { found: true, turns: 3, damaged: 0 };
+        let fallback = Fallback { instead_of: 5, used: 3, why: "its pack is not there".to_owned() };
+        let others = Others { fallback: Some(&fallback), ..Others::default() };
+        let receipt = receipt(&with(3), Origin::Checkpoint, Some(&whole), others);
+        assert_eq!((receipt.checkpoint, receipt.verified), (Some(3), false));
+        assert_eq!(
+            receipt.lost,
+            ["checkpoint 5, which is damaged (its pack is not there): the files are those of checkpoint 3"]
+        );
     }
 
     #[test]

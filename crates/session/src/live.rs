@@ -29,6 +29,18 @@ pub(crate) struct Stamp {
     /// The last rewind that the tree knows of, by its place in the log; 0: none.
     #[serde(default, skip_serializing_if = "is_none")]
     pub(crate) rewound: Seq,
+    /// The tree is an older one than it should be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fallback: Option<Fallback>,
+}
+
+/// A checkpoint that could not be read, and the one whose files are there instead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Fallback {
+    pub(crate) instead_of: u64,
+    pub(crate) used: u64,
+    pub(crate) why: String,
 }
 
 fn is_none(rewound: &Seq) -> bool {
@@ -92,6 +104,7 @@ pub(crate) struct Recipe {
     pub(crate) fresh: bool,
     /// The last rewind in the log.
     pub(crate) rewound: Seq,
+    pub(crate) fallback: Option<Fallback>,
 }
 
 /// Beside the tree: one that is being written, and one that is being erased.
@@ -99,7 +112,8 @@ const SCRAPS: [&str; 2] = ["tree.new", "tree.gone"];
 
 impl Recipe {
     fn stamp(&self, uid: Option<u32>) -> Stamp {
-        Stamp { epoch: self.epoch, boot: self.boot.clone(), uid, rewound: self.rewound }
+        let (epoch, boot, rewound) = (self.epoch, self.boot.clone(), self.rewound);
+        Stamp { epoch, boot, uid, rewound, fallback: self.fallback.clone() }
     }
 }
 
@@ -420,12 +434,18 @@ mod tests {
     #[test]
     fn a_stamp_is_written_and_read_as_in_the_first_version() {
         let stamps = [
-            (Some(60001), 0, r#"{"epoch":7,"boot":"b0","uid":60001}"#),
-            (None, 0, r#"{"epoch":7,"boot":"b0","uid":null}"#),
-            (None, 42, r#"{"epoch":7,"boot":"b0","uid":null,"rewound":42}"#),
+            (Some(60001), 0, None, r#"{"epoch":7,"boot":"b0","uid":60001}"#),
+            (None, 0, None, r#"{"epoch":7,"boot":"b0","uid":null}"#),
+            (None, 42, None, r#"{"epoch":7,"boot":"b0","uid":null,"rewound":42}"#),
+            (
+                None,
+                0,
+                Some(Fallback { instead_of: 5, used: 3, why: "w".to_owned() }),
+                r#"{"epoch":7,"boot":"b0","uid":null,"fallback":{"insteadOf":5,"used":3,"why":"w"}}"#,
+            ),
         ];
-        for (uid, rewound, text) in stamps {
-            let stamp = Stamp { epoch: Epoch(7), boot: "b0".to_owned(), uid, rewound };
+        for (uid, rewound, fallback, text) in stamps {
+            let stamp = Stamp { epoch: Epoch(7), boot: "b0".to_owned(), uid, rewound, fallback };
             assert_eq!(serde_json::to_string(&stamp).expect("plain"), text);
             assert_eq!(serde_json::from_str::<Stamp>(text).expect("read"), stamp);
         }

@@ -5,6 +5,7 @@ use crate::{
     actor::{Actor, Answer, ForkPoint, Purpose, Reply, Request, Seat},
     files::Place,
     follow::Bells,
+    keys,
     live::{Live, Uids},
     logs::Logs,
     state::{State, Wake, Wish},
@@ -14,7 +15,7 @@ use ash_model::{
     Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::{Backend, Inside, Limits, Spec};
-use ash_snapshot::Repo;
+use ash_snapshot::{Disk, Lock, Locked, Repo};
 use ash_store::{Card, Checkpoint, Env, Session, Store};
 use futures::future::BoxFuture;
 use std::{
@@ -37,6 +38,8 @@ pub trait Watch: Send + Sync {
     fn saved(&self, saved: &Saved, took: Duration);
     fn save_failed(&self);
     fn turn_over(&self);
+    fn swept(&self, swept: &crate::Swept, took: Duration);
+    fn sweep_failed(&self);
 }
 
 pub struct Settings {
@@ -52,6 +55,8 @@ pub struct Settings {
     pub interrupt_grace: Duration,
     /// How long a turn runs before it is captured on its way; zero: it never is.
     pub checkpoint_every: Duration,
+    /// Where the keys of tenants are whose snapshots are sealed; `None`: nothing is sealed.
+    pub keys: Option<PathBuf>,
 }
 
 /// What every session works with.
@@ -67,7 +72,7 @@ pub struct Rooms {
     pub(crate) wakes: Semaphore,
     pub(crate) restores: Semaphore,
     places: Arc<Semaphore>,
-    repos: Mutex<HashMap<TenantId, Arc<Repo>>>,
+    repos: Mutex<HashMap<TenantId, (Arc<Repo>, Locked)>>,
     now: fn() -> Timestamp,
 }
 
@@ -114,11 +119,15 @@ impl Rooms {
     /// A tenant's repository: its sessions and agents share packs, other tenants never see them.
     pub fn repo(&self, tenant: &TenantId) -> Result<Arc<Repo>> {
         let mut repos = self.repos.lock().expect("nobody panics while holding it");
-        if let Some(repo) = repos.get(tenant) {
+        if let Some((repo, _)) = repos.get(tenant) {
             return Ok(repo.clone());
         }
-        let repo = Arc::new(Repo::open(&self.settings.repo_dir.join(tenant.as_str()))?);
-        repos.insert(tenant.clone(), repo.clone());
+        let dir = self.settings.repo_dir.join(tenant.as_str());
+        let key = keys::key(self.settings.keys.as_deref(), &dir, tenant)?;
+        let repo = Arc::new(Repo::open_with(&dir, key, Disk::default())?);
+        // As long as we are at work here nobody else collects.
+        let locked = Repo::lock(&dir, Lock::Shared)?;
+        repos.insert(tenant.clone(), (repo.clone(), locked));
         Ok(repo)
     }
 

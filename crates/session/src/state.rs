@@ -482,7 +482,13 @@ impl State {
                 self.status = Status::Starting;
                 self.resuming = true;
             }
-            Fact::Resumed { .. } => self.activate(),
+            Fact::Resumed { receipt } => {
+                self.activate();
+                // The newest could not be read, and an older one came back.
+                if receipt.checkpoint.is_some() && receipt.checkpoint < self.checkpoint {
+                    (self.checkpoint, self.settled) = (receipt.checkpoint, receipt.checkpoint);
+                }
+            }
             Fact::Paused => {
                 self.status = Status::Paused;
                 // A server that stops has ended the sandbox before it says so.

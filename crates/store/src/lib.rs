@@ -6,8 +6,8 @@ mod seal;
 mod sqlite;
 
 pub use rows::{
-    Agent, Append, Card, Checkpoint, Claimed, EventQuery, Filter, Hold, Item, Key, Lease, NewAgent,
-    NewSession, Page, Session, TurnRow, TurnState, Version, WhatItem,
+    Agent, Append, Card, Checkpoint, Claimed, EventQuery, Filter, Held, Hold, Holdings, Item, Key, Lease,
+    NewAgent, NewSession, Page, Session, TurnRow, TurnState, Version, WhatItem,
 };
 pub use seal::{Env, Seal};
 pub use sqlite::Sqlite;
@@ -33,6 +33,9 @@ pub enum Error {
     Stale,
     #[error("{0} is taken")]
     Taken(String),
+    /// Whoever wanted to go there finds nothing any more.
+    #[error("Checkpoint {0} was removed by the rules for keeping checkpoints")]
+    Removed(u64),
     #[error("row {what} cannot be read: {why}")]
     Damaged { what: &'static str, why: String },
     #[error("the secret cannot be unsealed: was it written with another seal.key?")]
@@ -48,6 +51,7 @@ impl Error {
         match self {
             Error::Full | Error::Closed => Kind::Unavailable,
             Error::Stale | Error::Taken(_) => Kind::Conflict,
+            Error::Removed(_) => Kind::Gone,
             Error::Database(_)
             | Error::Migration(_)
             | Error::Damaged { .. }
@@ -117,6 +121,14 @@ pub trait Store: Send + Sync {
         before: Option<u64>,
         limit: u32,
     ) -> Result<Vec<Checkpoint>>;
+
+    // Giving up checkpoints
+    async fn tenants(&self) -> Result<Vec<TenantId>>;
+    async fn holdings(&self, tenant: &TenantId) -> Result<Holdings>;
+    /// Gives the files of these up, but for those that are needed by now. From then on nobody can stand on them:
+    /// a step that goes there, and a fork from there, are `Removed`. Answers how many were given up.
+    async fn remove_checkpoints(&self, workspace: WorkspaceId, numbers: &[u64], at: Timestamp)
+    -> Result<u64>;
 
     // Once
     async fn once(

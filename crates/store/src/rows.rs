@@ -200,7 +200,25 @@ pub struct Checkpoint {
     /// How much could not be taken, and how many files did not hold still; `None`: nobody counted.
     pub skipped: Option<u64>,
     pub unsettled: Option<u64>,
+    /// When its files were given up; it stays listed.
+    pub removed: Option<Timestamp>,
     pub at: Timestamp,
+}
+
+/// Everything of a tenant that a repository holds for it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Holdings {
+    /// The trees of all versions of its agents.
+    pub versions: Vec<String>,
+    /// By workspace, the newest first.
+    pub checkpoints: Vec<Held>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Held {
+    pub checkpoint: Checkpoint,
+    /// A session stands on it, or counts its changes from it.
+    pub needed: bool,
 }
 
 /// One step of a session: everything in it becomes durable together.

@@ -5,8 +5,8 @@ mod write;
 mod writer;
 
 use crate::{
-    Agent, Append, Checkpoint, Claimed, Env, Error, EventQuery, Filter, Hold, Item, Key, Lease, NewAgent,
-    NewSession, Page, Result, Seal, Session, Store, TurnRow, Version,
+    Agent, Append, Checkpoint, Claimed, Env, Error, EventQuery, Filter, Hold, Holdings, Item, Key, Lease,
+    NewAgent, NewSession, Page, Result, Seal, Session, Store, TurnRow, Version,
 };
 use ash_model::{
     AgentName, Cursor, Event, Incarnation, Options, Seq, SessionId, SessionNo, Status, TenantId, Timestamp,
@@ -241,6 +241,28 @@ impl Store for Sqlite {
         limit: u32,
     ) -> Result<Vec<Checkpoint>> {
         read::checkpoints(&self.readers, workspace, before, limit).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<TenantId>> {
+        read::tenants(&self.readers).await
+    }
+
+    async fn holdings(&self, tenant: &TenantId) -> Result<Holdings> {
+        read::holdings(&self.readers, tenant).await
+    }
+
+    async fn remove_checkpoints(
+        &self,
+        workspace: WorkspaceId,
+        numbers: &[u64],
+        at: Timestamp,
+    ) -> Result<u64> {
+        let numbers = serde_json::to_string(numbers).expect("a list of numbers");
+        self.writer
+            .write(move |db| {
+                Box::pin(async move { write::remove_checkpoints(db, workspace, &numbers, at).await })
+            })
+            .await
     }
 
     async fn once(

@@ -5,6 +5,8 @@
 mod agents;
 #[path = "contract/fixture.rs"]
 mod fixture;
+#[path = "contract/keep.rs"]
+mod keep;
 #[path = "contract/log.rs"]
 mod log;
 #[path = "contract/once.rs"]
@@ -64,6 +66,8 @@ macro_rules! promises {
             agents::an_agent_changes_only_where_it_is_asked_to
             agents::a_deleted_agent_goes_on_counting_but_forgets_its_settings
             agents::a_key_opens_its_tenant_until_it_is_removed
+            keep::checkpoints_are_given_up_but_for_those_that_are_needed
+            keep::nobody_comes_to_stand_on_what_was_given_up
             once::a_retry_finds_what_the_first_made
             once::of_many_at_once_one_is_the_first
             once::an_old_key_may_be_used_again
@@ -74,7 +78,7 @@ macro_rules! promises {
 }
 
 mod on_sqlite {
-    use super::{agents, log, once, reading, sessions, sqlite};
+    use super::{agents, keep, log, once, reading, sessions, sqlite};
 
     macro_rules! kept {
         ($($room:ident::$promise:ident)*) => {

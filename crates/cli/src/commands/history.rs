@@ -45,7 +45,9 @@ pub(crate) async fn list(
 
 /// What it was taken of.
 fn kind(checkpoint: &Value) -> &'static str {
-    if checkpoint["salvage"] == true {
+    if checkpoint["removed"] == true {
+        "removed by the rules; its files are gone"
+    } else if checkpoint["salvage"] == true {
         "found on disk, not trusted"
     } else if checkpoint["midTurn"] == true {
         "in the middle of a turn"

@@ -6,7 +6,7 @@ use super::{
     Actor, Answer, Done, Occasion, Reply,
     wake::{blocking, recipe_of},
 };
-use crate::{Error, Result, live::Stamp, state::Wish};
+use crate::{Error, Result, history::standing, live::Stamp, state::Wish};
 use ash_model::{Fact, Status};
 
 pub(super) struct Rewinding {
@@ -106,6 +106,7 @@ impl Actor {
         };
         let recipe = checkpoint
             .ok_or(Error::NoCheckpoint)
+            .and_then(standing)
             .and_then(|checkpoint| recipe_of(&self.rooms, &self.state, &self.lease, &checkpoint.tree));
         let recipe = match recipe {
             Ok(recipe) => recipe,
@@ -167,6 +168,7 @@ impl Actor {
             boot: self.rooms.settings.boot.clone(),
             uid,
             rewound: self.state.rewound,
+            fallback: None,
         };
         let live = self.live.clone();
         self.dirty = None;

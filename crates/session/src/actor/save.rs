@@ -258,6 +258,7 @@ impl Actor {
             bytes: saved.bytes,
             skipped: Some(taken.skipped.len() as u64),
             unsettled: Some(taken.unsettled.len() as u64),
+            removed: None,
             at: self.rooms.clock(),
         }
     }

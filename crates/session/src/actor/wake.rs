@@ -4,13 +4,14 @@ use super::{AGENT, Actor, Done, Hands};
 use crate::{
     Error, Result, ladder,
     ladder::Origin,
-    live::{Live, Recipe},
+    ladder::Others,
+    live::{Fallback, Live, Recipe},
     logs::{Level, Logs},
     pool::Rooms,
     state::State,
 };
 use ash_driver::{Driver, Heard, Launch, Remembered, Say};
-use ash_model::{Fact, Incarnation, Problem, Saved};
+use ash_model::{Fact, Incarnation, Problem, Saved, Seq};
 use ash_sandbox::{Link, Record, Records, Remote, Spec, Start, What};
 use ash_snapshot::{Taken, TreeId};
 use ash_store::{Lease, Session, Version};
@@ -23,10 +24,16 @@ const GREETING: Duration = Duration::from_secs(60);
 /// A sandbox whose agent answers, and how it came to be.
 pub(super) struct Woken {
     hands: Hands,
-    origin: Origin,
-    uid: Option<u32>,
+    tree: Tree,
     remembered: Option<Remembered>,
     began: Instant,
+}
+
+/// The files that a sandbox begins with.
+struct Tree {
+    origin: Origin,
+    uid: Option<u32>,
+    fallback: Option<Fallback>,
 }
 
 /// Everything a start needs; it runs beside the actor.
@@ -62,13 +69,15 @@ impl Actor {
     }
 
     async fn greet(&mut self, woken: Woken) -> Result<()> {
-        let Woken { hands, origin, uid, remembered, began } = woken;
+        let Woken { hands, tree: Tree { origin, uid, fallback }, remembered, began } = woken;
         self.tree = Some(uid);
         self.touch();
-        let receipt = self
-            .state
-            .resuming
-            .then(|| ladder::receipt(&self.state, origin, remembered.as_ref(), self.salvage));
+        let others = Others { salvage: self.salvage, fallback: fallback.as_ref() };
+        let receipt = (self.state.resuming || fallback.is_some())
+            .then(|| ladder::receipt(&self.state, origin, remembered.as_ref(), others));
+        if let Some(Fallback { instead_of, used, why }) = &fallback {
+            tracing::error!(session = %self.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
+        }
         let mut facts = vec![Fact::Awake { incarnation: hands.incarnation }];
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt }));
         let position = (hands.incarnation, hands.position);
@@ -171,8 +180,8 @@ impl Waking {
         let driver = ash_driver::driver(version.runtime).ok_or(Error::NoRuntime(version.runtime.as_str()))?;
         let room = self.rooms.admit()?;
         self.clear().await?;
-        let (origin, uid) = self.tree(&version).await?;
-        let spec = self.spec(uid);
+        let tree = self.tree(&version).await?;
+        let spec = self.spec(tree.uid);
         let (remote, mut records) = self.launch(&spec).await?.split();
         let began_well = self.start(&remote, &mut records, driver.as_ref(), &version).await;
         let (remembered, position) = match began_well {
@@ -183,7 +192,7 @@ impl Waking {
             }
         };
         let hands = Hands { incarnation: spec.incarnation, remote, records, position, _room: room };
-        Ok(Woken { hands, origin, uid, remembered, began })
+        Ok(Woken { hands, tree, remembered, began })
     }
 
     /// Only so many walls are built at once; what an agent does with its time holds nobody up.
@@ -208,14 +217,41 @@ impl Waking {
         .await
     }
 
-    async fn tree(&self, version: &Version) -> Result<(Origin, Option<u32>)> {
+    async fn tree(&self, version: &Version) -> Result<Tree> {
         if let Some(uid) = self.tree {
-            return Ok((Origin::Live, uid));
+            // Somebody died after the older tree was there, and before that was said.
+            let fallback = self.live.stamp().and_then(|stamp| stamp.fallback);
+            let fallback = fallback.filter(|fallback| Some(fallback.instead_of) == self.state.checkpoint);
+            let origin = if fallback.is_some() { Origin::Checkpoint } else { Origin::Live };
+            return Ok(Tree { origin, uid, fallback });
         }
         let (recipe, origin) =
             recipe(&self.rooms, &self.session, &self.state, &self.lease, Some(version)).await?;
-        let uid = make_tree(&self.rooms, &self.session, &self.live, recipe).await?;
-        Ok((origin, uid))
+        match (make_tree(&self.rooms, &self.session, &self.live, recipe).await, self.state.checkpoint) {
+            (Err(error), Some(number)) if is_damage(&error) => self.older(number, error.to_string()).await,
+            (made, _) => Ok(Tree { origin, uid: made?, fallback: None }),
+        }
+    }
+
+    /// The newest checkpoint before a damaged one that is whole. What the session went back from comes last.
+    async fn older(&self, number: u64, why: String) -> Result<Tree> {
+        let store = &self.rooms.store;
+        let left = left_behind(&store.facts(self.session.no).await?);
+        let mut found = store.checkpoints(self.session.workspace, Some(number), u32::MAX).await?;
+        found.retain(|checkpoint| !checkpoint.salvage && checkpoint.removed.is_none());
+        found.sort_by_key(|checkpoint| {
+            left.iter().any(|(from, to)| *from < checkpoint.seq && checkpoint.seq < *to)
+        });
+        for checkpoint in found {
+            let fallback = Fallback { instead_of: number, used: checkpoint.number, why: why.clone() };
+            let recipe = recipe_of(&self.rooms, &self.state, &self.lease, &checkpoint.tree)?;
+            let recipe = Recipe { fallback: Some(fallback.clone()), ..recipe };
+            match make_tree(&self.rooms, &self.session, &self.live, recipe).await {
+                Err(error) if is_damage(&error) => {}
+                made => return Ok(Tree { origin: Origin::Checkpoint, uid: made?, fallback: Some(fallback) }),
+            }
+        }
+        Err(Error::NothingWhole { number, why })
     }
 
     fn spec(&self, uid: Option<u32>) -> Spec {
@@ -327,7 +363,25 @@ pub(super) async fn recipe(
 pub(super) fn recipe_of(rooms: &Rooms, state: &State, lease: &Lease, tree: &str) -> Result<Recipe> {
     let tree = TreeId::parse(tree).map_err(|_| Error::NoWorkspace)?;
     let (epoch, boot, rewound) = (lease.epoch, rooms.settings.boot.clone(), state.rewound);
-    Ok(Recipe { epoch, boot, tree, fresh: false, rewound })
+    Ok(Recipe { epoch, boot, tree, fresh: false, rewound, fallback: None })
+}
+
+fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Snapshot(ash_snapshot::Error::Damaged { .. }))
+}
+
+/// The stretches of the log that rewinds took out of it.
+fn left_behind(facts: &[ash_model::Event]) -> Vec<(Seq, Seq)> {
+    let (mut left, mut counts) = (Vec::new(), Seq::MAX);
+    for event in facts.iter().rev() {
+        if let Fact::Rewound(rewound) = &event.fact
+            && event.seq <= counts
+        {
+            left.push((rewound.seq, event.seq));
+            counts = rewound.seq;
+        }
+    }
+    left
 }
 
 pub(super) async fn make_tree(
@@ -349,4 +403,21 @@ pub(super) async fn blocking<T: Send + 'static>(
 
 fn failed(code: &str, error: &str) -> Error {
     Error::Failed(Problem::new(code, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::{Event, Rewound, Then, Timestamp};
+
+    #[test]
+    fn what_a_rewind_took_back_is_not_left_behind() {
+        let rewound = |seq, to_seq| {
+            let fact = Fact::Rewound(Rewound { to: 1, from: None, seq: to_seq, then: Then::default() });
+            Event { seq, turn: None, at: Timestamp(0), fact }
+        };
+        assert_eq!(left_behind(&[rewound(20, 5), rewound(30, 25)]), [(25, 30), (5, 20)]);
+        // Forward again to what lies between the two.
+        assert_eq!(left_behind(&[rewound(20, 5), rewound(30, 12)]), [(12, 30)]);
+    }
 }

@@ -2,8 +2,8 @@
 
 use super::Line;
 use crate::{
-    Agent, Card, Checkpoint, Error, EventQuery, Filter, Hold, Item, Key, Page, Result, Seal, Session,
-    TurnRow, TurnState, Version, WhatItem,
+    Agent, Card, Checkpoint, Error, EventQuery, Filter, Held, Hold, Holdings, Item, Key, Page, Result, Seal,
+    Session, TurnRow, TurnState, Version, WhatItem,
 };
 use ash_model::{
     AgentName, Consistency, Cursor, Epoch, Event, Fact, Incarnation, Runtime, Seq, SessionId, SessionNo,
@@ -405,6 +405,36 @@ pub(super) async fn checkpoints(
     rows.iter().map(|row| checkpoint_row(row, workspace)).collect()
 }
 
+pub(super) async fn tenants(db: &SqlitePool) -> Result<Vec<TenantId>> {
+    let rows = query("SELECT tenant FROM agents UNION SELECT tenant FROM workspaces ORDER BY tenant");
+    rows.fetch_all(db)
+        .await?
+        .iter()
+        .map(|row| parsed(row, "tenant", |text| TenantId::parse(text).ok()))
+        .collect()
+}
+
+pub(super) async fn holdings(db: &SqlitePool, tenant: &TenantId) -> Result<Holdings> {
+    let versions =
+        query("SELECT v.tree FROM agent_versions v JOIN agents a ON a.n = v.agent WHERE a.tenant = ?");
+    let versions = versions.bind(tenant.as_str()).fetch_all(db).await?;
+    let rows = query(
+        "SELECT c.*, EXISTS (SELECT 1 FROM sessions s WHERE s.workspace = c.workspace
+             AND (s.checkpoint = c.number OR json_extract(s.options, '$.base') = c.number)) AS needed
+         FROM workspaces w JOIN checkpoints c ON c.workspace = w.id WHERE w.tenant = ?
+         ORDER BY c.workspace, c.number DESC",
+    );
+    let rows = rows.bind(tenant.as_str()).fetch_all(db).await?;
+    let held = |row: &SqliteRow| -> Result<Held> {
+        let workspace = parsed(row, "workspace", WorkspaceId::parse)?;
+        Ok(Held { checkpoint: checkpoint_row(row, workspace)?, needed: row.try_get("needed")? })
+    };
+    Ok(Holdings {
+        versions: versions.iter().map(|row| Ok(row.try_get("tree")?)).collect::<Result<_>>()?,
+        checkpoints: rows.iter().map(held).collect::<Result<_>>()?,
+    })
+}
+
 fn checkpoint_row(row: &SqliteRow, workspace: WorkspaceId) -> Result<Checkpoint> {
     let count = |column: &'static str| -> Result<Option<u64>> {
         let number: Option<i64> = row.try_get(column)?;
@@ -423,6 +453,7 @@ fn checkpoint_row(row: &SqliteRow, workspace: WorkspaceId) -> Result<Checkpoint>
         bytes: unsigned(row, "bytes")?,
         skipped: count("skipped")?,
         unsettled: count("unsettled")?,
+        removed: row.try_get::<Option<i64>, _>("removed_at")?.map(Timestamp),
         at: Timestamp(row.try_get("at")?),
     })
 }

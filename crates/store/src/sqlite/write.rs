@@ -145,6 +145,7 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
         Err(error) => return Err(error.into()),
     };
     for checkpoint in &new.first_checkpoints {
+        refuse_fork_of_removed(db, new, checkpoint).await?;
         save_checkpoint(db, no, checkpoint).await?;
     }
     add_events(db, no, base_seq + 1, &new.notes).await?;
@@ -181,6 +182,9 @@ pub(super) async fn claim(db: &mut Db, workspace: WorkspaceId, node: &str, from:
 pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Result<()> {
     // No event is before the first one, so nothing can be there that a step numbered 0 follows.
     let before = append.first.checked_sub(1).ok_or(Error::Stale)?;
+    if append.notes.iter().any(|note| matches!(note.fact, Fact::Rewound(_) | Fact::Resumed { .. })) {
+        refuse_removed(db, lease.workspace, append.card.checkpoint).await?;
+    }
     advance(db, lease, append, before).await?;
     add_events(db, append.session, append.first, &append.notes).await?;
     add_deltas(db, append.session, &append.deltas, append.at).await?;
@@ -211,6 +215,45 @@ pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Resul
         }
     }
     Ok(())
+}
+
+/// Nobody comes to stand on a checkpoint whose files were given up.
+async fn refuse_removed(db: &mut Db, workspace: WorkspaceId, checkpoint: Option<u64>) -> Result<()> {
+    let Some(n) = checkpoint else { return Ok(()) };
+    let gone =
+        query("SELECT 1 FROM checkpoints WHERE workspace = ? AND number = ? AND removed_at IS NOT NULL");
+    let gone = gone.bind(workspace.to_string()).bind(number(n)?).fetch_optional(db).await?;
+    gone.map_or(Ok(()), |_| Err(Error::Removed(n)))
+}
+
+/// It was looked up before, and may have been given up since.
+async fn refuse_fork_of_removed(db: &mut Db, new: &NewSession, checkpoint: &Checkpoint) -> Result<()> {
+    let Some((parent, _)) = new.base else { return Ok(()) };
+    let row = query(
+        "SELECT max(c.number) AS number FROM checkpoints c JOIN sessions s ON s.workspace = c.workspace
+         WHERE s.n = ? AND c.tree = ? HAVING count(*) > 0 AND count(*) = count(c.removed_at)",
+    );
+    let row = row.bind(parent.0).bind(&checkpoint.tree).fetch_optional(db).await?;
+    match row {
+        Some(row) => Err(Error::Removed(row.try_get::<i64, _>("number")? as u64)),
+        None => Ok(()),
+    }
+}
+
+pub(super) async fn remove_checkpoints(
+    db: &mut Db,
+    workspace: WorkspaceId,
+    numbers: &str,
+    at: Timestamp,
+) -> Result<u64> {
+    let done = query(
+        "UPDATE checkpoints SET removed_at = ?1 WHERE workspace = ?2 AND removed_at IS NULL
+           AND number IN (SELECT value FROM json_each(?3))
+           AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.workspace = checkpoints.workspace
+             AND (s.checkpoint = checkpoints.number OR json_extract(s.options, '$.base') = checkpoints.number))",
+    );
+    let done = done.bind(at.0).bind(workspace.to_string()).bind(numbers).execute(db).await?;
+    Ok(done.rows_affected())
 }
 
 /// Moves the session's row on, which only the holder of the lease can do, and only from the step before.

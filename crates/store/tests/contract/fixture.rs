@@ -127,6 +127,7 @@ pub(crate) fn checkpoint(workspace: WorkspaceId, number: u64, seq: Seq) -> Check
         bytes: 4096,
         skipped: Some(2),
         unsettled: None,
+        removed: None,
         at: Timestamp(5),
     }
 }

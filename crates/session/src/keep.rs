@@ -1,0 +1,210 @@
+//! Which checkpoints stay, and giving up the rest: decided from rows, marked in the store, then collected in the
+//! repository. Nothing that a session stands on is ever among them.
+
+use crate::{Error, Result, Sessions};
+use ash_model::{TenantId, Timestamp, WorkspaceId};
+use ash_snapshot::{Collected, Moment, Repo, Rules, TreeId, Wanted};
+use ash_store::{Held, Holdings};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// A tree that was found and not trusted is kept this long, whatever the rules say.
+const SALVAGE: i64 = 7 * 24 * 60 * 60 * 1000;
+/// Sessions come first.
+const NICE: i32 = 10;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// For each workspace.
+    pub rules: Rules,
+    /// So long nothing is taken away that may still be on somebody's way.
+    pub grace: Duration,
+}
+
+/// What was given up, in one tenant's repository or in all of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub checkpoints: u64,
+    pub packs: Collected,
+    /// What is left.
+    pub size: u64,
+}
+
+impl Swept {
+    fn add(&mut self, other: &Swept) {
+        let Collected { removed, rewritten, kept, freed } = other.packs;
+        self.checkpoints += other.checkpoints;
+        self.packs.removed += removed;
+        self.packs.rewritten += rewritten;
+        self.packs.kept += kept;
+        self.packs.freed += freed;
+        self.size += other.size;
+    }
+}
+
+impl Sessions {
+    /// One tenant after the other. What fails for one is told, and does not keep the others from it.
+    pub async fn sweep(&self, keep: &Keep) -> Result<()> {
+        let began = Instant::now();
+        let mut all = Swept::default();
+        for tenant in self.rooms().store.tenants().await? {
+            match self.sweep_tenant(&tenant, keep).await {
+                Ok(swept) => {
+                    all.add(&swept);
+                    let Swept { checkpoints, packs, size } = swept;
+                    let Collected { removed, rewritten, freed, .. } = packs;
+                    tracing::info!(%tenant, checkpoints, removed, rewritten, freed, size, "collected");
+                }
+                Err(error) => {
+                    self.rooms().watch.sweep_failed();
+                    tracing::error!(%tenant, %error, "the repository could not be collected; nothing that is needed was removed");
+                }
+            }
+        }
+        self.rooms().watch.swept(&all, began.elapsed());
+        Ok(())
+    }
+
+    async fn sweep_tenant(&self, tenant: &TenantId, keep: &Keep) -> Result<Swept> {
+        let rooms = self.rooms();
+        let now = rooms.clock();
+        let before = rooms.store.holdings(tenant).await?;
+        let mut checkpoints = 0;
+        for held in before.checkpoints.chunk_by(|a, b| a.checkpoint.workspace == b.checkpoint.workspace) {
+            let numbers = doomed(held, keep.rules, now);
+            if let (false, Some(workspace)) = (numbers.is_empty(), workspace(held)) {
+                checkpoints += rooms.store.remove_checkpoints(workspace, &numbers, now).await?;
+            }
+        }
+        let wanted = wanted(&rooms.store.holdings(tenant).await?, now, keep.grace)?;
+        let (repo, grace) = (rooms.repo(tenant)?, keep.grace);
+        let (packs, size) = quietly(move || collect(&repo, &wanted, grace)).await?;
+        Ok(Swept { checkpoints, packs, size })
+    }
+}
+
+fn workspace(held: &[Held]) -> Option<WorkspaceId> {
+    held.first().map(|held| held.checkpoint.workspace)
+}
+
+fn collect(repo: &Arc<Repo>, wanted: &Wanted, grace: Duration) -> Result<(Collected, u64)> {
+    // Said before it is done: the packs alone would still tell of what is half gone.
+    repo.give_up(&wanted.notes)?;
+    Ok((repo.collect(wanted, grace)?, repo.size()?))
+}
+
+/// On a thread of its own that everybody else goes before.
+async fn quietly<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let (done, waiting) = tokio::sync::oneshot::channel();
+    let thread = std::thread::Builder::new().name("gc".to_owned()).spawn(move || {
+        rustix::process::nice(NICE).ok();
+        done.send(work()).ok();
+    });
+    thread.map_err(Error::io("cannot start a thread"))?;
+    waiting.await.map_err(|_| Error::Gone)?
+}
+
+/// The numbers of a workspace's checkpoints, newest first, that the rules give up.
+fn doomed(held: &[Held], rules: Rules, now: Timestamp) -> Vec<u64> {
+    let there: Vec<&Held> = held.iter().filter(|held| held.checkpoint.removed.is_none()).collect();
+    let moment = |held: &&Held| {
+        let at = held.checkpoint.at.0;
+        let found = held.checkpoint.salvage && now.0 - at < SALVAGE;
+        Moment { at, needed: held.needed || found }
+    };
+    let moments: Vec<Moment> = there.iter().map(moment).collect();
+    let kept = rules.keep(&moments);
+    there.iter().zip(kept).filter(|(_, kept)| !kept).map(|(held, _)| held.checkpoint.number).collect()
+}
+
+/// Everything that stays, with its files or with its notes alone. A fork shares trees with its parent: what one of
+/// them keeps is kept.
+fn wanted(holdings: &Holdings, now: Timestamp, grace: Duration) -> Result<Wanted> {
+    let grace = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
+    let stays = |held: &&Held| held.checkpoint.removed.is_none_or(|at| now.0 - at.0 < grace);
+    let rows = holdings.checkpoints.iter();
+    let trees = rows.clone().filter(stays).map(|held| &held.checkpoint.tree);
+    let trees: HashSet<TreeId> =
+        trees.chain(&holdings.versions).map(|tree| parse(tree)).collect::<Result<_>>()?;
+    let notes = rows.filter(|held| !stays(held)).map(|held| parse(&held.checkpoint.tree));
+    let notes: HashSet<TreeId> = notes.collect::<Result<_>>()?;
+    let notes = notes.into_iter().filter(|tree| !trees.contains(tree)).collect();
+    Ok(Wanted { trees: trees.into_iter().collect(), notes })
+}
+
+/// What we cannot name we cannot keep: then nothing is collected at all.
+fn parse(tree: &str) -> Result<TreeId> {
+    TreeId::parse(tree).map_err(|_| Error::NoWorkspace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::Consistency;
+    use ash_store::Checkpoint;
+    use proptest::prelude::*;
+
+    fn held(number: u64, at: i64, (salvage, needed, removed): (bool, bool, bool)) -> Held {
+        let checkpoint = Checkpoint {
+            workspace: WorkspaceId(uuid::Uuid::nil()),
+            number,
+            turn: None,
+            seq: number,
+            tree: format!("{number:096x}"),
+            consistency: Consistency::Frozen,
+            salvage,
+            mid_turn: false,
+            files: 0,
+            bytes: 0,
+            skipped: None,
+            unsettled: None,
+            removed: removed.then_some(Timestamp(at)),
+            at: Timestamp(at),
+        };
+        Held { checkpoint, needed }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_anybody_needs_is_given_up(
+            mut rows in proptest::collection::vec((0..20 * SALVAGE, any::<(bool, bool, bool)>()), 1..40),
+            (last, hourly, daily) in (0..5usize, 0..5usize, 0..5usize),
+        ) {
+            rows.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
+            let now = Timestamp(20 * SALVAGE);
+            let count = rows.len() as u64;
+            let rows: Vec<Held> =
+                (0..count).zip(&rows).map(|(n, (at, flags))| held(count - n, *at, *flags)).collect();
+            let gone = doomed(&rows, Rules { last, hourly, daily }, now);
+            let there: Vec<&Held> = rows.iter().filter(|held| held.checkpoint.removed.is_none()).collect();
+            for held in &there {
+                let Checkpoint { number, salvage, at, .. } = held.checkpoint;
+                let young = salvage && now.0 - at.0 < SALVAGE;
+                prop_assert!(!gone.contains(&number) || !(held.needed || young));
+            }
+            prop_assert!(there.iter().take(last.max(1)).all(|held| !gone.contains(&held.checkpoint.number)));
+            prop_assert!(gone.iter().all(|number| there.iter().any(|held| held.checkpoint.number == *number)));
+        }
+
+        #[test]
+        fn what_one_of_two_keeps_is_kept_with_its_files(
+            rows in proptest::collection::vec((1..8u64, 0..1000i64, any::<bool>()), 0..40),
+            grace in 0..1000u64,
+        ) {
+            let checkpoints: Vec<Held> =
+                rows.iter().map(|(tree, at, removed)| held(*tree, *at, (false, false, *removed))).collect();
+            let holdings = Holdings { versions: vec![format!("{:096x}", 99)], checkpoints };
+            let Wanted { trees, notes } =
+                wanted(&holdings, Timestamp(1000), Duration::from_millis(grace)).expect("trees");
+            prop_assert!(trees.contains(&parse(&holdings.versions[0]).expect("a tree")));
+            for held in &holdings.checkpoints {
+                let tree = parse(&held.checkpoint.tree).expect("a tree");
+                prop_assert!(held.checkpoint.removed.is_some() || trees.contains(&tree));
+                prop_assert!(trees.contains(&tree) != notes.contains(&tree));
+            }
+        }
+    }
+}
