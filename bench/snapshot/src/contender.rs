@@ -228,6 +228,10 @@ impl Ours {
         self.index.parent().unwrap_or(&self.index)
     }
 
+    pub(crate) fn index_size(&self) -> Result<u64> {
+        Ok(self.index.metadata()?.len())
+    }
+
     pub(crate) fn tree(&self) -> Option<&TreeId> {
         self.tree.as_ref()
     }

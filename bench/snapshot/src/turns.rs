@@ -14,6 +14,8 @@ use std::fs;
 pub(crate) const STATX: &str = "limit: statx walk";
 pub(crate) const SYNC: &str = "limit: one sync";
 
+const INDEX: &str = "  of that our index";
+
 pub(crate) fn group(kind: Kind) -> String {
     format!("{} turn", kind.name())
 }
@@ -35,10 +37,16 @@ pub(crate) fn measure(
         sizes.push(field.size(*contender)?);
         report.bytes(&first, contender.name(), sizes[sizes.len() - 1] as f64);
     }
+    let mut index = field.ours.index_size()?;
     field.forget_copies(0)?;
     fs::create_dir(disk.dir.join("sync"))?;
     let group = group(workspace.kind);
-    all.iter().for_each(|contender| report.row(&group, contender.name()));
+    for contender in &all {
+        report.row(&group, contender.name());
+        if *contender == Contender::Ours {
+            report.row(&group, INDEX);
+        }
+    }
     for turn in 1..=args.turns {
         eprintln!("{group} {turn} of {} …", args.turns);
         workspace.turn(turn)?;
@@ -51,6 +59,11 @@ pub(crate) fn measure(
             let size = field.size(contender)?;
             report.bytes(&group, contender.name(), grown(contender, sizes[at], size));
             sizes[at] = size;
+            if contender == Contender::Ours {
+                let size = field.ours.index_size()?;
+                report.bytes(&group, INDEX, size as f64 - index as f64);
+                index = size;
+            }
         }
         disk.settle()?;
         report.cost(&group, STATX, meter::ours(|| limits::walk(&workspace.root))?.1);
