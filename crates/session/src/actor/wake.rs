@@ -64,7 +64,7 @@ impl Actor {
     async fn greet(&mut self, woken: Woken) -> Result<()> {
         let Woken { hands, origin, uid, remembered, began } = woken;
         self.tree = Some(uid);
-        self.touch();
+        self.touch_later();
         let receipt = self
             .state
             .resuming
