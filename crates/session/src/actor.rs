@@ -42,6 +42,7 @@ use tokio::{
 const AGENT: u16 = 1;
 /// How long changes between turns wait for more of them. They are promised to be captured within five seconds.
 const SETTLE: Duration = Duration::from_secs(3);
+const AFTER_WAKING: Duration = Duration::from_secs(30);
 /// How long to wait before something that could not be written is tried again.
 const BREATH: Duration = Duration::from_secs(1);
 /// After this long with nothing to do the keeper goes; the session is in the database.
@@ -552,7 +553,14 @@ impl Actor {
     }
 
     fn touch(&mut self) {
-        self.dirty.get_or_insert_with(Instant::now);
+        let now = Instant::now();
+        self.dirty = Some(self.dirty.map_or(now, |since| since.min(now)));
+    }
+
+    /// What an agent writes by itself when it starts can wait: mostly a turn comes first, which is captured anyway,
+    /// and of many sessions made at once each would pay for another one's capture.
+    fn touch_later(&mut self) {
+        self.dirty.get_or_insert_with(|| Instant::now() + AFTER_WAKING);
     }
 
     /// Says it to the agent. The fact is stored already: if this is lost, the next one says it.

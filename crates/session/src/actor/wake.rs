@@ -71,7 +71,7 @@ impl Actor {
     async fn greet(&mut self, woken: Woken) -> Result<()> {
         let Woken { hands, tree: Tree { origin, uid, fallback }, remembered, began } = woken;
         self.tree = Some(uid);
-        self.touch();
+        self.touch_later();
         let others = Others { salvage: self.salvage, fallback: fallback.as_ref() };
         let receipt = (self.state.resuming || fallback.is_some())
             .then(|| ladder::receipt(&self.state, origin, remembered.as_ref(), others));
