@@ -22,6 +22,9 @@ const PAGE: usize = 4096;
 /// Fewer bytes than this are not worth a thread.
 const WORTH: u64 = 1 << 20;
 
+/// Blocks are gone through in order, so hardly one is needed twice: those at hand stay near the processor.
+const AT_HAND: usize = 4 << 20;
+
 /// Files that are written by one thread at one go.
 enum Task {
     Block(Vec<usize>),
@@ -36,7 +39,7 @@ pub(super) fn write(repo: &Repo, plan: &Plan<'_>) -> Result<(), Error> {
     let threads = if bytes < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
     let next = AtomicUsize::new(0);
     let work = || {
-        let mut writer = Writer { plan, reader: repo.reader(), folder: None, umask: umask() };
+        let mut writer = Writer { plan, reader: repo.reader_keeping(AT_HAND), folder: None, umask: umask() };
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
             writer.task(task).inspect_err(|_| next.store(tasks.len(), Ordering::Relaxed))?;
         }
