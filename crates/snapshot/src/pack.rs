@@ -20,7 +20,7 @@
 mod read;
 mod write;
 
-pub(crate) use read::{Pack, is_sealed};
+pub(crate) use read::{Pack, Unpacking, is_sealed};
 pub(crate) use write::{Blocks, Packing, Where, without};
 
 use crate::codec::{Cursor, Malformed, Read, put_bytes, put_number};

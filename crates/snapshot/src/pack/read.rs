@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use zstd::bulk::Decompressor;
+
 use super::{Block, FOOTER, How, LARGEST_TABLE, MAGIC, Table, file_name};
 use crate::Error;
 use crate::id::PackId;
@@ -74,37 +76,84 @@ impl Pack {
     }
 
     pub(crate) fn stored(&self, number: u32) -> Result<(Block, Vec<u8>), Error> {
+        let block = self.find(number)?;
+        let mut bytes = Vec::new();
+        self.read_into(&block, &mut bytes)?;
+        Ok((block, bytes))
+    }
+
+    fn find(&self, number: u32) -> Result<Block, Error> {
         let block = self.table.blocks.get(number as usize).copied();
         let block = block.ok_or_else(|| self.damaged("it has no such block"))?;
         if block.how == How::Dropped {
             return Err(self.damaged("the block was collected"));
         }
-        let mut bytes = vec![0; block.stored as usize];
-        let read = self.file.read_exact_at(&mut bytes, block.offset);
+        Ok(block)
+    }
+
+    fn read_into(&self, block: &Block, bytes: &mut Vec<u8>) -> Result<(), Error> {
+        bytes.resize(block.stored as usize, 0);
+        let read = self.file.read_exact_at(bytes, block.offset);
         read.map_err(|e| match e.kind() {
             io::ErrorKind::UnexpectedEof => self.damaged("it is cut short"),
             _ => Error::system("read pack", self.id.to_string().as_bytes(), e),
-        })?;
-        Ok((block, bytes))
+        })
     }
 
     /// A block as it was before it was packed. Its objects are still to be checked against their names.
-    pub(crate) fn block(&self, number: u32, key: Option<&Key>) -> Result<Vec<u8>, Error> {
-        let (block, mut bytes) = self.stored(number)?;
-        if block.sealed {
-            let key = key.ok_or_else(|| Error::Sealed { pack: self.id.to_string() })?;
-            let opened = key.open(&bytes, b"block");
-            bytes = opened.ok_or_else(|| self.damaged("a block does not open with this key"))?;
+    pub(crate) fn block(
+        &self,
+        number: u32,
+        key: Option<&Key>,
+        unpacking: &mut Unpacking,
+    ) -> Result<Vec<u8>, Error> {
+        let block = self.find(number)?;
+        let mut raw = std::mem::take(&mut unpacking.spare);
+        if block.how == How::Plain && !block.sealed {
+            self.read_into(&block, &mut raw)?;
+        } else {
+            self.read_into(&block, &mut unpacking.stored)?;
+            self.unpack(&block, key, unpacking, &mut raw)?;
         }
-        if block.how == How::Zstd {
-            let raw = block.raw as usize;
-            bytes = zstd::bulk::decompress(&bytes, raw).map_err(|_| self.damaged("a block is damaged"))?;
-        }
-        if bytes.len() != block.raw as usize {
+        if raw.len() != block.raw as usize {
             return Err(self.damaged("a block of another size than it should have"));
         }
-        Ok(bytes)
+        Ok(raw)
     }
+
+    fn unpack(
+        &self,
+        block: &Block,
+        key: Option<&Key>,
+        unpacking: &mut Unpacking,
+        raw: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        if block.sealed {
+            let key = key.ok_or_else(|| Error::Sealed { pack: self.id.to_string() })?;
+            let opened = key.open(&unpacking.stored, b"block");
+            unpacking.stored = opened.ok_or_else(|| self.damaged("a block does not open with this key"))?;
+        }
+        raw.clear();
+        if block.how == How::Plain {
+            raw.extend_from_slice(&unpacking.stored);
+            return Ok(());
+        }
+        // It writes no further than there is room.
+        raw.reserve_exact(block.raw as usize);
+        let zstd = unpacking.zstd.get_or_insert_with(Decompressor::default);
+        zstd.decompress_to_buffer(&unpacking.stored, raw)
+            .map(drop)
+            .map_err(|_| self.damaged("a block is damaged"))
+    }
+}
+
+/// Memory for unpacking, used again for the next block: fresh pages cost more than what is done with them.
+#[derive(Default)]
+pub(crate) struct Unpacking {
+    stored: Vec<u8>,
+    /// What becomes the next block.
+    pub(crate) spare: Vec<u8>,
+    zstd: Option<Decompressor<'static>>,
 }
 
 /// Whether the pack was written with a key, as its footer says.

@@ -1,15 +1,16 @@
 //! Reading a snapshot: every object is checked against its name before anything is done with it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::Repo;
 use crate::id::{PackId, Sort};
 use crate::object::{self, Content, Layout, Node, Piece, Place, Ref};
+use crate::pack::{BLOCK, Unpacking};
 use crate::{Error, FileInfo, RelPath, TreeId};
 
-/// Unpacked blocks that are kept at hand.
+/// Unpacked blocks that are kept at hand: those of directories are come back to.
 const MOST_CACHED: usize = 24 << 20;
 
 type BlockKey = (PackId, u32);
@@ -40,12 +41,31 @@ pub enum Entry {
 pub(crate) struct Reader<'r> {
     repo: &'r Repo,
     cached: Mutex<Cached>,
+    most: usize,
 }
 
 #[derive(Default)]
 struct Cached {
     blocks: HashMap<(PackId, u32), Arc<Vec<u8>>>,
+    /// The oldest first.
+    order: VecDeque<(PackId, u32)>,
     size: usize,
+    unpacking: Unpacking,
+}
+
+impl Cached {
+    /// Lets go of the oldest until so many bytes fit; their memory is used again.
+    fn make_room(&mut self, length: usize, most: usize) {
+        while self.size + length > most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            let Some(block) = self.blocks.remove(&oldest) else { continue };
+            self.size -= block.len();
+            if let Ok(spare) = Arc::try_unwrap(block) {
+                self.unpacking.spare = spare;
+            }
+        }
+    }
 }
 
 impl Reader<'_> {
@@ -58,13 +78,11 @@ impl Reader<'_> {
         if let Some(block) = cached.blocks.get(&(pack, number)) {
             return Ok(block.clone());
         }
-        drop(cached);
-        let block = Arc::new(self.repo.pack(pack)?.block(number, self.repo.key.as_ref())?);
-        cached = self.cached.lock().expect("nobody panics while holding it");
-        if cached.size + block.len() > MOST_CACHED {
-            *cached = Cached::default();
-        }
+        cached.make_room(BLOCK, self.most);
+        let from = self.repo.pack(pack)?;
+        let block = Arc::new(from.block(number, self.repo.key.as_ref(), &mut cached.unpacking)?);
         cached.size += block.len();
+        cached.order.push_back((pack, number));
         cached.blocks.insert((pack, number), block.clone());
         Ok(block)
     }
@@ -228,7 +246,12 @@ fn count(reader: &Reader<'_>, root: &Ref) -> Result<u64, Error> {
 
 impl Repo {
     pub(crate) fn reader(&self) -> Reader<'_> {
-        Reader { repo: self, cached: Mutex::default() }
+        self.reader_keeping(MOST_CACHED)
+    }
+
+    /// With so many bytes of unpacked blocks at hand.
+    pub(crate) fn reader_keeping(&self, most: usize) -> Reader<'_> {
+        Reader { repo: self, cached: Mutex::default(), most }
     }
 
     /// One of the roots of a tree.

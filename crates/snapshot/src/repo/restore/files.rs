@@ -24,6 +24,9 @@ const PAGE: usize = 4096;
 /// Fewer bytes than this are not worth a thread.
 const WORTH: u64 = 1 << 20;
 
+/// Blocks are gone through in order, so hardly one is needed twice: those at hand stay near the processor.
+const AT_HAND: usize = 4 << 20;
+
 /// Files that are written by one thread at one go.
 enum Task {
     Block(Vec<usize>),
@@ -38,9 +41,8 @@ pub(super) fn write(repo: &Repo, plan: &Plan<'_>, given: &[bool], progress: &Pro
     let threads = if plan.bytes() < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
     let next = AtomicUsize::new(0);
     let work = || {
-        let ladder = plan.ladder();
-        let mut writer =
-            Writer { plan, reader: repo.reader(), ladder, folder: None, umask: umask(), progress };
+        let (reader, ladder) = (repo.reader_keeping(AT_HAND), plan.ladder());
+        let mut writer = Writer { plan, reader, ladder, folder: None, umask: umask(), progress };
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
             writer.task(task).inspect_err(|_| next.store(tasks.len(), Ordering::Relaxed))?;
         }
