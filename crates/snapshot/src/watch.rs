@@ -29,7 +29,7 @@
 //! in one root: everything. Somebody who floods the queue on purpose makes captures walk, nothing worse.
 //!
 //! # Cost
-//! On the two loaded cores of `../shared/reference/machine.md`, ext4, by `examples/watch.rs`: the reader takes
+//! On two loaded cores and ext4, by `examples/watch.rs`: the reader takes
 //! 1 µs for each file written outside all roots (a million a second on one core) and 2 µs beneath one; the
 //! kernel's own part makes the writer's open, write and close 2.5 µs longer (6 without). A take of what a turn
 //! touches, 12 files in 12 folders, is 0.3 ms; one of 20,000 files 4 µs each.
