@@ -1,15 +1,17 @@
 //! What a folder looked like when it was last captured: enough to see what has not changed without reading it.
 //!
 //! It is a cache. It lies beside the tree, is never synced and may be deleted; what cannot be read of it is not
-//! believed. On disk it is a log of directories, so that a capture adds only those that changed:
+//! believed. On disk it is a log of directories, so that a capture adds only what changed in them:
 //!
 //! ```text
 //! index  = "ASHINDEX" 1 { record }
 //! record = length:u32 xxh3:u64 payload
-//! payload= 1 DIR path … | 2 GONE path (and everything beneath) | 3 PACK id:16 | 4 BASE tree
+//! payload= 1 DIR path head entries | 5 EDIT path head edits | 2 GONE path (and everything beneath)
+//!        | 3 PACK id:16 | 4 BASE tree
 //! ```
 //! Records count up to the last BASE: it names the snapshot in which everything before it can be found.
 
+mod edit;
 mod entries;
 mod log;
 
@@ -76,11 +78,14 @@ impl Index {
     }
 
     pub(crate) fn entries<'a>(&'a self, directory: &'a Directory) -> Entries<'a> {
-        let bytes = match &directory.entries {
+        Entries::new(self.bytes_of(directory), &self.packs)
+    }
+
+    fn bytes_of<'a>(&'a self, directory: &'a Directory) -> &'a [u8] {
+        match &directory.entries {
             Bytes::Loaded(range) => &self.loaded[range.clone()],
             Bytes::Own(bytes) => bytes,
-        };
-        Entries::new(bytes, &self.packs)
+        }
     }
 
     /// All directories with a file of several names.
@@ -151,11 +156,14 @@ impl Index {
     }
 
     fn pack_number(&mut self, pack: PackId) -> u64 {
-        let known = self.packs.iter().rposition(|known| *known == pack);
-        known.unwrap_or_else(|| {
+        self.known_pack(pack).unwrap_or_else(|| {
             self.packs.push(pack);
-            self.packs.len() - 1
-        }) as u64
+            self.packs.len() as u64 - 1
+        })
+    }
+
+    fn known_pack(&self, pack: PackId) -> Option<u64> {
+        self.packs.iter().rposition(|known| *known == pack).map(|number| number as u64)
     }
 }
 

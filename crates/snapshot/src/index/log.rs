@@ -1,11 +1,14 @@
 //! The index on disk: loaded in one read, changed by appending.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read as _, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::edit;
 use super::entries::{put_entry, put_known, put_look, put_ref, put_time, read_look, read_ref, read_time};
 use super::{Bytes, Directory, Index, Known, Remember};
 use crate::TreeId;
@@ -19,12 +22,16 @@ const DIR: u8 = 1;
 const GONE: u8 = 2;
 const PACK: u8 = 3;
 const BASE: u8 = 4;
+const EDIT: u8 = 5;
 
 const LINKED: u8 = 1;
 const SKIPS: u8 = 2;
 
 /// Less garbage than this is not worth rewriting.
-const TOLERATED: u64 = 1 << 20;
+const TOLERATED: u64 = 256 << 10;
+
+/// Where in the log it says what became of directories, in the order of events.
+type Edits = HashMap<Vec<u8>, Vec<Range<usize>>>;
 
 impl Index {
     /// What is there; an index that cannot be read is an empty one.
@@ -36,14 +43,8 @@ impl Index {
         }
         let mut index = Index { loaded, length: MAGIC.len() as u64, ..Index::default() };
         let end = index.committed();
-        let mut at = MAGIC.len();
-        while at < end {
-            let length = payload_length(&index.loaded, at).unwrap_or(0);
-            let payload = at + HEAD..at + HEAD + length;
-            if index.replay(payload).is_err() {
-                return Index::default();
-            }
-            at += HEAD + length;
+        if index.replay(end).is_err() {
+            return Index::default();
         }
         index.length = end as u64;
         index
@@ -65,31 +66,66 @@ impl Index {
         end
     }
 
-    fn replay(&mut self, payload: std::ops::Range<usize>) -> Read<()> {
-        let bytes = std::mem::take(&mut self.loaded);
-        let gone = self.replay_from(&bytes, payload);
-        self.loaded = bytes;
-        // What is beneath it is said in what was loaded.
-        gone?.iter().for_each(|path| self.remove(path));
+    fn replay(&mut self, end: usize) -> Read<()> {
+        let mut edits = Edits::new();
+        let mut at = MAGIC.len();
+        while at < end {
+            let length = payload_length(&self.loaded, at).unwrap_or(0);
+            let bytes = std::mem::take(&mut self.loaded);
+            let gone = self.replay_one(&bytes, at + HEAD..at + HEAD + length, &mut edits);
+            self.loaded = bytes;
+            if let Some(path) = gone? {
+                // What is beneath it is said in what was loaded.
+                let beneath = |edited: &Vec<u8>| {
+                    edited.strip_prefix(&path[..]).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+                };
+                self.settle(edits.extract_if(|edited, _| beneath(edited)).collect())?;
+                self.remove(&path);
+            }
+            at += HEAD + length;
+        }
+        self.settle(edits)
+    }
+
+    /// All that became of a directory in one go: it may be large, and its edits many.
+    fn settle(&mut self, edits: Edits) -> Read<()> {
+        for (path, edits) in edits {
+            let Some(directory) = self.directories.get(&path) else { continue };
+            let edits = edits.into_iter().map(|range| &self.loaded[range]);
+            let entries = edit::apply(self.bytes_of(directory), edits)?;
+            self.directories
+                .entry(path)
+                .and_modify(|directory| directory.entries = Bytes::Own(entries.into()));
+        }
         Ok(())
     }
 
     /// Answers the directory that is gone, if the record says so.
-    fn replay_from(&mut self, loaded: &[u8], payload: std::ops::Range<usize>) -> Read<Option<Vec<u8>>> {
+    fn replay_one(
+        &mut self,
+        loaded: &[u8],
+        payload: Range<usize>,
+        edits: &mut Edits,
+    ) -> Read<Option<Vec<u8>>> {
         let end = payload.end;
         let length = (HEAD + payload.len()) as u64;
         let mut cursor = Cursor::new(&loaded[payload]);
         match cursor.byte()? {
-            DIR => {
+            kind @ (DIR | EDIT) => {
                 let path = cursor.bytes()?.to_vec();
-                let look = read_look(&mut cursor)?;
-                let seen = read_time(&mut cursor)?;
-                let at = read_ref(&mut cursor, &self.packs)?;
-                let (files, bytes, flags) = (cursor.number()?, cursor.number()?, cursor.byte()?);
-                let (linked, skips) = (flags & LINKED != 0, flags & SKIPS != 0);
-                let entries = Bytes::Loaded(end - cursor.left()..end);
-                let directory = Directory { look, seen, at, files, bytes, linked, skips, entries };
-                self.put(path, directory);
+                let mut directory = self.read_head(&mut cursor)?;
+                let rest = end - cursor.left()..end;
+                if kind == DIR {
+                    edits.remove(&path);
+                    directory.entries = Bytes::Loaded(rest);
+                    self.put(path, directory);
+                } else {
+                    let old = self.directories.get_mut(&path).ok_or(Malformed("an edit of nothing"))?;
+                    directory.entries = old.entries.clone();
+                    *old = directory;
+                    edits.entry(path).or_default().push(rest);
+                    self.garbage += length;
+                }
             }
             GONE => {
                 self.garbage += length;
@@ -106,6 +142,16 @@ impl Index {
         Ok(None)
     }
 
+    /// Everything but the entries.
+    fn read_head(&self, cursor: &mut Cursor<'_>) -> Read<Directory> {
+        let look = read_look(cursor)?;
+        let seen = read_time(cursor)?;
+        let at = read_ref(cursor, &self.packs)?;
+        let (files, bytes, flags) = (cursor.number()?, cursor.number()?, cursor.byte()?);
+        let (linked, skips) = (flags & LINKED != 0, flags & SKIPS != 0);
+        Ok(Directory { look, seen, at, files, bytes, linked, skips, entries: Bytes::Loaded(0..0) })
+    }
+
     fn put(&mut self, path: Vec<u8>, directory: Directory) {
         if let Some(old) = self.directories.insert(path, directory) {
             self.garbage += old.weight();
@@ -118,11 +164,7 @@ impl Index {
         while let Some(path) = doomed.pop() {
             let Some(old) = self.directories.remove(&path) else { continue };
             self.garbage += old.weight();
-            let bytes = match &old.entries {
-                Bytes::Loaded(range) => &self.loaded[range.clone()],
-                Bytes::Own(bytes) => &bytes[..],
-            };
-            let within = super::Entries::new(bytes, &self.packs);
+            let within = super::Entries::new(self.bytes_of(&old), &self.packs);
             let directories = within.filter(|entry| entry.look.nature == super::Nature::Dir);
             doomed.extend(directories.map(|entry| [&path, &b"/"[..], entry.name].concat()));
         }
@@ -141,10 +183,19 @@ impl Index {
         }
         for remember in changed {
             let directory = self.remember(remember);
-            let bytes = self.record_of(remember.path, &directory);
+            let edit = self.edit_of(remember.path, &directory);
+            let record = match &edit {
+                Some(edit) => self.record_of(EDIT, remember.path, &directory, edit),
+                None => self.record_of(DIR, remember.path, &directory, self.bytes_of(&directory)),
+            };
             log.packs(&self.packs);
-            log.append(&bytes);
-            self.put(remember.path.to_vec(), directory);
+            log.append(&record);
+            if edit.is_some() {
+                self.garbage += record.len() as u64;
+                self.directories.insert(remember.path.to_vec(), directory);
+            } else {
+                self.put(remember.path.to_vec(), directory);
+            }
         }
         self.base = Some(base.clone());
         log.record(|out| {
@@ -180,23 +231,29 @@ impl Index {
         }
         let entries = Bytes::Own(entries.into());
         let Remember { look, seen, at, .. } = *remember;
+        self.pack_number(at.place.pack);
         Directory { look, seen, at, files, bytes, linked, skips, entries }
     }
 
-    fn record_of(&mut self, path: &[u8], directory: &Directory) -> Vec<u8> {
-        let mut out = vec![DIR];
+    /// What became of a directory that is in the log, if that is shorter than all of it.
+    fn edit_of(&self, path: &[u8], now: &Directory) -> Option<Vec<u8>> {
+        let (old, new) = (self.bytes_of(self.get(path)?), self.bytes_of(now));
+        edit::difference(old, new).ok().filter(|edit| edit.len() < new.len())
+    }
+
+    fn record_of(&self, kind: u8, path: &[u8], directory: &Directory, entries: &[u8]) -> Vec<u8> {
+        let mut out = vec![kind];
         put_bytes(&mut out, path);
         put_look(&mut out, &directory.look);
         put_time(&mut out, directory.seen);
-        put_ref(&mut out, &directory.at, &mut |pack| self.pack_number(pack));
+        put_ref(&mut out, &directory.at, &mut |pack| {
+            self.known_pack(pack).expect("numbered when the directory was remembered")
+        });
         put_number(&mut out, directory.files);
         put_number(&mut out, directory.bytes);
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         out.push(flag(directory.linked, LINKED) | flag(directory.skips, SKIPS));
-        match &directory.entries {
-            Bytes::Loaded(range) => out.extend_from_slice(&self.loaded[range.clone()]),
-            Bytes::Own(bytes) => out.extend_from_slice(bytes),
-        }
+        out.extend_from_slice(entries);
         out
     }
 
@@ -210,14 +267,11 @@ impl Index {
     }
 
     fn rewrite(&mut self, path: &Path) -> io::Result<()> {
-        let directories = std::mem::take(&mut self.directories);
         let mut log = Log { bytes: MAGIC.to_vec(), packs: 0 };
-        for (path, directory) in &directories {
-            let record = self.record_of(path, directory);
-            log.packs(&self.packs);
-            log.append(&record);
+        log.packs(&self.packs);
+        for (path, directory) in &self.directories {
+            log.append(&self.record_of(DIR, path, directory, self.bytes_of(directory)));
         }
-        self.directories = directories;
         if let Some(base) = &self.base {
             log.record(|out| {
                 out.push(BASE);
