@@ -5,7 +5,7 @@ use crate::{
     workspace::OWNER,
 };
 use anyhow::{Context, Result, bail};
-use ash_snapshot::{Capture, Folder, Owner, Repo, Root, Target, TreeId};
+use ash_snapshot::{Capture, Folder, Owner, Repo, Root, Target, Touched, Tracked, Tracking, TreeId, Watch};
 use std::{
     collections::HashSet,
     ffi::OsStr,
@@ -145,8 +145,7 @@ impl Field {
         let (now, before) = (turn.to_string(), turn.saturating_sub(1).to_string());
         let words = [OsStr::new(&now), OsStr::new(&before)];
         let line = match contender {
-            Contender::Ours => return self.ours.capture(),
-            Contender::Tracked => bail!("Capture has no field for what was touched yet"),
+            Contender::Ours | Contender::Tracked => return self.ours.capture(),
             Contender::Command => {
                 let ash = self.ash.clone().context("no --ash")?;
                 let words = [ash.as_os_str()];
@@ -209,19 +208,33 @@ pub(crate) struct Ours {
     state: PathBuf,
     index: PathBuf,
     tree: Option<TreeId>,
+    followed: Option<(Watch, Tracked)>,
 }
 
 impl Ours {
     pub(crate) fn open(state: &Path, place: &Path) -> Result<Ours> {
         fs::create_dir_all(place)?;
         let repo = Repo::open(&place.join("repo"))?;
-        Ok(Ours { repo, state: state.to_owned(), index: place.join("index"), tree: None })
+        Ok(Ours { repo, state: state.to_owned(), index: place.join("index"), tree: None, followed: None })
     }
 
     /// On another place than it was captured from, from where it goes on.
     pub(crate) fn elsewhere(&self, state: &Path, index: PathBuf) -> Result<Ours> {
         let repo = Repo::open(&self.place().join("repo"))?;
-        Ok(Ours { repo, state: state.to_owned(), index, tree: self.tree.clone() })
+        Ok(Ours { repo, state: state.to_owned(), index, tree: self.tree.clone(), followed: None })
+    }
+
+    /// From here on captures visit only what was touched.
+    pub(crate) fn follow(&mut self) -> Result<()> {
+        let watch = Watch::start(&self.state)?;
+        let tracked = watch.track(&Folder::open(&self.state)?)?;
+        self.capture()?;
+        self.followed = Some((watch, tracked));
+        Ok(())
+    }
+
+    pub(crate) fn follow_no_more(&mut self) {
+        self.followed = None;
     }
 
     pub(crate) fn place(&self) -> &Path {
@@ -244,8 +257,14 @@ impl Ours {
         let (taken, cost) = meter::ours(|| {
             let folders = self.folders(&self.state)?;
             let roots = folders.each_ref().map(|(name, folder)| Root { name, folder });
-            let known = Capture { base: self.tree.as_ref(), index: Some(&self.index), ..Capture::of(&roots) };
-            Ok(self.repo.take(&known)?)
+            let touched = self.followed.as_ref().map(|(_, tracked)| tracked.take());
+            let tracking = touched.as_ref().map_or(Tracking::None, Tracking::Trust);
+            let (base, index) = (self.tree.as_ref(), Some(self.index.as_path()));
+            let taken = self.repo.take(&Capture { base, index, tracking, ..Capture::of(&roots) })?;
+            if touched == Some(Touched::Everything) {
+                bail!("so much was touched that everything was looked at");
+            }
+            Ok(taken)
         })?;
         if let [skipped, ..] = &taken.skipped[..] {
             bail!("skipped {}: {}", String::from_utf8_lossy(&skipped.path), skipped.why);

@@ -97,8 +97,9 @@ fn measure_all(args: &Args) -> Result<bool> {
     if args.ash.is_none() {
         report.note("skipped: ours as a command (give --ash PATH)");
     }
-    let tracked = Contender::Tracked.name();
-    report.note(format!("skipped: {tracked} (Capture has no field for what was touched yet)"));
+    if !rustix::process::geteuid().is_root() {
+        report.note(format!("skipped: {} (only root can follow a file system)", Contender::Tracked.name()));
+    }
     report.note("git leaves .git out of W1, and syncs nothing; cp, tar and rsync sync nothing");
     for part in &args.parts {
         match part {
@@ -133,6 +134,9 @@ fn measure(kind: Kind, args: &Args, stage: &Stage, report: &mut Report) -> Resul
         Kind::W3 => {}
     }
     if kind == Kind::W1 {
+        if rustix::process::geteuid().is_root() {
+            turns::measure_tracked(&mut workspace, &mut field, &disk, args, report)?;
+        }
         memory::measure(&workspace, stage, report)?;
     }
     Ok(())

@@ -76,6 +76,36 @@ pub(crate) fn measure(
     Ok(())
 }
 
+/// More turns, with the kernel telling what was touched. Not among the others: there whoever copies everything
+/// would be slowed down by it.
+pub(crate) fn measure_tracked(
+    workspace: &mut Workspace,
+    field: &mut Field,
+    disk: &Disk,
+    args: &Args,
+    report: &mut Report,
+) -> Result<()> {
+    const ALL: [Contender; 3] = [Contender::Tracked, Contender::Git, Contender::Restic];
+    let group = format!("{}, followed", group(workspace.kind));
+    field.ours.follow()?;
+    for n in 1..=args.turns {
+        eprintln!("{group} {n} of {} …", args.turns);
+        let turn = args.turns + n;
+        workspace.turn(turn)?;
+        for place in 0..ALL.len() {
+            let contender = ALL[(place + turn) % ALL.len()];
+            disk.settle()?;
+            report.cost(&group, contender.name(), field.capture(contender, turn)?);
+        }
+    }
+    field.ours.follow_no_more();
+    let [ours, git, restic] = ALL.map(|contender| report.get(&group, contender.name()).wall(0.5));
+    report.bar(Bar::times_better(format!("{group}: wall, git / ours"), 30.0, git, ours));
+    report.bar(Bar::times_better(format!("{group}: wall, restic / ours"), 100.0, restic, ours));
+    report.bar(Bar::at_most(format!("{group}: wall"), 10.0, ours, "ms"));
+    Ok(())
+}
+
 /// The whole of it for those who copy everything and throw the copy before away.
 fn grown(contender: Contender, before: u64, after: u64) -> f64 {
     match contender {

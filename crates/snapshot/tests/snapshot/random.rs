@@ -39,17 +39,33 @@ fn node() -> impl Strategy<Value = Node> {
     })
 }
 
-fn build(at: &Path, node: &Node, files: &mut Vec<PathBuf>) {
+#[derive(Default)]
+struct Built {
+    files: Vec<PathBuf>,
+    /// Who is not root cannot go into all of them: they get their modes when everything is there, the innermost
+    /// first.
+    dirs: Vec<(PathBuf, u32)>,
+}
+
+fn build(at: &Path, node: &Node) {
+    let mut built = Built::default();
+    put(at, node, &mut built);
+    for (dir, mode) in built.dirs {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode)).expect("set");
+    }
+}
+
+fn put(at: &Path, node: &Node, built: &mut Built) {
     match node {
         Node::Dir(mode, entries) => {
             std::fs::create_dir(at).expect("made");
             for (name, node) in entries {
                 let at = at.join(OsStr::from_bytes(name));
                 if std::fs::symlink_metadata(&at).is_err() {
-                    build(&at, node, files);
+                    put(&at, node, built);
                 }
             }
-            std::fs::set_permissions(at, std::fs::Permissions::from_mode(*mode)).expect("set");
+            built.dirs.push((at.to_owned(), *mode));
         }
         Node::File { mode, size, pieces } => {
             let file = std::fs::File::create(at).expect("created");
@@ -58,12 +74,12 @@ fn build(at: &Path, node: &Node, files: &mut Vec<PathBuf>) {
             }
             file.set_len(*size).expect("sized");
             file.set_permissions(std::fs::Permissions::from_mode(*mode)).expect("set");
-            files.push(at.to_owned());
+            built.files.push(at.to_owned());
         }
         Node::Link(target) => std::os::unix::fs::symlink(OsStr::from_bytes(target), at).expect("linked"),
-        Node::HardLink(which) => match files.len() {
+        Node::HardLink(which) => match built.files.len() {
             0 => drop(std::fs::File::create(at).expect("created")),
-            n => std::fs::hard_link(&files[which % n], at).expect("linked"),
+            n => std::fs::hard_link(&built.files[which % n], at).expect("linked"),
         },
     }
 }
@@ -74,7 +90,7 @@ proptest::proptest! {
     #[test]
     fn any_tree_comes_back_as_it_was(node in node()) {
         let bench = Bench::new();
-        build(&bench.at("top"), &node, &mut Vec::new());
+        build(&bench.at("top"), &node);
         let taken = bench.take();
         assert_eq!((&taken.skipped, &taken.unsettled), (&vec![], &vec![]));
         assert_eq!(bench.compare(&taken.tree, &bench.workspace()), vec![]);
