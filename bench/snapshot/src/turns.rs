@@ -102,7 +102,7 @@ pub(crate) fn measure_tracked(
     let [ours, git, restic] = ALL.map(|contender| report.get(&group, contender.name()).wall(0.5));
     report.bar(Bar::times_better(format!("{group}: wall, git / ours"), 30.0, git, ours));
     report.bar(Bar::times_better(format!("{group}: wall, restic / ours"), 100.0, restic, ours));
-    report.bar(Bar::at_most(format!("{group}: wall"), 10.0, ours, "ms"));
+    report.bar(Bar::at_most(format!("{group}: wall"), 10.0, 1000.0 * ours, "ms"));
     Ok(())
 }
 

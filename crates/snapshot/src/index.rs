@@ -14,12 +14,14 @@
 mod edit;
 mod entries;
 mod log;
+mod shelf;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 pub(crate) use entries::{Entries, Known, KnownEntry, Look, Nature};
 pub(crate) use log::base_of;
+pub(crate) use shelf::Shelf;
 
 use crate::folder::Time;
 use crate::id::{Id, PackId};
@@ -58,7 +60,7 @@ enum Bytes {
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     base: Option<TreeId>,
-    directories: HashMap<Vec<u8>, Directory>,
+    directories: HashMap<Vec<u8>, Directory, foldhash::fast::RandomState>,
     packs: Vec<PackId>,
     loaded: Vec<u8>,
     /// Bytes of the log that nothing needs any more, and all of them.

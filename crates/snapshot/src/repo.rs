@@ -33,6 +33,7 @@ pub use verify::{Depth, Hurt, Verified};
 
 use crate::disk::Disk;
 use crate::id::{Naming, PackId};
+use crate::index::Shelf;
 use crate::key::Key;
 use crate::object::Ref;
 use crate::pack::{Pack, TEMPORARY, Where};
@@ -54,6 +55,7 @@ pub struct Repo {
     /// Snapshots that somebody is working with: collection leaves them alone.
     pins: Mutex<HashMap<TreeId, usize>>,
     naming_packs: RwLock<()>,
+    indexes: Shelf,
 }
 
 impl Repo {
@@ -70,7 +72,16 @@ impl Repo {
         remove_stale(dir).map_err(failed)?;
         let naming = Naming::with(key.as_ref());
         let (open, pins, naming_packs) = (Mutex::default(), Mutex::default(), RwLock::default());
-        Ok(Repo { dir: dir.to_owned(), disk, key, naming, open, pins, naming_packs })
+        Ok(Repo {
+            dir: dir.to_owned(),
+            disk,
+            key,
+            naming,
+            open,
+            pins,
+            naming_packs,
+            indexes: Shelf::default(),
+        })
     }
 
     /// Whether the repository has this tree. [`Repo::verify`] says whether it is sound.

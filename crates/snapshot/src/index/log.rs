@@ -42,7 +42,8 @@ impl Index {
             return Index::default();
         }
         let mut index = Index { loaded, length: MAGIC.len() as u64, ..Index::default() };
-        let end = index.committed();
+        let (end, records) = index.committed();
+        index.directories.reserve(records);
         if index.replay(end).is_err() {
             return Index::default();
         }
@@ -50,20 +51,22 @@ impl Index {
         index
     }
 
-    /// Where the last BASE ends, as far as the checksums hold.
-    fn committed(&self) -> usize {
-        let (mut at, mut end) = (MAGIC.len(), MAGIC.len());
+    /// Where the last BASE ends, as far as the checksums hold, and how many directories may be before it.
+    fn committed(&self) -> (usize, usize) {
+        let (mut at, mut end, mut directories) = (MAGIC.len(), MAGIC.len(), 0);
         while let Some(length) = payload_length(&self.loaded, at) {
             let Some(payload) = self.loaded.get(at + HEAD..at + HEAD + length) else { break };
             if self.loaded[at + 4..at + HEAD] != xxh3_64(payload).to_le_bytes() {
                 break;
             }
             at += HEAD + length;
-            if payload.first() == Some(&BASE) {
-                end = at;
+            match payload.first() {
+                Some(&BASE) => end = at,
+                Some(&DIR) => directories += 1,
+                Some(_) | None => {}
             }
         }
-        end
+        (end, directories)
     }
 
     fn replay(&mut self, end: usize) -> Read<()> {
@@ -174,6 +177,7 @@ impl Index {
     /// of the capture: then the next one has more to read.
     pub(crate) fn update(&mut self, path: &Path, gone: &[Vec<u8>], changed: &[Remember<'_>], base: &TreeId) {
         let mut log = Log { bytes: Vec::new(), packs: self.packs.len() };
+        (self.by_inode, self.by_content) = Default::default();
         for path in gone {
             self.remove(path);
             log.record(|out| {

@@ -175,7 +175,7 @@ pub(super) fn footer(sealed: bool, offset: u64, table: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One thread's blocks. What is alike belongs together: files apart from directories.
+/// One thread's blocks. What is alike belongs together: files apart from lists and directories.
 pub(crate) struct Blocks<'p, 'a> {
     packing: &'p Packing<'a>,
     number: Option<u32>,

@@ -279,11 +279,14 @@ impl Repo {
             (built.report.files, built.report.bytes) = index.totals();
             index.skipped().for_each(|(path, why)| built.report.skip_again(path, why));
         }
+        if let Some(path) = capture.index {
+            self.indexes.put(path, index);
+        }
         Ok(built.report.of(tree, written))
     }
 
     fn index_for(&self, capture: &Capture<'_>) -> Index {
-        let index = capture.index.map(Index::load).unwrap_or_default();
+        let index = capture.index.map(|path| self.indexes.take(path)).unwrap_or_default();
         match (index.base(), capture.base) {
             // What cannot be opened is not built upon: then everything is stored again.
             (Some(told), Some(base)) if told == base && self.holds(base) => index,

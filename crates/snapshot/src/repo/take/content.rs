@@ -241,7 +241,7 @@ impl Worker<'_, '_> {
         if let Some(place) = self.walk.fresh.lock().expect("nobody panics while holding it").get(&id) {
             return Ok(Ref { id, place: *place });
         }
-        let place = self.blocks.add(&list.stored)?;
+        let place = self.lists.add(&list.stored)?;
         self.walk.fresh.lock().expect("nobody panics while holding it").insert(id, place);
         Ok(Ref { id, place })
     }

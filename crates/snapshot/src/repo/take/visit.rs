@@ -155,6 +155,8 @@ impl From<Errno> for Trouble {
 pub(super) struct Worker<'w, 'a> {
     pub(super) walk: &'w Walk<'a>,
     pub(super) blocks: Blocks<'w, 'a>,
+    /// Apart from what they list: the next capture reads them all to see what changed, and needs nothing else.
+    pub(super) lists: Blocks<'w, 'a>,
     pub(super) found: Found,
     pub(super) buffer: Vec<u8>,
     names: Vec<u8>,
@@ -185,12 +187,13 @@ impl Here<'_> {
 
 impl<'w, 'a> Worker<'w, 'a> {
     pub(super) fn new(walk: &'w Walk<'a>) -> Worker<'w, 'a> {
-        let blocks = walk.packing.blocks();
-        Worker { walk, blocks, found: Found::default(), buffer: Vec::new(), names: Vec::new() }
+        let (blocks, lists) = (walk.packing.blocks(), walk.packing.blocks());
+        Worker { walk, blocks, lists, found: Found::default(), buffer: Vec::new(), names: Vec::new() }
     }
 
     pub(super) fn finish(mut self) -> Result<Found, Error> {
         self.blocks.flush()?;
+        self.lists.flush()?;
         Ok(self.found)
     }
 
