@@ -472,11 +472,15 @@ fn a_file_whose_other_names_are_outside_is_a_file_of_its_own() {
 
 /// A chain of directories with a file at its end.
 fn dig(bench: &Bench, depth: usize) {
+    dig_named(bench, depth, "d");
+}
+
+fn dig_named(bench: &Bench, depth: usize, name: &str) {
     let mut at = std::fs::File::open(bench.workspace()).expect("opened");
     for _ in 0..depth {
         let (mode, flags) = (rustix::fs::Mode::RWXU, rustix::fs::OFlags::DIRECTORY);
-        rustix::fs::mkdirat(&at, "d", mode).expect("made");
-        at = rustix::fs::openat(&at, "d", flags, rustix::fs::Mode::empty()).expect("opened").into();
+        rustix::fs::mkdirat(&at, name, mode).expect("made");
+        at = rustix::fs::openat(&at, name, flags, rustix::fs::Mode::empty()).expect("opened").into();
     }
     let create = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
     let file = rustix::fs::openat(&at, "file", create, rustix::fs::Mode::RUSR).expect("created");
@@ -529,6 +533,23 @@ fn deeper_than_can_be_restored_is_left_out_and_said() {
     for path in [&to, &bench.workspace()] {
         Folder::erase(path).expect("erased");
     }
+}
+
+/// Five times as many levels would take gigabytes of paths.
+#[test]
+fn paths_that_grow_without_end_are_left_out_and_said() {
+    const DEPTH: usize = 1200;
+    let bench = Bench::in_memory();
+    dig_named(&bench, DEPTH, &"n".repeat(250));
+    bench.write("beside", "x");
+    let taken = bench.take();
+    let [skipped] = &taken.skipped[..] else { panic!("{} skipped", taken.skipped.len()) };
+    assert_eq!(skipped.why, Why::Unreadable("the paths of all directories together are too long".to_owned()));
+    let levels = skipped.path.split(|b| *b == b'/').count();
+    assert!((900..DEPTH).contains(&levels), "{levels} levels");
+    assert_eq!(taken.files, 1);
+    bench.repo.verify(&taken.tree).expect("sound");
+    Folder::erase(&bench.workspace()).expect("erased");
 }
 
 #[test]

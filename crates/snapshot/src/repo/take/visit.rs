@@ -18,6 +18,10 @@ use crate::object::Xattrs;
 use crate::pack::Blocks;
 use crate::repo::read::DEEPEST;
 
+/// Somebody who nests directories with long names makes paths that grow with the square of their number, and we
+/// hold each of them several times. A million directories of a project have less.
+const LONGEST_PATHS: u64 = 128 << 20;
+
 /// With more directories open than this, those that wait are closed and found again by their path.
 const MOST_OPEN: usize = 200;
 
@@ -224,6 +228,11 @@ impl<'w, 'a> Worker<'w, 'a> {
     fn open(&self, root: usize, parent: Option<Arc<Opened>>, path: &[u8]) -> Result<Arc<Opened>, Trouble> {
         if path.iter().filter(|b| **b == b'/').count() >= DEEPEST {
             let why = "it is deeper than can be restored".to_owned();
+            return Err(Trouble::Skip(Why::Unreadable(why)));
+        }
+        let length = path.len() as u64;
+        if self.walk.paths.fetch_add(length, Ordering::Relaxed) + length > LONGEST_PATHS {
+            let why = "the paths of all directories together are too long".to_owned();
             return Err(Trouble::Skip(Why::Unreadable(why)));
         }
         let folder = self.walk.capture.roots[root].folder.fd();

@@ -29,6 +29,8 @@ pub(super) struct Walk<'a> {
     pub(super) fresh: Mutex<HashMap<Id, Place>>,
     /// How many bytes those are.
     pub(super) added: AtomicU64,
+    /// How long the paths of all directories are that were opened.
+    pub(super) paths: AtomicU64,
     /// Directories that are visited or will be, if not all are: one may be reached in several ways.
     begun: Option<Mutex<HashMap<Vec<u8>, Reach>>>,
     /// Files with several names that were read under one of them.
@@ -134,6 +136,7 @@ pub(super) fn walk<'a>(
         queue: Queue::new(tasks),
         fresh: Mutex::default(),
         added: AtomicU64::new(0),
+        paths: AtomicU64::new(0),
         begun,
         linked: Mutex::default(),
     };
