@@ -1,6 +1,6 @@
 //! The built-in agent: `ash builtin-agent`, inside the sandbox. It speaks stream-json, as Claude Code does.
 
-use crate::{Command, Driver, Heard, Launch, Memory, Say, stream_json};
+use crate::{Command, Driver, Ear, Heard, Launch, Memory, Say, stream_json};
 use std::collections::BTreeMap;
 
 pub struct Builtin;
@@ -30,7 +30,7 @@ impl Driver for Builtin {
         stream_json::tell(say)
     }
 
-    fn hear(&self, line: &[u8]) -> Vec<Heard> {
+    fn hear(&self, _ear: &mut Ear, line: &[u8]) -> Vec<Heard> {
         stream_json::hear(line)
     }
 }
@@ -38,18 +38,11 @@ impl Driver for Builtin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::Options;
+    use crate::testing::launch;
     use uuid::Uuid;
 
     fn argv(memory: Memory) -> String {
-        let launch = Launch {
-            workspace: "/workspace".into(),
-            home: "/home/agent".into(),
-            exe: "/.ash/ash".into(),
-            memory,
-            options: Options { model: Some("m".into()), ..Options::default() },
-        };
-        Builtin.launch(&launch).argv.join(" ")
+        Builtin.launch(&launch(memory)).argv.join(" ")
     }
 
     #[test]

@@ -5,9 +5,13 @@
 //! `result`, `stream_event`): that is what clients of the Ash API already read.
 
 mod builtin;
+mod claude;
+mod ear;
 mod stream_json;
 
 pub use builtin::Builtin;
+pub use claude::Claude;
+pub use ear::Ear;
 
 use ash_model::{Ask, Options, Outcome, Problem, Runtime, TurnId, Usage};
 use std::{collections::BTreeMap, path::PathBuf};
@@ -20,7 +24,13 @@ pub struct Launch {
     pub home: PathBuf,
     /// Our own program as the sandbox sees it.
     pub exe: PathBuf,
+    /// The agent's own program, as the sandbox sees it, where it is not ours.
+    pub program: PathBuf,
+    /// Where model calls go, in HTTP; whoever listens there has the key.
+    pub model_socket: PathBuf,
     pub memory: Memory,
+    /// A turn was cut off, and goes on.
+    pub cut: bool,
     pub options: Options,
 }
 
@@ -91,13 +101,32 @@ pub trait Driver: Send + Sync {
     fn launch(&self, launch: &Launch) -> Command;
     /// The lines that say it, each with its newline.
     fn tell(&self, say: &Say) -> Vec<u8>;
-    fn hear(&self, line: &[u8]) -> Vec<Heard>;
+    fn hear(&self, ear: &mut Ear, line: &[u8]) -> Vec<Heard>;
 }
 
 /// The driver of a runtime, if this build has one.
 pub fn driver(runtime: Runtime) -> Option<Box<dyn Driver>> {
     match runtime {
         Runtime::Builtin => Some(Box::new(Builtin)),
-        Runtime::Claude => None,
+        Runtime::Claude => Some(Box::new(Claude)),
+    }
+}
+
+#[cfg(test)]
+mod testing {
+    use crate::{Launch, Memory};
+    use ash_model::Options;
+
+    pub(crate) fn launch(memory: Memory) -> Launch {
+        Launch {
+            workspace: "/workspace".into(),
+            home: "/home/agent".into(),
+            exe: "/.ash/ash".into(),
+            program: "/opt/claude/claude".into(),
+            model_socket: "/run/ash/model.sock".into(),
+            memory,
+            cut: false,
+            options: Options { model: Some("m".into()), ..Options::default() },
+        }
     }
 }

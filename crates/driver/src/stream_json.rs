@@ -1,7 +1,7 @@
 //! The newline-JSON dialect of Claude Code, which the built-in agent speaks too.
 
 use crate::{Heard, Remembered, Say};
-use ash_model::{Outcome, Problem, TurnId, Usage};
+use ash_model::{Outcome, Problem, Usage};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -82,7 +82,6 @@ fn ready(value: &Value) -> Option<Heard> {
 
 #[derive(Deserialize)]
 struct Finished {
-    user_message_uuid: TurnId,
     #[serde(default)]
     is_error: bool,
     #[serde(default)]
@@ -105,6 +104,13 @@ struct Tokens {
 }
 
 fn rested(value: &Value) -> Option<Heard> {
+    let turn = serde_json::from_value(value.get("user_message_uuid")?.clone()).ok()?;
+    let (how, text, usage, problem) = finished(value)?;
+    Some(Heard::Rested { turn, how, text, usage, problem })
+}
+
+/// How a result says that the turn ended.
+pub(crate) fn finished(value: &Value) -> Option<(Outcome, String, Usage, Option<Problem>)> {
     let result = Finished::deserialize(value).ok()?;
     let how = match (result.is_error, result.terminal_reason.starts_with("aborted")) {
         (_, true) => Outcome::Interrupted,
@@ -121,12 +127,13 @@ fn rested(value: &Value) -> Option<Heard> {
         cache_creation_tokens: result.usage.cache_creation_input_tokens,
         cache_read_tokens: result.usage.cache_read_input_tokens,
     };
-    Some(Heard::Rested { turn: result.user_message_uuid, how, text: result.result, usage, problem })
+    Some((how, result.result, usage, problem))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ash_model::TurnId;
 
     #[test]
     fn a_line_that_is_no_message_is_kept_as_garbled() {

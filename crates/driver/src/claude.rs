@@ -1,0 +1,317 @@
+//! Claude Code, unmodified: `claude -p`, long-lived, with newline JSON both ways.
+//!
+//! Results cannot be counted: prompts may be merged, and background work starts turns of its own. A turn is over
+//! when the program says that it is idle after it has answered our message, which it names by our turn's id.
+
+use crate::{Command, Driver, Ear, Heard, Launch, Memory, Say, ear::Answer, stream_json};
+use ash_model::TurnId;
+use serde_json::Value;
+
+pub struct Claude;
+
+/// Not a key: what is said to the socket gets the real one outside.
+const PLACEHOLDER: &str = "kept-outside-the-sandbox";
+/// Otherwise it deletes transcripts after 30 days, ours too.
+const SETTINGS: &str = r#"{"cleanupPeriodDays":36500}"#;
+
+impl Driver for Claude {
+    fn launch(&self, launch: &Launch) -> Command {
+        let mut argv = vec![launch.program.display().to_string(), "-p".to_owned()];
+        let mut flag = |name: &str, value: &str| argv.extend([name.to_owned(), value.to_owned()]);
+        flag("--input-format", "stream-json");
+        flag("--output-format", "stream-json");
+        flag("--permission-prompt-tool", "stdio");
+        flag("--settings", SETTINGS);
+        match launch.memory {
+            Memory::Fresh { id } => flag("--session-id", &id.to_string()),
+            Memory::Own { id } => flag("--resume", &id.to_string()),
+            Memory::Fork { from, id } => {
+                flag("--resume", &from.to_string());
+                flag("--session-id", &id.to_string());
+            }
+        }
+        if let Some(model) = &launch.options.model {
+            flag("--model", model);
+        }
+        flag("--permission-mode", permission_mode(launch.options.permission_mode.as_deref()));
+        for (name, tools) in [
+            ("--allowedTools", &launch.options.allowed_tools),
+            ("--disallowedTools", &launch.options.disallowed_tools),
+            ("--betas", &launch.options.betas),
+        ] {
+            if let Some(tools) = tools.as_ref().filter(|tools| !tools.is_empty()) {
+                flag(name, &tools.join(","));
+            }
+        }
+        if let Some(servers) = &launch.options.mcp_servers {
+            flag("--mcp-config", &serde_json::json!({ "mcpServers": servers }).to_string());
+        }
+        if let Some(agents) = &launch.options.subagents {
+            flag("--agents", &agents.to_string());
+        }
+        if let Some(agent) = &launch.options.initial_agent {
+            flag("--agent", agent);
+        }
+        let mut switches =
+            vec!["--verbose", "--include-partial-messages", "--allow-dangerously-skip-permissions"];
+        if matches!(launch.memory, Memory::Fork { .. }) {
+            switches.push("--fork-session");
+        }
+        argv.extend(switches.into_iter().map(str::to_owned));
+        Command { argv, env: environment(launch) }
+    }
+
+    fn tell(&self, say: &Say) -> Vec<u8> {
+        stream_json::tell(say)
+    }
+
+    fn hear(&self, ear: &mut Ear, line: &[u8]) -> Vec<Heard> {
+        let mut heard = stream_json::hear(line);
+        // Whether a turn is over is ours to say.
+        heard.retain(|heard| !matches!(heard, Heard::Rested { .. }));
+        let [Heard::Message { line }] = &heard[..] else { return heard };
+        let Ok(value) = serde_json::from_str::<Value>(line) else { return heard };
+        match (text(&value, "type"), text(&value, "subtype")) {
+            ("command_lifecycle", _) => {
+                note_command(ear, &value);
+                heard
+            }
+            ("result", _) => {
+                note_result(ear, &value);
+                heard
+            }
+            ("system", "task_started") => {
+                note_task(ear, &value, true);
+                heard
+            }
+            ("system", "task_notification") => {
+                note_task(ear, &value, false);
+                heard
+            }
+            // Says nothing that the messages do not say, and several times a turn.
+            ("system", "session_state_changed") => match text(&value, "state") {
+                "idle" => ear.rest().into_iter().collect(),
+                _ => Vec::new(),
+            },
+            _ => heard,
+        }
+    }
+}
+
+fn permission_mode(asked: Option<&str>) -> &str {
+    match asked {
+        // The walls are outside: inside it may do what it likes unless somebody wants to be asked.
+        None | Some("bypassPermissions" | "permissionsByAgent") => "bypassPermissions",
+        Some(mode) => mode,
+    }
+}
+
+fn environment(launch: &Launch) -> std::collections::BTreeMap<String, String> {
+    let socket = launch.model_socket.display().to_string();
+    [
+        ("ANTHROPIC_UNIX_SOCKET", socket.as_str()),
+        ("ANTHROPIC_BASE_URL", "http://localhost"),
+        ("ANTHROPIC_API_KEY", PLACEHOLDER),
+        // What it has said is in its transcript before we hear it.
+        ("CLAUDE_CODE_EAGER_FLUSH", "1"),
+        ("CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS", "1"),
+        ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
+        ("DISABLE_AUTOUPDATER", "1"),
+        // With walls of none it may run as root.
+        ("IS_SANDBOX", "1"),
+    ]
+    .into_iter()
+    .chain(interrupted(launch).iter().copied())
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .collect()
+}
+
+/// A call that was cut off is shown to the model as one whose outcome is unknown, and is not made again.
+fn interrupted(launch: &Launch) -> &'static [(&'static str, &'static str)] {
+    match launch.cut {
+        true => {
+            &[("CLAUDE_CODE_RESUME_INTERRUPTED_TURN", "1"), ("CLAUDE_CODE_RESUME_SHOWS_CUT_OFF_CALLS", "1")]
+        }
+        false => &[],
+    }
+}
+
+fn text<'v>(value: &'v Value, name: &str) -> &'v str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn note_command(ear: &mut Ear, value: &Value) {
+    let Ok(turn) = text(value, "command_uuid").parse().map(TurnId) else { return };
+    match text(value, "state") {
+        "queued" | "started" => ear.begin(turn),
+        "completed" | "cancelled" if ear.turn == Some(turn) => ear.completed = true,
+        _ => {}
+    }
+}
+
+/// The answer to our message, not to what a background task had to say.
+fn note_result(ear: &mut Ear, value: &Value) {
+    let Some(turn) = ear.turn else { return };
+    let named = |name: &str| value.get(name).into_iter().flat_map(names);
+    let ours =
+        named("user_message_uuid").chain(named("user_message_uuids")).any(|id| id == turn.0.to_string());
+    let aborted = text(value, "terminal_reason").starts_with("aborted");
+    if !ours && !aborted {
+        return;
+    }
+    if let Some((how, text, usage, problem)) = stream_json::finished(value) {
+        ear.answer = Some(Answer { how, text, usage, problem });
+    }
+}
+
+fn names(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(one) => vec![one.clone()],
+        Value::Array(many) => many.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Agents at work in the background hold a turn; shell commands do not.
+fn note_task(ear: &mut Ear, value: &Value, open: bool) {
+    let id = text(value, "task_id").to_owned();
+    if !open {
+        ear.tasks.remove(&id);
+    } else if text(value, "task_type").contains("agent") {
+        ear.tasks.insert(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::launch;
+    use ash_model::Outcome;
+    use serde_json::json;
+    use uuid::Uuid;
+
+    fn argv(memory: Memory) -> String {
+        Claude.launch(&launch(memory)).argv.join(" ")
+    }
+
+    fn hear(ear: &mut Ear, line: Value) -> Vec<Heard> {
+        Claude.hear(ear, line.to_string().as_bytes())
+    }
+
+    const TURN: TurnId = TurnId(Uuid::from_u128(7));
+
+    fn lifecycle(state: &str) -> Value {
+        json!({"type": "command_lifecycle", "command_uuid": TURN, "state": state})
+    }
+
+    fn result(of: TurnId, text: &str) -> Value {
+        json!({"type": "result", "subtype": "success", "is_error": false, "result": text,
+            "user_message_uuids": [of], "usage": {"input_tokens": 3}})
+    }
+
+    fn idle() -> Value {
+        json!({"type": "system", "subtype": "session_state_changed", "state": "idle"})
+    }
+
+    fn rested(heard: &[Heard]) -> Option<(TurnId, Outcome, String)> {
+        heard.iter().find_map(|heard| match heard {
+            Heard::Rested { turn, how, text, .. } => Some((*turn, *how, text.clone())),
+            Heard::Ready { .. } | Heard::Delta { .. } | Heard::Message { .. } => None,
+        })
+    }
+
+    #[test]
+    fn it_starts_under_our_id_and_comes_back_to_it() {
+        let (from, id) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        assert!(argv(Memory::Fresh { id }).contains(&format!("--session-id {id}")));
+        assert!(!argv(Memory::Fresh { id }).contains("--resume"));
+        assert!(argv(Memory::Own { id }).contains(&format!("--resume {id}")));
+        let fork = argv(Memory::Fork { from, id });
+        assert!(
+            fork.contains(&format!("--resume {from} --session-id {id}")) && fork.contains("--fork-session")
+        );
+    }
+
+    #[test]
+    fn no_key_is_inside() {
+        let env = Claude.launch(&launch(Memory::Fresh { id: Uuid::nil() })).env;
+        assert_eq!(env["ANTHROPIC_API_KEY"], PLACEHOLDER);
+        assert_eq!(env["ANTHROPIC_UNIX_SOCKET"], "/run/ash/model.sock");
+    }
+
+    #[test]
+    fn a_turn_is_over_when_it_is_idle_after_our_answer_and_not_before() {
+        let mut ear = Ear::default();
+        assert_eq!(rested(&hear(&mut ear, idle())), None, "nobody asked anything yet");
+        hear(&mut ear, lifecycle("queued"));
+        hear(&mut ear, lifecycle("started"));
+        assert_eq!(rested(&hear(&mut ear, result(TURN, "the answer"))), None, "there may be more");
+        hear(&mut ear, lifecycle("completed"));
+        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "the answer".into())));
+        assert_eq!(rested(&hear(&mut ear, idle())), None, "once");
+    }
+
+    #[test]
+    fn what_a_background_task_has_to_say_answers_nobody() {
+        let mut ear = Ear::default();
+        hear(&mut ear, lifecycle("started"));
+        let mut other = result(TurnId(Uuid::from_u128(8)), "a task is done");
+        other["origin"] = json!({"kind": "task-notification"});
+        hear(&mut ear, other);
+        assert_eq!(rested(&hear(&mut ear, idle())), None);
+        hear(&mut ear, result(TURN, "mine"));
+        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "mine".into())));
+    }
+
+    #[test]
+    fn an_agent_in_the_background_holds_the_turn_and_a_command_does_not() {
+        let mut ear = Ear::default();
+        hear(&mut ear, lifecycle("started"));
+        let task = |id: &str, kind: &str| json!({"type": "system", "subtype": "task_started", "task_id": id, "task_type": kind});
+        hear(&mut ear, task("a", "local_agent"));
+        hear(&mut ear, task("b", "local_bash"));
+        hear(&mut ear, result(TURN, "started both"));
+        assert_eq!(rested(&hear(&mut ear, idle())), None);
+        hear(&mut ear, json!({"type": "system", "subtype": "task_notification", "task_id": "a"}));
+        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "started both".into())));
+    }
+
+    #[test]
+    fn a_message_it_knows_already_is_over_without_an_answer() {
+        let mut ear = Ear::default();
+        hear(&mut ear, lifecycle("queued"));
+        hear(&mut ear, lifecycle("completed"));
+        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, String::new())));
+    }
+
+    #[test]
+    fn an_interrupted_turn_is_over_as_interrupted() {
+        let mut ear = Ear::default();
+        hear(&mut ear, lifecycle("started"));
+        hear(
+            &mut ear,
+            json!({"type": "result", "subtype": "error_during_execution", "is_error": true, "terminal_reason": "aborted_streaming"}),
+        );
+        hear(&mut ear, lifecycle("cancelled"));
+        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Interrupted, String::new())));
+    }
+
+    #[test]
+    fn who_takes_over_hears_the_same_by_listening_again() {
+        let lines = [lifecycle("queued"), lifecycle("started"), result(TURN, "x"), lifecycle("completed")];
+        for heard in 0..lines.len() {
+            let mut first = Ear::default();
+            let kept: Vec<String> = lines[..=heard]
+                .iter()
+                .flat_map(|line| hear(&mut first, line.clone()))
+                .filter_map(|heard| match heard {
+                    Heard::Message { line } => Some(line),
+                    Heard::Ready { .. } | Heard::Delta { .. } | Heard::Rested { .. } => None,
+                })
+                .collect();
+            let mut second = Ear::default();
+            kept.iter().for_each(|line| drop(Claude.hear(&mut second, line.as_bytes())));
+            assert_eq!(first, second);
+        }
+    }
+}

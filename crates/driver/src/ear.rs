@@ -1,0 +1,47 @@
+//! What has to be remembered from one line to the next.
+
+use crate::Heard;
+use ash_model::{Outcome, Problem, TurnId, Usage};
+use std::collections::BTreeSet;
+
+/// It follows from the messages of a turn alone: whoever takes over a running turn gets it back by hearing them
+/// again.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Ear {
+    pub(crate) turn: Option<TurnId>,
+    pub(crate) answer: Option<Answer>,
+    /// The agent has nothing more to say to the message.
+    pub(crate) completed: bool,
+    /// Work in the background that belongs to the turn.
+    pub(crate) tasks: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) how: Outcome,
+    pub(crate) text: String,
+    pub(crate) usage: Usage,
+    pub(crate) problem: Option<Problem>,
+}
+
+impl Ear {
+    pub(crate) fn begin(&mut self, turn: TurnId) {
+        if self.turn != Some(turn) {
+            *self = Ear { turn: Some(turn), tasks: std::mem::take(&mut self.tasks), ..Ear::default() };
+        }
+    }
+
+    /// The agent is idle: is that the end of the turn?
+    pub(crate) fn rest(&mut self) -> Option<Heard> {
+        let turn = self.turn?;
+        if !self.tasks.is_empty() || !(self.completed || self.answer.is_some()) {
+            return None;
+        }
+        self.turn = None;
+        self.completed = false;
+        let nothing =
+            Answer { how: Outcome::Done, text: String::new(), usage: Usage::default(), problem: None };
+        let Answer { how, text, usage, problem } = self.answer.take().unwrap_or(nothing);
+        Some(Heard::Rested { turn, how, text, usage, problem })
+    }
+}
