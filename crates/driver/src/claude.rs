@@ -3,9 +3,13 @@
 //! Results cannot be counted: prompts may be merged, and background work starts turns of its own. A turn is over
 //! when the program says that it is idle after it has answered our message, which it names by our turn's id.
 
-use crate::{Command, Driver, Ear, Heard, Launch, Memory, Say, ear::Answer, stream_json};
+mod transcript;
+
+use crate::{Command, Driver, Ear, Heard, Launch, Memory, Remembered, Say, ear::Answer, stream_json};
 use ash_model::TurnId;
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::path::Path;
+use uuid::Uuid;
 
 pub struct Claude;
 
@@ -62,7 +66,21 @@ impl Driver for Claude {
     }
 
     fn tell(&self, say: &Say) -> Vec<u8> {
-        stream_json::tell(say)
+        match say {
+            // The same id again is the same message: what it has answered it does not answer twice.
+            Say::Prompt { turn, content, ask: _, attempt: _ } => stream_json::line(&json!({
+                "type": "user", "uuid": turn, "message": { "role": "user", "content": content },
+            })),
+            Say::Hello { .. } | Say::Interrupt { .. } => stream_json::tell(say),
+        }
+    }
+
+    fn transcript(&self, cwd: &Path, id: Uuid) -> Option<String> {
+        Some(transcript::place(cwd, id))
+    }
+
+    fn remembered(&self, transcript: &[u8], turns: &[TurnId]) -> Remembered {
+        transcript::remembered(transcript, turns)
     }
 
     fn hear(&self, ear: &mut Ear, line: &[u8]) -> Vec<Heard> {
@@ -187,9 +205,6 @@ mod tests {
     use super::*;
     use crate::testing::launch;
     use ash_model::Outcome;
-    use serde_json::json;
-    use uuid::Uuid;
-
     fn argv(memory: Memory) -> String {
         Claude.launch(&launch(memory)).argv.join(" ")
     }

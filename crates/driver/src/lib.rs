@@ -14,7 +14,10 @@ pub use claude::Claude;
 pub use ear::Ear;
 
 use ash_model::{Ask, Options, Outcome, Problem, Runtime, TurnId, Usage};
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 use uuid::Uuid;
 
 /// What the agent's process needs to know when it starts.
@@ -102,13 +105,23 @@ pub trait Driver: Send + Sync {
     /// The lines that say it, each with its newline.
     fn tell(&self, say: &Say) -> Vec<u8>;
     fn hear(&self, ear: &mut Ear, line: &[u8]) -> Vec<Heard>;
+
+    /// Where in its home the agent keeps a conversation that we have to look at ourselves, because it does not say
+    /// what it found of it.
+    fn transcript(&self, _cwd: &Path, _id: Uuid) -> Option<String> {
+        None
+    }
+
+    /// What it will know of these turns.
+    fn remembered(&self, _transcript: &[u8], _turns: &[TurnId]) -> Remembered {
+        Remembered { found: false, turns: 0, damaged: 0 }
+    }
 }
 
-/// The driver of a runtime, if this build has one.
-pub fn driver(runtime: Runtime) -> Option<Box<dyn Driver>> {
+pub fn driver(runtime: Runtime) -> Box<dyn Driver> {
     match runtime {
-        Runtime::Builtin => Some(Box::new(Builtin)),
-        Runtime::Claude => Some(Box::new(Claude)),
+        Runtime::Builtin => Box::new(Builtin),
+        Runtime::Claude => Box::new(Claude),
     }
 }
 

@@ -24,7 +24,11 @@ pub(crate) fn tell(say: &Say) -> Vec<u8> {
             "message": { "role": "user", "content": content },
         }),
     };
-    let mut line = line.to_string().into_bytes();
+    self::line(&line)
+}
+
+pub(crate) fn line(value: &Value) -> Vec<u8> {
+    let mut line = value.to_string().into_bytes();
     line.push(b'\n');
     line
 }

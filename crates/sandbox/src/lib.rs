@@ -86,6 +86,8 @@ pub struct Inside {
     pub workspace: PathBuf,
     pub home: PathBuf,
     pub exe: PathBuf,
+    /// Where model calls go.
+    pub model_socket: PathBuf,
 }
 
 #[async_trait::async_trait]
@@ -131,7 +133,12 @@ impl Bubblewrap {
 #[async_trait::async_trait]
 impl Backend for Bubblewrap {
     fn inside(&self, _spec: &Spec) -> Inside {
-        Inside { workspace: confine::WORKSPACE.into(), home: confine::HOME.into(), exe: confine::EXE.into() }
+        Inside {
+            workspace: confine::WORKSPACE.into(),
+            home: confine::HOME.into(),
+            exe: confine::EXE.into(),
+            model_socket: "/run/ash/model.sock".into(),
+        }
     }
 
     async fn launch(&self, spec: &Spec) -> Result<Link, Error> {
@@ -164,7 +171,12 @@ impl Bare {
 #[async_trait::async_trait]
 impl Backend for Bare {
     fn inside(&self, spec: &Spec) -> Inside {
-        Inside { workspace: spec.workspace.clone(), home: spec.home.clone(), exe: self.exe.clone() }
+        Inside {
+            workspace: spec.workspace.clone(),
+            home: spec.home.clone(),
+            exe: self.exe.clone(),
+            model_socket: spec.run_dir.join("egress/model.sock"),
+        }
     }
 
     async fn launch(&self, spec: &Spec) -> Result<Link, Error> {

@@ -63,6 +63,9 @@ pub struct Config {
     /// A directory with a key for each tenant: what is saved from then on for new tenants is sealed with theirs
     #[arg(long, env = "ASH_SNAPSHOT_KEYS", value_name = "DIR")]
     pub snapshot_keys: Option<PathBuf>,
+    /// Claude Code's program [default: `claude` on the PATH]
+    #[arg(long, env = "ASH_CLAUDE_BIN", value_name = "FILE")]
+    pub claude_bin: Option<PathBuf>,
     /// Runtime of agents that name none: builtin or claude
     #[arg(long, env = "ASH_DEFAULT_RUNTIME", default_value = "builtin", value_parser = runtime)]
     pub default_runtime: ash_model::Runtime,
@@ -118,6 +121,15 @@ impl Config {
         let rules =
             ash_snapshot::Rules { last: self.keep_last, hourly: self.keep_hourly, daily: self.keep_daily };
         ash_session::Keep { rules, grace: self.gc_grace }
+    }
+
+    /// The real file: a link to it may lead out of what a sandbox sees.
+    pub fn claude(&self) -> Option<PathBuf> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let on_path =
+            || std::env::split_paths(&path).map(|dir| dir.join("claude")).find(|file| file.is_file());
+        let named = self.claude_bin.clone().filter(|file| !file.as_os_str().is_empty());
+        named.or_else(on_path)?.canonicalize().ok()
     }
 
     pub fn data_dir(&self) -> Result<PathBuf, String> {

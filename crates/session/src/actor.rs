@@ -21,7 +21,7 @@ use crate::{
     pool::{Mood, MoodCell, Rooms},
     state::{Next, State, Wish},
 };
-use ash_driver::{Driver, Say};
+use ash_driver::{Driver, Ear, Say};
 use ash_model::{Delta, Fact, Incarnation, Note, Receipt, Rewound, Status, TurnId};
 use ash_sandbox::{Record, Records, Remote};
 use ash_snapshot::Taken;
@@ -117,8 +117,8 @@ pub(crate) struct Actor {
     state: State,
     lease: Lease,
     live: Live,
-    /// `None`: this build cannot run the session's agent; it can still be read.
-    driver: Option<Arc<dyn Driver>>,
+    driver: Arc<dyn Driver>,
+    ear: Ear,
     /// The tree on disk is the newest there is, and this is its uid.
     tree: Option<Option<u32>>,
     hands: Option<Hands>,
@@ -565,9 +565,9 @@ impl Actor {
 
     /// Says it to the agent. The fact is stored already: if this is lost, the next one says it.
     async fn tell(&mut self, input: u64, say: &Say) {
-        let (Some(hands), Some(driver)) = (&self.hands, &self.driver) else { return };
+        let Some(hands) = &self.hands else { return };
         // A dead shim shows in its records; nothing more to do here.
-        hands.remote.input(AGENT, input, driver.tell(say)).await.ok();
+        hands.remote.input(AGENT, input, self.driver.tell(say)).await.ok();
     }
 
     /// Puts facts into the log, all or none, and tells whoever listens.

@@ -13,8 +13,10 @@ pub enum Error {
     NotFound,
     #[error("Agent \"{0}\" not found")]
     NoAgent(String),
-    #[error("The \"{0}\" runtime is not part of this build")]
-    NoRuntime(&'static str),
+    #[error(
+        "Claude Code is not installed here: put `claude` on the server's PATH or set ASH_CLAUDE_BIN, or give the agent the runtime \"builtin\""
+    )]
+    NoClaude,
     #[error("No workspace available for this session")]
     NoWorkspace,
     /// The sandbox or its agent could not be started, or died.
@@ -61,7 +63,7 @@ impl Error {
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => Kind::Invalid,
             Error::NotFound | Error::NoAgent(_) | Error::NoWorkspace | Error::NoCheckpoint => Kind::NotFound,
             Error::Removed(_) => Kind::Gone,
-            Error::NoRuntime(_) | Error::NothingWhole { .. } | Error::Key(_) => Kind::Unprocessable,
+            Error::NoClaude | Error::NothingWhole { .. } | Error::Key(_) => Kind::Unprocessable,
             Error::TooManyFiles(_) => Kind::TooLarge,
             Error::Stopping | Error::Capacity(_) | Error::Gone => Kind::Unavailable,
             Error::Store(error) => error.kind(),
@@ -77,7 +79,7 @@ impl Error {
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => "wrong_status",
             Error::NotFound => "session_not_found",
             Error::NoAgent(_) => "agent_not_found",
-            Error::NoRuntime(_) => "runtime_missing",
+            Error::NoClaude => "runtime_missing",
             Error::NoWorkspace => "no_workspace",
             Error::Failed(problem) => &problem.code,
             Error::NoCheckpoint => "checkpoint_not_found",

@@ -1,9 +1,10 @@
 //! The way back into a conversation, and the receipt that says how far it went. What came back is compared with
 //! what our own log says was there; a resume that lost something says so.
 
-use crate::{live::Fallback, state::State};
+use crate::{Past, live::Fallback, state::State};
 use ash_driver::{Memory, Remembered};
-use ash_model::{From, Path, Receipt, Source, Tier};
+use ash_model::{Event, Fact, From, Path, Receipt, Source, Tier, TurnId};
+use std::collections::HashSet;
 use uuid::Uuid;
 
 /// Which conversation the agent is asked to take up.
@@ -13,6 +14,24 @@ pub(crate) fn memory(state: &State, id: Uuid) -> Memory {
         None if state.told == 0 && state.turns.iter().all(|turn| turn.attempt == 0) => Memory::Fresh { id },
         None => Memory::Own { id },
     }
+}
+
+/// The kinds of events that say which turns the agent was told.
+pub(crate) const TOLD: [&str; 5] = ["forked", "started", "continued", "finished", "rewound"];
+
+/// The turns that the agent was told and that are over: those it should remember.
+pub(crate) fn told(events: &[Event]) -> Vec<TurnId> {
+    let past = Past::of(events);
+    let mut begun = HashSet::new();
+    let mut told = Vec::new();
+    for event in events.iter().filter(|event| !past.hides(event)) {
+        match &event.fact {
+            Fact::Started { turn, .. } | Fact::Continued { turn, .. } => _ = begun.insert(*turn),
+            Fact::Finished { turn, .. } if begun.contains(turn) => told.push(*turn),
+            _ => {}
+        }
+    }
+    told
 }
 
 /// Where the files came from.

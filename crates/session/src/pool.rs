@@ -11,8 +11,8 @@ use crate::{
     state::{State, Wake, Wish},
 };
 use ash_model::{
-    AgentName, Ask, Cursor, Fact, Note, Options, Receipt, Saved, SessionId, SessionNo, Status, TenantId,
-    Timestamp, TurnId, WorkspaceId,
+    AgentName, Ask, Cursor, Fact, Note, Options, Receipt, Runtime, Saved, SessionId, SessionNo, Status,
+    TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::{Backend, Inside, Limits, Spec};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
@@ -20,7 +20,7 @@ use ash_store::{Card, Checkpoint, Env, Session, Store};
 use futures::future::BoxFuture;
 use std::{
     collections::{BTreeMap, HashMap},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU8, Ordering},
@@ -57,6 +57,18 @@ pub struct Settings {
     pub checkpoint_every: Duration,
     /// Where the keys of tenants are whose snapshots are sealed; `None`: nothing is sealed.
     pub keys: Option<PathBuf>,
+    /// Where Claude Code's program is, if it is here.
+    pub claude: Option<PathBuf>,
+}
+
+impl Settings {
+    /// The program of a runtime that is not part of ours. Its directory is visible inside.
+    pub(crate) fn program(&self, runtime: Runtime) -> Result<Option<&Path>> {
+        match runtime {
+            Runtime::Builtin => Ok(None),
+            Runtime::Claude => self.claude.as_deref().map(Some).ok_or(Error::NoClaude),
+        }
+    }
 }
 
 /// What every session works with.
@@ -289,9 +301,7 @@ impl Sessions {
             .agent(&new.tenant, &new.agent)
             .await?
             .ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
-        if ash_driver::driver(agent.runtime).is_none() {
-            return Err(Error::NoRuntime(agent.runtime.as_str()));
-        }
+        rooms.settings.program(agent.runtime)?;
         drop(rooms.admit()?);
         let created =
             Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };

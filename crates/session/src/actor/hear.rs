@@ -140,8 +140,7 @@ impl Actor {
     }
 
     fn understand_line(&mut self, line: &[u8], meaning: &mut Meaning) {
-        let Some(driver) = &self.driver else { return };
-        for heard in driver.hear(line) {
+        for heard in self.driver.hear(&mut self.ear, line) {
             match heard {
                 Heard::Ready { .. } => {}
                 Heard::Delta { line } => {

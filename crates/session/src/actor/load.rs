@@ -9,8 +9,9 @@ use crate::{
     pool::{MoodCell, Rooms},
     state::{Found, State},
 };
-use ash_model::{Cursor, Incarnation, OnInterrupted};
-use ash_store::{Lease, Session};
+use ash_driver::Ear;
+use ash_model::{Cursor, Fact, Incarnation, OnInterrupted};
+use ash_store::{EventQuery, Lease, Session};
 use std::{collections::VecDeque, sync::Arc};
 use tokio::{sync::mpsc, time::Instant};
 
@@ -47,13 +48,14 @@ impl Actor {
         actor.tree = tree;
         actor.state.last_seq = actor.session.last_seq;
         actor.deltas = actor.count_deltas().await?;
+        actor.listen_again().await?;
         actor.take_over().await?;
         Ok(actor)
     }
 
     fn with(rooms: Arc<Rooms>, session: Session, state: State, lease: Lease, seat: Seat) -> Actor {
         let live = Live::new(&rooms.settings.live_dir, session.workspace);
-        let driver = ash_driver::driver(session.runtime).map(Arc::from);
+        let driver = Arc::from(ash_driver::driver(session.runtime));
         let Seat { logs, mood, inbox } = seat;
         Actor {
             rooms,
@@ -61,6 +63,7 @@ impl Actor {
             state,
             live,
             driver,
+            ear: Ear::default(),
             tree: None,
             hands: None,
             logs,
@@ -95,6 +98,23 @@ impl Actor {
             match items.last() {
                 Some(last) => after = last.at,
                 None => return Ok(after.delta),
+            }
+        }
+    }
+
+    /// What the running turn has said so far, for a driver that has to remember it.
+    async fn listen_again(&mut self) -> Result<()> {
+        let Some(turn) = self.state.current() else { return Ok(()) };
+        let mut after = turn.seq;
+        loop {
+            let query = EventQuery { after, limit: 1000, kinds: vec!["said"] };
+            let events = self.rooms.store.events(self.session.no, &query).await?;
+            let Some(last) = events.last() else { return Ok(()) };
+            after = last.seq;
+            for event in &events {
+                if let Fact::Said { line } = &event.fact {
+                    self.driver.hear(&mut self.ear, line.as_bytes());
+                }
             }
         }
     }
@@ -141,7 +161,7 @@ impl Actor {
         let hello = knocked.hello.clone();
         let known = self.state.awake.as_ref().is_some_and(|awake| awake.incarnation == hello.incarnation);
         let position = self.rooms.store.position(hello.incarnation).await?;
-        let usable = known && self.tree.is_some() && self.driver.is_some();
+        let usable = known && self.tree.is_some();
         let (Some(position), true, Ok(room)) = (position, usable, self.rooms.admit()) else {
             knocked.end().await.ok();
             return Ok(Found::Dead);

@@ -10,16 +10,22 @@ use crate::{
     pool::Rooms,
     state::State,
 };
-use ash_driver::{Driver, Heard, Launch, Remembered, Say};
-use ash_model::{Fact, Incarnation, Problem, Saved, Seq};
-use ash_sandbox::{Link, Record, Records, Remote, Spec, Start, What};
-use ash_snapshot::{Taken, TreeId};
-use ash_store::{Lease, Session, Version};
-use std::{sync::Arc, time::Duration};
+use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
+use ash_model::{Fact, Incarnation, Problem, Saved, Seq, TurnId};
+use ash_sandbox::{Inside, Link, Record, Records, Remote, Spec, Start, What};
+use ash_snapshot::{Folder, Links, RelPath, Taken, TreeId};
+use ash_store::{EventQuery, Lease, Session, Version};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// How long an agent may take to answer its greeting.
 const GREETING: Duration = Duration::from_secs(60);
+const LONGEST_TRANSCRIPT: u64 = 1 << 30;
 
 /// A sandbox whose agent answers, and how it came to be.
 pub(super) struct Woken {
@@ -87,6 +93,7 @@ impl Actor {
             return Err(error);
         }
         self.hands = Some(hands);
+        self.ear = Ear::default();
         self.salvage = None;
         if let Some(receipt) = &receipt {
             self.rooms.watch.resumed(receipt, began.elapsed());
@@ -177,13 +184,14 @@ impl Waking {
             self.session = self.rooms.store.session(self.session.no).await?.ok_or(Error::NotFound)?;
         }
         let version = self.version().await?;
-        let driver = ash_driver::driver(version.runtime).ok_or(Error::NoRuntime(version.runtime.as_str()))?;
+        let driver = ash_driver::driver(version.runtime);
+        let program = self.rooms.settings.program(version.runtime)?.map(Path::to_owned);
         let room = self.rooms.admit()?;
         self.clear().await?;
         let tree = self.tree(&version).await?;
-        let spec = self.spec(tree.uid);
+        let spec = self.spec(tree.uid, program.as_deref());
         let (remote, mut records) = self.launch(&spec).await?.split();
-        let began_well = self.start(&remote, &mut records, driver.as_ref(), &version).await;
+        let began_well = self.start((&remote, &mut records), driver.as_ref(), &version, program).await;
         let (remembered, position) = match began_well {
             Ok(ready) => ready,
             Err(error) => {
@@ -254,7 +262,7 @@ impl Waking {
         Err(Error::NothingWhole { number, why })
     }
 
-    fn spec(&self, uid: Option<u32>) -> Spec {
+    fn spec(&self, uid: Option<u32>, program: Option<&Path>) -> Spec {
         Spec {
             incarnation: Incarnation::fresh(),
             epoch: self.lease.epoch,
@@ -263,24 +271,28 @@ impl Waking {
             home: self.live.home(),
             uid,
             limits: self.rooms.settings.limits.clone(),
-            readonly: Vec::new(),
+            readonly: program.and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
             orphan_ttl: self.rooms.settings.orphan_ttl,
         }
     }
 
     async fn start(
         &self,
-        remote: &Remote,
-        records: &mut Records,
+        (remote, records): (&Remote, &mut Records),
         driver: &dyn Driver,
         version: &Version,
+        program: Option<PathBuf>,
     ) -> Result<(Option<Remembered>, u64)> {
         let inside = self.rooms.inside(&self.live);
+        let (memory, looked) = self.memory(driver, &inside).await?;
         let launch = Launch {
             workspace: inside.workspace.clone(),
             home: inside.home.clone(),
             exe: inside.exe.clone(),
-            memory: ladder::memory(&self.state, self.session.native_id),
+            program: program.unwrap_or_else(|| inside.exe.clone()),
+            model_socket: inside.model_socket.clone(),
+            memory,
+            cut: self.state.current().is_some(),
             options: self.session.options.clone(),
         };
         let command = driver.launch(&launch);
@@ -299,17 +311,51 @@ impl Waking {
             )
             .await?;
         let ready = self.listen(records, driver);
-        tokio::time::timeout(GREETING, ready)
+        let (said, position) = tokio::time::timeout(GREETING, ready)
             .await
-            .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))?
+            .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))??;
+        Ok((looked.or(said), position))
+    }
+
+    async fn told(&self) -> Result<Vec<TurnId>> {
+        let (mut events, mut after) = (Vec::new(), 0);
+        loop {
+            let query = EventQuery { after, limit: 1000, kinds: ladder::TOLD.to_vec() };
+            let more = self.rooms.store.events(self.session.no, &query).await?;
+            let Some(last) = more.last() else { return Ok(ladder::told(&events)) };
+            after = last.seq;
+            events.extend(more);
+        }
+    }
+
+    /// Which conversation the agent takes up, and what of it is there, where we have to look ourselves.
+    async fn memory(&self, driver: &dyn Driver, inside: &Inside) -> Result<(Memory, Option<Remembered>)> {
+        let id = self.session.native_id;
+        let memory = ladder::memory(&self.state, id);
+        let from = match memory {
+            Memory::Fresh { .. } => return Ok((memory, None)),
+            Memory::Own { id } => id,
+            Memory::Fork { from, .. } => from,
+        };
+        let Some(place) = driver.transcript(&inside.workspace, from) else { return Ok((memory, None)) };
+        let told = self.told().await?;
+        let home = self.live.home();
+        let transcript = blocking(move || read_transcript(&home, &place)).await?;
+        let found = driver.remembered(&transcript, &told);
+        // Asked for a conversation that is not there it would not start.
+        let memory = if found.found { memory } else { Memory::Fresh { id } };
+        Ok((memory, Some(found)))
     }
 
     async fn listen(&self, records: &mut Records, driver: &dyn Driver) -> Result<(Option<Remembered>, u64)> {
+        let mut ear = Ear::default();
         while let Some(Record { offset, what, .. }) = records.next().await {
             match what {
                 What::Line(line) => {
-                    if let Some(Heard::Ready { resumed }) =
-                        driver.hear(&line).into_iter().find(|heard| matches!(heard, Heard::Ready { .. }))
+                    if let Some(Heard::Ready { resumed }) = driver
+                        .hear(&mut ear, &line)
+                        .into_iter()
+                        .find(|heard| matches!(heard, Heard::Ready { .. }))
                     {
                         return Ok((resumed, offset));
                     }
@@ -335,6 +381,21 @@ impl Waking {
             }
         }
         Err(failed("sandbox_failed", "The sandbox ended before its agent answered"))
+    }
+}
+
+/// Written by whoever is inside, so it may be anything, and of any size.
+fn read_transcript(home: &Path, place: &str) -> Result<Vec<u8>> {
+    let path = RelPath::parse(place).map_err(ash_snapshot::Error::from)?;
+    match Folder::open(home)?.open_file(&path, Links::Inside) {
+        Ok((file, _)) => {
+            let mut bytes = Vec::new();
+            file.take(LONGEST_TRANSCRIPT)
+                .read_to_end(&mut bytes)
+                .map_err(Error::io("cannot read the transcript"))?;
+            Ok(bytes)
+        }
+        Err(_) => Ok(Vec::new()),
     }
 }
 
