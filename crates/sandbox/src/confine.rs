@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::egress;
+
 pub(crate) const WORKSPACE: &str = "/workspace";
 pub(crate) const HOME: &str = "/home/agent";
 pub(crate) const EXE: &str = "/.ash/ash";
@@ -36,6 +38,8 @@ pub(crate) struct Policy {
     pub(crate) workspace: PathBuf,
     pub(crate) home: PathBuf,
     pub(crate) exe: PathBuf,
+    /// Holds the socket that is the only way out.
+    pub(crate) egress: PathBuf,
     pub(crate) readonly: Vec<Bind>,
     pub(crate) tmp_bytes: u64,
     pub(crate) status_fd: i32,
@@ -69,6 +73,7 @@ pub(crate) fn argv(policy: &Policy) -> Vec<OsString> {
     line.bind("--bind", &policy.workspace, WORKSPACE.as_ref());
     line.bind("--bind", &policy.home, HOME.as_ref());
     line.bind("--ro-bind", &policy.exe, EXE.as_ref());
+    line.bind("--ro-bind", &policy.egress, egress::INSIDE.as_ref());
     for bind in &policy.readonly {
         line.bind("--ro-bind", &bind.from, &bind.at);
     }
@@ -123,6 +128,7 @@ mod tests {
             workspace: "/mnt/workspace".into(),
             home: "/mnt/home".into(),
             exe: "/mnt/ash".into(),
+            egress: "/mnt/egress".into(),
             readonly: vec![Bind { from: "/mnt/readonly.0".into(), at: "/opt/tools".into() }],
             tmp_bytes: 1 << 30,
             status_fd: 8,

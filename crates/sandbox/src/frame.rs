@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 use ash_model::{Consistency, Epoch, Incarnation};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Caps, Limits, Walls};
+use crate::{Caps, Egress, Limits, Walls};
 
 pub(crate) const VERSION: u32 = 1;
 /// Longer frames are a mistake or an attack; either way the connection is worth nothing any more.
@@ -86,6 +86,9 @@ pub struct Hello {
     pub running: Vec<u16>,
     /// None once the sandbox is gone and only the journal is left.
     pub init: Option<HostProcess>,
+    /// Whether it understands `egress`. One that is older than that would take it for nonsense.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub egress: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +105,7 @@ pub(crate) enum FromClient {
     Signal { process: u16, signal: i32 },
     End,
     Ping,
+    Egress(Option<Egress>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -199,6 +203,7 @@ impl FromClient {
             }
             Self::End => framed(11, b""),
             Self::Ping => framed(12, b""),
+            Self::Egress(policy) => framed(13, &json(policy)),
         }
     }
 
@@ -227,6 +232,7 @@ impl FromClient {
                 .map(|b| Self::Signal { process: b.process, signal: b.signal })?,
             11 => empty(kind, payload).map(|()| Self::End)?,
             12 => empty(kind, payload).map(|()| Self::Ping)?,
+            13 => Self::Egress(parse(kind, payload)?),
             _ => return Err(malformed()),
         })
     }
@@ -323,6 +329,11 @@ mod tests {
         }
     }
 
+    fn egress() -> Egress {
+        let headers = BTreeMap::from([("x-api-key".to_owned(), "sesame".into())]);
+        Egress { upstream: "https://api.anthropic.com".to_owned(), headers }
+    }
+
     fn every_client_frame() -> Vec<FromClient> {
         vec![
             FromClient::Build(Box::new(plan())),
@@ -337,20 +348,27 @@ mod tests {
             FromClient::Signal { process: 3, signal: 15 },
             FromClient::End,
             FromClient::Ping,
+            FromClient::Egress(Some(egress())),
+            FromClient::Egress(None),
         ]
+    }
+
+    fn hello() -> Hello {
+        Hello {
+            version: 1,
+            incarnation: Incarnation(uuid::Uuid::nil()),
+            last_in: 9,
+            end: 4096,
+            acked: 128,
+            running: vec![3],
+            init: Some(HostProcess { pid: 42, starttime: 4711 }),
+            egress: false,
+        }
     }
 
     fn every_shim_frame() -> Vec<FromShim> {
         vec![
-            FromShim::Hello(Hello {
-                version: 1,
-                incarnation: Incarnation(uuid::Uuid::nil()),
-                last_in: 9,
-                end: 4096,
-                acked: 128,
-                running: vec![3],
-                init: Some(HostProcess { pid: 42, starttime: 4711 }),
-            }),
+            FromShim::Hello(hello()),
             FromShim::Data(vec![0, 255]),
             FromShim::Frozen(Consistency::Frozen),
             FromShim::Thawed { held: true },
@@ -384,6 +402,14 @@ mod tests {
     }
 
     #[test]
+    fn a_shim_may_say_that_it_has_a_way_out() {
+        let hello = FromShim::Hello(Hello { egress: true, ..hello() });
+        let bytes = hello.encode();
+        insta::assert_snapshot!("hello_with_egress", bytes.escape_ascii());
+        assert_eq!(FromShim::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(hello));
+    }
+
+    #[test]
     fn every_frame_is_read_back_as_it_was_written_even_byte_by_byte() {
         let (mut frames, mut read) = (Frames::default(), Vec::new());
         for byte in every_client_frame().iter().flat_map(FromClient::encode) {
@@ -411,8 +437,9 @@ mod tests {
     }
 
     #[test]
-    fn an_environments_values_are_not_printed() {
-        let text = format!("{:?}", start());
-        assert!(text.contains("TOKEN") && !text.contains("sesame"), "{text}");
+    fn values_of_an_environment_and_keys_are_not_printed() {
+        let text = format!("{:?} {:?}", start(), FromClient::Egress(Some(egress())));
+        let names = text.contains("TOKEN") && text.contains("x-api-key");
+        assert!(names && !text.contains("sesame"), "{text}");
     }
 }

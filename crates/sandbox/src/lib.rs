@@ -7,6 +7,7 @@
 
 mod confine;
 mod control;
+mod egress;
 mod etc;
 mod frame;
 mod init;
@@ -28,6 +29,7 @@ use std::{
 use ash_model::{Epoch, Incarnation, Kind};
 use serde::{Deserialize, Serialize};
 
+pub use egress::Egress;
 pub use frame::{Hello, HostProcess, Start};
 pub use journal::{Exit, Record, What, drain};
 pub use limits::Limits;
@@ -86,7 +88,7 @@ pub struct Inside {
     pub workspace: PathBuf,
     pub home: PathBuf,
     pub exe: PathBuf,
-    /// Where model calls go.
+    /// Where model calls are taken, as HTTP. What becomes of them is for [`Remote::egress`] to say.
     pub model_socket: PathBuf,
 }
 
@@ -137,7 +139,7 @@ impl Backend for Bubblewrap {
             workspace: confine::WORKSPACE.into(),
             home: confine::HOME.into(),
             exe: confine::EXE.into(),
-            model_socket: "/run/ash/model.sock".into(),
+            model_socket: egress::socket_in(egress::INSIDE.as_ref()),
         }
     }
 
@@ -175,7 +177,7 @@ impl Backend for Bare {
             workspace: spec.workspace.clone(),
             home: spec.home.clone(),
             exe: self.exe.clone(),
-            model_socket: spec.run_dir.join("egress/model.sock"),
+            model_socket: egress::socket_in(&spec.run_dir.join(egress::DIR)),
         }
     }
 
@@ -240,6 +242,8 @@ pub enum Error {
     Late { what: &'static str },
     #[error("{bytes} bytes of input at once are too many")]
     TooLarge { bytes: usize },
+    #[error("the way to a model cannot be used: {why}")]
+    Egress { why: String },
     #[error("processes of a dead sandbox still run after 5 s")]
     StillRuns,
 }
@@ -252,6 +256,7 @@ impl Error {
                 Kind::Unavailable
             }
             Error::Refused { .. } => Kind::Conflict,
+            Error::Egress { .. } => Kind::Invalid,
             Error::TooLarge { .. } => Kind::TooLarge,
         }
     }

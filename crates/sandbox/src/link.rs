@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use crate::{
-    Error, Record,
+    Egress, Error, Record, egress,
     frame::{Frames, FromClient, FromShim, Hello, LONGEST, Malformed, Plan, Start, VERSION},
     journal::Reader,
 };
@@ -58,6 +58,7 @@ pub(crate) async fn launch(plan: Plan) -> Result<Link, Error> {
         for name in [SOCKET.to_owned(), crate::journal::name(incarnation)] {
             let _ = fs::remove_file(run_dir.join(name));
         }
+        let _ = fs::remove_dir_all(run_dir.join(egress::DIR));
     }
     result
 }
@@ -224,7 +225,8 @@ impl Wire {
             writer.abort();
             waiting.close();
         });
-        Ok(Link { hello, remote: Remote { orders }, records: Records { records } })
+        let remote = Remote { orders, has_egress: hello.egress };
+        Ok(Link { hello, remote, records: Records { records } })
     }
 }
 
@@ -391,6 +393,7 @@ impl Listener {
 #[derive(Debug, Clone)]
 pub struct Remote {
     orders: mpsc::Sender<Sending>,
+    has_egress: bool,
 }
 
 impl Remote {
@@ -447,6 +450,20 @@ impl Remote {
         match self.ask(FromClient::Thaw, "thaw").await? {
             Answer::Thawed { held } => Ok(held),
             Answer::Frozen(_) => Err(Error::Gone),
+        }
+    }
+
+    /// Where model calls from inside go from now on. None: nowhere, and those under way are cut. The shim
+    /// keeps it in memory only, but longer than this connection: it is for the sandbox, not for the server.
+    pub async fn egress(&self, policy: Option<Egress>) -> Result<(), Error> {
+        policy.as_ref().map_or(Ok(()), Egress::check)?;
+        match (self.has_egress, &policy) {
+            (true, _) => self.send(FromClient::Egress(policy), None).await,
+            (false, None) => Ok(()),
+            (false, Some(_)) => {
+                let why = "it was started by an older version, which has no way out; resume the session";
+                Err(Error::Refused { why: why.to_owned() })
+            }
         }
     }
 

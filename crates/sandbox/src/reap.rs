@@ -9,7 +9,7 @@ use std::{
 use ash_model::Incarnation;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, frame::HostProcess, limits::Cgroup, process};
+use crate::{Error, egress, frame::HostProcess, limits::Cgroup, process};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const FILES: [&str; 4] = ["sock", "init", "init.tmp", "shim.log"];
@@ -44,7 +44,9 @@ pub fn reap(run_dir: &Path) -> Result<(), Error> {
             remove(&run_dir.join(&entry), |path| fs::remove_file(path))?;
         }
     }
-    remove(&run_dir.join("etc"), |path| fs::remove_dir_all(path))
+    ["etc", egress::DIR]
+        .iter()
+        .try_for_each(|dir| remove(&run_dir.join(dir), |path| fs::remove_dir_all(path)))
 }
 
 /// The processes of a sandbox that runs, by their numbers on this machine. Empty if there is none.

@@ -1,6 +1,7 @@
 //! `ash shim`: one small process per sandbox. It starts the walls, holds every pipe, journals what comes out
 //! and passes on what goes in, and understands none of it. It outlives the server, so it must need nothing
-//! from it; it has one thread and one loop, so that it can neither block nor grow.
+//! from it; it has one thread and one loop, so that it can neither block nor grow. Only a sandbox that calls a
+//! model gets a second thread, which carries those calls and nothing else.
 
 mod client;
 mod sandbox;
@@ -10,7 +11,7 @@ mod walls;
 use std::{
     collections::BTreeMap,
     io,
-    os::fd::OwnedFd,
+    os::fd::{AsRawFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -91,6 +92,7 @@ enum Source {
     Control,
     Status,
     Complaints,
+    Door,
     Stranger(usize),
     Client,
     Out(u16),
@@ -178,8 +180,8 @@ impl Shim {
 
     fn interests(&self) -> (Vec<libc::pollfd>, Vec<Source>) {
         let (mut fds, mut sources) = (Vec::new(), Vec::new());
-        let mut want = |fd: &OwnedFd, events: i16, source: Source| {
-            fds.push(process::wants(fd, events));
+        let mut want = |fd: &dyn AsRawFd, events: i16, source: Source| {
+            fds.push(process::wants(&fd.as_raw_fd(), events));
             sources.push(source);
         };
         want(&self.listener, libc::POLLIN, Source::Listener);
@@ -189,6 +191,7 @@ impl Shim {
             sandbox.control().into_iter().for_each(|fd| want(fd, events, Source::Control));
             sandbox.status().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Status));
             sandbox.complaints().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Complaints));
+            sandbox.door().waiting().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Door));
         }
         for (n, stranger) in self.strangers.iter().enumerate() {
             want(&stranger.socket, libc::POLLIN, Source::Stranger(n));
@@ -231,6 +234,7 @@ impl Shim {
             Source::Control => self.serve_control(revents),
             Source::Status => self.learn_init(),
             Source::Complaints => self.sandbox.iter_mut().for_each(Sandbox::read_complaints),
+            Source::Door => self.sandbox.iter_mut().for_each(Sandbox::open_door),
             Source::Stranger(n) => self.hear_stranger(n),
             Source::Client => self.serve_client(revents),
             Source::Out(number) => self.read_stream(number, |process| &mut process.out),
@@ -371,7 +375,8 @@ impl Shim {
             | FromClient::Thaw
             | FromClient::Signal { .. }
             | FromClient::End
-            | FromClient::Ping => "say build or attach first".to_owned(),
+            | FromClient::Ping
+            | FromClient::Egress(_) => "say build or attach first".to_owned(),
         };
         stranger.say(&FromShim::Refused { why: refused });
         // Best effort, then the connection closes: its socket is empty, so a short answer fits.
@@ -433,6 +438,7 @@ impl Shim {
             acked: journal.acked(),
             running: self.processes.keys().copied().collect(),
             init: self.sandbox.as_ref().filter(|_| self.phase == Phase::Up).and_then(Sandbox::init),
+            egress: true,
         };
         self.say(&FromShim::Hello(hello));
     }
@@ -489,6 +495,9 @@ impl Shim {
             FromClient::Signal { process, signal } => self.signal(process, signal),
             FromClient::End => self.end(false),
             FromClient::Ping => self.say(&FromShim::Pong),
+            FromClient::Egress(policy) => {
+                self.sandbox.iter().for_each(|sandbox| sandbox.door().set(policy.as_ref()));
+            }
         }
     }
 

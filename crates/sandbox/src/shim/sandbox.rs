@@ -24,6 +24,7 @@ use super::walls::{self, Raised};
 use crate::{
     Walls,
     control::{self, Order, Report},
+    egress::Door,
     frame::{HostProcess, Plan},
     journal::{Exit, Journal},
     limits::Cgroup,
@@ -52,6 +53,7 @@ pub(super) struct Sandbox {
     /// Holds on to the init process itself: its number may be another's by the time we kill it.
     init: Option<(HostProcess, OwnedFd)>,
     orders: VecDeque<(Order, Vec<OwnedFd>)>,
+    door: Door,
     swept: bool,
 }
 
@@ -68,6 +70,7 @@ impl Sandbox {
         };
         // Before anything runs: whoever finds us dead must know whom to end. Groups are found by our name.
         let note = leave(&dir, &left)?;
+        let door = Door::make(&dir, plan.uid)?;
         left.cgroup = Cgroup::create(plan.incarnation, &plan.limits);
         let raised = walls::raise(plan, left.cgroup.as_ref());
         let Raised { child, control, status, complaints } = raised.inspect_err(|_| {
@@ -86,6 +89,7 @@ impl Sandbox {
             words: Vec::new(),
             init: None,
             orders: VecDeque::new(),
+            door,
             swept: false,
         };
         if plan.walls == Walls::None {
@@ -104,6 +108,14 @@ impl Sandbox {
 
     pub(super) fn complaints(&self) -> Option<&OwnedFd> {
         self.complaints.as_ref()
+    }
+
+    pub(super) fn door(&self) -> &Door {
+        &self.door
+    }
+
+    pub(super) fn open_door(&mut self) {
+        self.door.open();
     }
 
     pub(super) fn init(&self) -> Option<HostProcess> {

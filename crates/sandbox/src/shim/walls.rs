@@ -24,7 +24,7 @@ use crate::{
     Walls,
     confine::{self, Bind, Policy, Root},
     control::Orders,
-    etc,
+    egress, etc,
     frame::Plan,
     limits::Cgroup,
     process,
@@ -99,6 +99,7 @@ fn bubblewrap(
         workspace: plan.workspace.clone(),
         home: plan.home.clone(),
         exe: plan.exe.clone(),
+        egress: plan.run_dir.join(egress::DIR),
         readonly: plan.readonly.iter().map(|dir| Bind { from: dir.clone(), at: dir.clone() }).collect(),
         tmp_bytes: plan.limits.tmp_bytes,
         status_fd: their_status.as_raw_fd(),
@@ -199,6 +200,7 @@ impl Stage {
             ("workspace", &mut policy.workspace),
             ("home", &mut policy.home),
             ("ash", &mut policy.exe),
+            ("egress", &mut policy.egress),
         ] {
             stage.add(name.into(), source);
         }

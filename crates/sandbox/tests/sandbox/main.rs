@@ -2,6 +2,7 @@
 
 mod carry;
 mod death;
+mod egress;
 mod hold;
 mod rig;
 mod walls;

@@ -1,0 +1,142 @@
+//! The only way out of a sandbox: a socket on which it makes model calls, and a proxy in the shim that adds the
+//! key to them. The key comes in a frame and is nowhere but in the memory of server and shim.
+
+mod filter;
+mod proxy;
+mod refusal;
+mod route;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    fs::{self, File, Permissions},
+    io,
+    os::{
+        fd::AsRawFd,
+        unix::{
+            fs::{PermissionsExt, chown},
+            net::UnixListener,
+        },
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::fs::Mode;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use tokio::sync::watch;
+
+use self::route::Route;
+use crate::Error;
+
+/// Of the run directory. The directory is what appears inside, never the socket alone: one that is made anew
+/// would be out of reach for ever.
+pub(crate) const DIR: &str = "egress";
+const SOCKET: &str = "model.sock";
+/// Where the directory is behind walls.
+pub(crate) const INSIDE: &str = "/run/ash";
+
+pub(crate) fn socket_in(dir: &Path) -> PathBuf {
+    dir.join(SOCKET)
+}
+
+/// Where a sandbox's model calls go, and what is added to them.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Egress {
+    /// `https://host/path`, `http://…` on this machine only, or `unix:/path`.
+    pub upstream: String,
+    /// They win over what comes from inside.
+    #[serde(serialize_with = "reveal", deserialize_with = "conceal")]
+    pub headers: BTreeMap<String, SecretString>,
+}
+
+impl Egress {
+    /// Whether a shim would take it.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        Route::new(self).map(drop).map_err(|why| Error::Egress { why })
+    }
+}
+
+impl fmt::Debug for Egress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Names only: the values are keys.
+        let names: Vec<_> = self.headers.keys().collect();
+        f.debug_struct("Egress").field("upstream", &self.upstream).field("headers", &names).finish()
+    }
+}
+
+impl PartialEq for Egress {
+    fn eq(&self, other: &Self) -> bool {
+        let plain = |headers: &BTreeMap<String, SecretString>| {
+            headers.iter().map(|(n, v)| (n.clone(), v.expose_secret().to_owned())).collect::<Vec<_>>()
+        };
+        self.upstream == other.upstream && plain(&self.headers) == plain(&other.headers)
+    }
+}
+
+impl Eq for Egress {}
+
+fn reveal<S: Serializer>(headers: &BTreeMap<String, SecretString>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(headers.iter().map(|(name, value)| (name, value.expose_secret())))
+}
+
+fn conceal<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, SecretString>, D::Error> {
+    let plain = BTreeMap::<String, String>::deserialize(from)?;
+    Ok(plain.into_iter().map(|(name, value)| (name, value.into())).collect())
+}
+
+/// The shim's end. Until somebody inside knocks it is one descriptor more to poll; then a thread of its own takes
+/// over, and the shim's loop never hears of it again.
+#[derive(Debug)]
+pub(crate) struct Door {
+    waiting: Option<UnixListener>,
+    route: watch::Sender<Option<Arc<Route>>>,
+}
+
+impl Door {
+    /// `uid` is the sandbox's, if it is not ours.
+    pub(crate) fn make(run_dir: &File, uid: Option<u32>) -> io::Result<Self> {
+        match rustix::fs::mkdirat(run_dir, DIR, Mode::from_raw_mode(0o755)) {
+            Err(rustix::io::Errno::EXIST) | Ok(()) => {}
+            Err(e) => return Err(e.into()),
+        }
+        // Through its descriptor: a socket's address holds 108 bytes, and a data directory may lie deeper.
+        let own = PathBuf::from(format!("/proc/self/fd/{}", run_dir.as_raw_fd())).join(DIR);
+        // The server's umask must not decide.
+        fs::set_permissions(&own, Permissions::from_mode(0o755))?;
+        let socket = socket_in(&own);
+        match fs::remove_file(&socket) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            Ok(()) | Err(_) => {}
+        }
+        let listener = UnixListener::bind(&socket)?;
+        listener.set_nonblocking(true)?;
+        // To connect one must be able to write it: its user can, and no other.
+        fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
+        uid.map_or(Ok(()), |uid| chown(&socket, Some(uid), Some(uid)))?;
+        Ok(Self { waiting: Some(listener), route: watch::Sender::new(None) })
+    }
+
+    pub(crate) fn waiting(&self) -> Option<&UnixListener> {
+        self.waiting.as_ref()
+    }
+
+    /// Somebody knocked.
+    pub(crate) fn open(&mut self) {
+        let Some(listener) = self.waiting.take() else { return };
+        let begun = listener.try_clone().and_then(|theirs| proxy::begin(theirs, self.route.subscribe()));
+        if begun.is_err() {
+            // No thread to be had: this one is turned away, the next may have more luck.
+            let _ = listener.accept();
+            self.waiting = Some(listener);
+        }
+    }
+
+    /// The next request goes by this. None also cuts what is under way.
+    pub(crate) fn set(&self, policy: Option<&Egress>) {
+        // The server checks before it sends. A newer one may know of more than we do, and then there is no way.
+        let route = policy.and_then(|policy| Route::new(policy).ok());
+        self.route.send_replace(route.map(Arc::new));
+    }
+}

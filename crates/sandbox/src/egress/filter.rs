@@ -1,0 +1,120 @@
+//! Which headers pass. Pure. What comes from inside is hostile, and what comes back is for the model's caller only.
+
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
+
+/// Between two neighbours only (RFC 9110, 7.6.1), with what older software says in their place.
+const HOP: [&str; 7] =
+    ["connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings"];
+
+/// Who calls is ours to say, as is where to.
+const OURS: [&str; 8] =
+    ["authorization", "x-api-key", "cookie", "cookie2", "host", "forwarded", "via", "x-real-ip"];
+
+/// Ask some servers for another method or path than the one we looked at.
+const OVERRIDES: [&str; 5] =
+    ["x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url"];
+
+/// How the body is framed and when it is sent: each side's own connection decides.
+const FRAMING: [&str; 2] = ["content-length", "expect"];
+
+/// What of a request may go out.
+pub(super) fn outwards(from: &HeaderMap) -> HeaderMap {
+    passed(from, |name| {
+        let lists = [&HOP[..], &OURS, &OVERRIDES, &FRAMING];
+        !lists.iter().any(|list| list.contains(&name))
+            && !name.starts_with("proxy-")
+            && !name.starts_with("x-forwarded-")
+    })
+}
+
+/// What of an answer may come in.
+pub(super) fn inwards(from: &HeaderMap) -> HeaderMap {
+    let mut headers = passed(from, |name| {
+        !HOP.contains(&name) && !name.starts_with("set-cookie") && !name.starts_with("proxy-")
+    });
+    if from.contains_key(TRANSFER_ENCODING) {
+        // The chunks are what counts, and we make our own.
+        headers.remove(CONTENT_LENGTH);
+    }
+    headers
+}
+
+/// A neighbour may name further headers that are for us alone.
+fn passed(from: &HeaderMap, may: impl Fn(&str) -> bool) -> HeaderMap {
+    let named: Vec<String> = from
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
+        .collect();
+    let passes = |name: &str| may(name) && !named.iter().any(|other| other == name);
+    from.iter()
+        .filter(|(name, _)| passes(name.as_str()))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .fold(HeaderMap::new(), |mut headers, (name, value)| {
+            headers.append(name, value);
+            headers
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::header::{HeaderName, HeaderValue};
+
+    fn headers(list: &[(&'static str, &'static str)]) -> HeaderMap {
+        list.iter().fold(HeaderMap::new(), |mut map, (name, value)| {
+            map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+            map
+        })
+    }
+
+    #[test]
+    fn what_is_not_the_agents_to_say_does_not_go_out() {
+        let asked = headers(&[
+            ("host", "evil"),
+            ("authorization", "Bearer mine"),
+            ("x-api-key", "mine"),
+            ("cookie", "a=b"),
+            ("proxy-authorization", "Basic x"),
+            ("proxy-connection", "keep-alive"),
+            ("forwarded", "for=1.2.3.4"),
+            ("x-forwarded-host", "evil"),
+            ("x-http-method-override", "DELETE"),
+            ("x-original-url", "/v1/organizations"),
+            ("connection", "close, X-Private"),
+            ("x-private", "1"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+            ("te", "trailers"),
+            ("expect", "100-continue"),
+            ("content-length", "5"),
+            ("content-type", "application/json"),
+            ("anthropic-beta", "one"),
+            ("anthropic-beta", "two"),
+        ]);
+        let passed = headers(&[
+            ("content-type", "application/json"),
+            ("anthropic-beta", "one"),
+            ("anthropic-beta", "two"),
+        ]);
+        assert_eq!(outwards(&asked), passed);
+    }
+
+    #[test]
+    fn an_answer_loses_cookies_and_what_was_for_the_neighbour() {
+        let answer = headers(&[
+            ("set-cookie", "session=1"),
+            ("connection", "keep-alive, x-hop"),
+            ("x-hop", "1"),
+            ("keep-alive", "timeout=5"),
+            ("transfer-encoding", "chunked"),
+            ("content-length", "7"),
+            ("request-id", "req_1"),
+            ("retry-after", "3"),
+        ]);
+        assert_eq!(inwards(&answer), headers(&[("request-id", "req_1"), ("retry-after", "3")]));
+        let counted = headers(&[("content-length", "7")]);
+        assert_eq!(inwards(&counted), counted);
+    }
+}

@@ -1,0 +1,256 @@
+//! The thread that carries requests out and answers in. Nothing is gathered up: a chunk goes on when it comes,
+//! and whoever reads slowly slows the other side down. Whichever side breaks off, the other one is told.
+
+use std::{
+    convert::Infallible,
+    io,
+    os::unix::net::UnixListener as StdListener,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::{
+    Method, Request, Response, StatusCode, Version,
+    body::{Body as _, Frame, Incoming, SizeHint},
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use reqwest::{Body, Client};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::{oneshot, watch},
+    task::JoinSet,
+};
+
+use super::{
+    filter,
+    refusal::{Refusal, TooLong},
+    route::Route,
+};
+
+/// More wait in the socket's queue.
+const MOST_CONNECTIONS: usize = 64;
+const MOST_BODY: u64 = 64 << 20;
+/// The longest head of a request, and what is read ahead of a body.
+const BUFFER: usize = 64 << 10;
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// Of a service that says nothing at all. Models think for minutes.
+const SILENCE: Duration = Duration::from_secs(30 * 60);
+/// Notices a machine that is gone, which says nothing either.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const IDLE: Duration = Duration::from_secs(60);
+const MOST_IDLE: usize = 4;
+/// For looking up names.
+const MOST_HELPERS: usize = 4;
+
+type Routes = watch::Receiver<Option<Arc<Route>>>;
+
+pub(super) fn begin(listener: StdListener, routes: Routes) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(MOST_HELPERS)
+        .build()?;
+    let listener = {
+        let _inside = runtime.enter();
+        UnixListener::from_std(listener)?
+    };
+    let serve = move || runtime.block_on(serve(listener, routes));
+    std::thread::Builder::new().name("egress".to_owned()).spawn(serve).map(drop)
+}
+
+async fn serve(listener: UnixListener, mut routes: Routes) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => match accepted {
+                Ok((stream, _)) => drop(connections.spawn(converse(stream, routes.clone()))),
+                // Out of descriptors: one of the others will give some back.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            },
+            Some(_ended) = connections.join_next() => {}
+            changed = routes.changed() => match changed {
+                // Whoever took the key back does not want it used a moment longer.
+                Ok(()) if routes.borrow_and_update().is_none() => connections.abort_all(),
+                Ok(()) => {}
+                Err(_shim_ends) => return,
+            },
+        }
+    }
+}
+
+async fn converse(stream: UnixStream, routes: Routes) {
+    let service = service_fn(move |request| {
+        // Asked for each request: a connection may be older than the key.
+        let route = routes.borrow().clone();
+        async move {
+            let answer = forward(request, route).await;
+            Ok::<_, Infallible>(answer.unwrap_or_else(|refusal| refusal.answer()))
+        }
+    });
+    // An error is a broken connection, here or outside. The one inside sees it too; nobody else is concerned.
+    let _ = http1::Builder::new()
+        .max_buf_size(BUFFER)
+        .header_read_timeout(None)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn forward(request: Request<Incoming>, route: Option<Arc<Route>>) -> Result<Response<Body>, Refusal> {
+    let (head, body) = request.into_parts();
+    let (route, url) = match admit(&head, &body, route) {
+        Ok(admitted) => admitted,
+        Err(refusal) => {
+            drain(body).await;
+            return Err(refusal);
+        }
+    };
+    let client = route.client.get_or_init(|| connect(&route)).clone()?;
+    let mut headers = filter::outwards(&head.headers);
+    // Last, so that they win.
+    route.headers.iter().for_each(|(name, value)| drop(headers.insert(name, value.clone())));
+    let mut asked = client.request(head.method.clone(), url).headers(headers);
+    let mut rest = None;
+    if !body.is_end_stream() {
+        let (upload, unsent) = Upload::of(body);
+        asked = asked.body(Body::wrap(upload));
+        rest = Some(unsent);
+    } else if head.method == Method::POST {
+        asked = asked.body(Body::default());
+    }
+    match asked.send().await {
+        Ok(answer) => admit_answer(answer.into(), &head.method),
+        Err(e) => {
+            if let Some(unsent) = rest
+                && let Ok(body) = unsent.await
+            {
+                drain(body).await;
+            }
+            Err(Refusal::because(&e))
+        }
+    }
+}
+
+fn admit(
+    head: &hyper::http::request::Parts,
+    body: &Incoming,
+    route: Option<Arc<Route>>,
+) -> Result<(Arc<Route>, reqwest::Url), Refusal> {
+    // An older one is told the end of an answer by the end of the connection, and could not see it cut.
+    if head.version != Version::HTTP_11 {
+        return Err(Refusal::OldHttp);
+    }
+    if ![Method::GET, Method::HEAD, Method::POST].contains(&head.method) {
+        return Err(Refusal::Method);
+    }
+    if body.size_hint().lower() > MOST_BODY {
+        return Err(Refusal::TooLarge);
+    }
+    let route = route.ok_or(Refusal::NoRoute)?;
+    let url = route.url(&head.uri)?;
+    Ok((route, url))
+}
+
+fn admit_answer(answer: Response<Body>, asked: &Method) -> Result<Response<Body>, Refusal> {
+    let (mut head, body) = answer.into_parts();
+    if head.status.is_informational() {
+        return Err(Refusal::Upgrade);
+    }
+    let has_end = [CONTENT_LENGTH, TRANSFER_ENCODING].iter().any(|name| head.headers.contains_key(name));
+    let is_empty =
+        asked == Method::HEAD || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&head.status);
+    if !has_end && !is_empty {
+        return Err(Refusal::Endless);
+    }
+    head.headers = filter::inwards(&head.headers);
+    // Ours is another connection than theirs.
+    head.version = Version::HTTP_11;
+    head.extensions.clear();
+    Ok(Response::from_parts(head, body))
+}
+
+/// A client that is still writing reads its answer only when it has been heard to the end.
+async fn drain(mut body: Incoming) {
+    let mut left = MOST_BODY;
+    while let Some(Ok(frame)) = body.frame().await {
+        let length = frame.data_ref().map_or(0, Bytes::len) as u64;
+        let Some(less) = left.checked_sub(length) else { return };
+        left = less;
+    }
+}
+
+fn connect(route: &Route) -> Result<Client, Refusal> {
+    let builder = Client::builder()
+        // A redirect would take the key along; it goes back to the one who asked, who has none.
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .referer(false)
+        .connect_timeout(CONNECT_PATIENCE)
+        .read_timeout(SILENCE)
+        .tcp_keepalive(KEEPALIVE)
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(MOST_IDLE);
+    let builder = match &route.socket {
+        Some(path) => builder.unix_socket(path.as_path()),
+        None => builder,
+    };
+    builder.build().map_err(|e| Refusal::because(&e))
+}
+
+/// A request's body on its way out: no more than it may be, and no trailers, which would be headers that nobody
+/// has looked at. What has not been sent when it is dropped goes `back`.
+struct Upload {
+    incoming: Option<Incoming>,
+    left: u64,
+    back: Option<oneshot::Sender<Incoming>>,
+}
+
+impl Upload {
+    fn of(incoming: Incoming) -> (Self, oneshot::Receiver<Incoming>) {
+        let (back, unsent) = oneshot::channel();
+        (Self { incoming: Some(incoming), left: MOST_BODY, back: Some(back) }, unsent)
+    }
+}
+
+impl hyper::body::Body for Upload {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
+        let frame = std::task::ready!(Pin::new(incoming).poll_frame(cx)).transpose()?;
+        let Some(Ok(data)) = frame.map(Frame::into_data) else { return Poll::Ready(None) };
+        match self.left.checked_sub(data.len() as u64) {
+            Some(left) => {
+                self.left = left;
+                Poll::Ready(Some(Ok(Frame::data(data))))
+            }
+            None => Poll::Ready(Some(Err(TooLong.into()))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.as_ref().is_none_or(|incoming| incoming.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.as_ref().map(|incoming| incoming.size_hint()).unwrap_or_default()
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let (Some(incoming), Some(back)) = (self.incoming.take(), self.back.take()) {
+            let _ = back.send(incoming);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What the one inside hears if its call is not passed on: in the shape that clients of the model know, and
+//! with the remedy. Never with anything of a policy in it.
+
+use std::error::Error as _;
+
+use hyper::{
+    Response, StatusCode,
+    header::{CONTENT_TYPE, HeaderValue},
+};
+
+/// A body went on past what is passed.
+#[derive(Debug, thiserror::Error)]
+#[error("the body is too long")]
+pub(super) struct TooLong;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refusal {
+    NoRoute,
+    OldHttp,
+    Method,
+    Target(&'static str),
+    TooLarge,
+    Unreachable {
+        why: String,
+    },
+    Late,
+    /// Its end could not be told from a connection that broke.
+    Endless,
+    Upgrade,
+}
+
+impl Refusal {
+    pub(super) fn because(error: &reqwest::Error) -> Self {
+        let mut cause: &(dyn std::error::Error + 'static) = error;
+        while let Some(deeper) = cause.source() {
+            cause = deeper;
+        }
+        if cause.is::<TooLong>() {
+            Self::TooLarge
+        } else if error.is_timeout() && !error.is_connect() {
+            Self::Late
+        } else if error.is_timeout() {
+            Self::Unreachable { why: "it does not answer".to_owned() }
+        } else if error.source().is_some() {
+            // The innermost alone: those around it name the address.
+            Self::Unreachable { why: cause.to_string() }
+        } else {
+            Self::Unreachable { why: "the request failed".to_owned() }
+        }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::NoRoute => StatusCode::SERVICE_UNAVAILABLE,
+            Self::OldHttp => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Target(_) => StatusCode::BAD_REQUEST,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Unreachable { .. } | Self::Endless | Self::Upgrade => StatusCode::BAD_GATEWAY,
+            Self::Late => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::OldHttp | Self::Method | Self::Target(_) => "invalid_request_error",
+            Self::TooLarge => "request_too_large",
+            Self::Late => "timeout_error",
+            Self::NoRoute | Self::Unreachable { .. } | Self::Endless | Self::Upgrade => "api_error",
+        }
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::NoRoute => "This sandbox has no way to a model: the server has no provider key for it. \
+                              Give the server one and send the message again."
+                .to_owned(),
+            Self::OldHttp => "Only HTTP/1.1 is spoken here.".to_owned(),
+            Self::Method => "Only GET, HEAD and POST are passed on.".to_owned(),
+            Self::Target(why) => format!("The path is not passed on: {why}."),
+            Self::TooLarge => "The request is larger than 64 MiB.".to_owned(),
+            Self::Unreachable { why } => format!("The model service cannot be reached: {why}."),
+            Self::Late => "The model service was silent for too long.".to_owned(),
+            Self::Endless => "The model service's answer has neither a length nor chunks, so that its end \
+                              could not be told from a broken connection."
+                .to_owned(),
+            Self::Upgrade => "The model service wants to speak another protocol than HTTP.".to_owned(),
+        }
+    }
+
+    pub(super) fn answer(&self) -> Response<reqwest::Body> {
+        let error = serde_json::json!({ "type": self.kind(), "message": self.message() });
+        let text = serde_json::json!({ "type": "error", "error": error }).to_string();
+        let mut response = Response::new(text.into());
+        *response.status_mut() = self.status();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    }
+}

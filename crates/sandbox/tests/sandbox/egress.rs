@@ -1,0 +1,509 @@
+//! The only way out: what goes through it, what does not, and who learns of a break.
+
+use std::{collections::BTreeMap, fs, time::Duration};
+
+use ash_sandbox::{Caps, Egress, Error};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, UnixListener},
+    time::timeout,
+};
+
+use crate::rig::{DEADLINE, Live, Rig, command, script};
+
+const CURL: &str = "curl -sS --max-time 20 --unix-socket /run/ash/model.sock";
+
+/// A model service that answers what the test says, byte by byte.
+struct Upstream(TcpListener);
+
+impl Upstream {
+    async fn new() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").await.expect("bound"))
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.0.local_addr().expect("an address"))
+    }
+
+    async fn next(&self) -> Call {
+        let (stream, _) =
+            timeout(DEADLINE, self.0.accept()).await.expect("a call in time").expect("accepted");
+        Call::read(stream).await
+    }
+
+    /// Nobody calls: everything that was sent has been answered before this is asked.
+    async fn is_quiet(&self) -> bool {
+        timeout(Duration::from_millis(50), self.0.accept()).await.is_err()
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+struct Call {
+    stream: Box<dyn Stream>,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Call {
+    async fn read(stream: impl Stream + 'static) -> Self {
+        let mut call = Self { stream: Box::new(stream), head: String::new(), body: Vec::new() };
+        let mut bytes = Vec::new();
+        let end = loop {
+            match bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+                Some(end) => break end,
+                None => call.more(&mut bytes).await,
+            }
+        };
+        call.body = bytes.split_off(end + 4);
+        call.head = String::from_utf8(bytes).expect("text");
+        let length = call.header("content-length").map_or(0, |text| text.parse().expect("a number"));
+        let mut body = std::mem::take(&mut call.body);
+        while body.len() < length {
+            call.more(&mut body).await;
+        }
+        Self { body, ..call }
+    }
+
+    async fn more(&mut self, bytes: &mut Vec<u8>) {
+        let read = timeout(DEADLINE, self.stream.read_buf(bytes)).await.expect("in time").expect("readable");
+        assert_ne!(read, 0, "the caller hung up");
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    fn line(&self) -> &str {
+        self.head.lines().next().unwrap_or_default()
+    }
+
+    async fn say(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.expect("written");
+        self.stream.flush().await.expect("flushed");
+    }
+
+    async fn begin_stream(&mut self) {
+        self.say("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            .await;
+    }
+
+    async fn chunk(&mut self, text: &str) {
+        self.say(&format!("{:x}\r\n{text}\r\n", text.len())).await;
+    }
+
+    async fn answer(mut self, body: &str) {
+        let length = body.len();
+        self.say(&format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"))
+            .await;
+    }
+
+    /// Waits until the proxy has hung up.
+    async fn hung_up(mut self) {
+        let mut rest = Vec::new();
+        // Reset or closed: gone is gone.
+        let _ = timeout(DEADLINE, self.stream.read_to_end(&mut rest)).await.expect("hung up in time");
+    }
+}
+
+fn policy(upstream: String, key: &str) -> Option<Egress> {
+    Some(Egress { upstream, headers: BTreeMap::from([("x-api-key".to_owned(), key.into())]) })
+}
+
+async fn connected(rig: &Rig, upstream: &Upstream, key: &str) -> Live {
+    let live = rig.launch().await;
+    live.remote.egress(policy(upstream.url(), key)).await.expect("sent");
+    live
+}
+
+fn threads(rig: &Rig) -> usize {
+    fs::read_dir(format!("/proc/{}/task", rig.shim_pid())).expect("it runs").count()
+}
+
+#[tokio::test]
+async fn a_call_goes_out_with_our_key_and_nothing_that_is_not_the_agents_to_say() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    live.start(script(
+        1,
+        &format!(
+            "{CURL} -i 'http://localhost/v1/messages?beta=true' -d '{{\"x\":1}}' -H 'x-api-key: mine' \
+             -H 'Authorization: Bearer mine' -H 'Cookie: a=b' -H 'Host: evil.example' \
+             -H 'X-Forwarded-Host: evil.example' -H 'Forwarded: for=1.2.3.4' -H 'Proxy-Authorization: Basic x' \
+             -H 'Connection: close, X-Hop' -H 'X-Hop: 1' -H 'Upgrade: websocket' -H 'anthropic-version: 2023-06-01'"
+        ),
+    ))
+    .await;
+    let mut call = upstream.next().await;
+    assert_eq!((call.line(), &call.body[..]), ("POST /v1/messages?beta=true HTTP/1.1", &b"{\"x\":1}"[..]));
+    let mut names: Vec<_> = call.head.lines().skip(1).filter_map(|line| line.split_once(':')).collect();
+    names.sort();
+    let host = upstream.url().replace("http://", "");
+    let expected = [
+        ("accept", " */*"),
+        ("anthropic-version", " 2023-06-01"),
+        ("content-length", " 7"),
+        ("content-type", " application/x-www-form-urlencoded"),
+        ("host", &format!(" {host}")),
+        ("user-agent", &format!(" {}", call.header("user-agent").expect("curl's"))),
+        ("x-api-key", " sesame"),
+    ];
+    assert_eq!(names, expected);
+    call.say(
+        "HTTP/1.1 429 Too Many\r\nset-cookie: a=b\r\nkeep-alive: timeout=5\r\nconnection: x-hop, close\r\n\
+         x-hop: 1\r\nrequest-id: req_1\r\ncontent-length: 4\r\n\r\nslow",
+    )
+    .await;
+    let (lines, _) = live.finish().await;
+    let mut lines: Vec<_> = lines.iter().map(|line| line.trim_end()).collect();
+    lines.retain(|line| !line.starts_with("date:"));
+    assert_eq!(
+        lines,
+        [
+            "HTTP/1.1 429 Too Many Requests",
+            "request-id: req_1",
+            "content-length: 4",
+            "connection: close",
+            "",
+            "slow"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_leads_elsewhere_is_refused_and_never_reaches_the_service() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    let status = format!("{CURL} --path-as-is -o /dev/null -w '%{{http_code}}\\n'");
+    let (lines, _) = live
+        .run(&format!(
+            "{status} http://localhost/v1/../../secret; {status} http://localhost//evil.example/v1; \
+             {status} http://localhost/v1/%2e%2e/a; {status} --request-target http://evil.example/v1 http://localhost/; \
+             {status} -X DELETE http://localhost/v1/files/1; {status} -X PUT -d x http://localhost/v1; \
+             {status} -X CONNECT --request-target evil.example:443 http://localhost/; \
+             {status} -0 http://localhost/v1/models"
+        ))
+        .await;
+    assert_eq!(lines, ["400", "400", "400", "400", "405", "405", "405", "505"]);
+    let raw = r#"
+import socket
+for text in ("GET /v1\rHost: evil HTTP/1.1\r\nHost: x\r\n\r\n", "GET /v1\nX: y HTTP/1.1\r\n\r\n",
+             "POST /v1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+             "GET /v1 HTTP/1.1\r\nA: b\r\n c: d\r\n\r\n", "nonsense\r\n\r\n"):
+    s = socket.socket(socket.AF_UNIX); s.connect("/run/ash/model.sock"); s.settimeout(15)
+    s.sendall(text.encode()); print(s.recv(100).decode().split(" ")[1])
+"#;
+    live.start(command(1, &["/usr/bin/python3", "-c", raw])).await;
+    assert_eq!(live.finish().await.0, ["400"; 5]);
+    assert!(upstream.is_quiet().await);
+}
+
+#[tokio::test]
+async fn a_redirect_is_passed_back_and_the_key_goes_nowhere_else() {
+    let (rig, upstream, elsewhere) = (Rig::new().await, Upstream::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    live.start(script(
+        1,
+        &format!("{CURL} -o /dev/null -w '%{{http_code}} %header{{location}}' http://localhost/v1"),
+    ))
+    .await;
+    let mut call = upstream.next().await;
+    let to = elsewhere.url();
+    call.say(&format!("HTTP/1.1 307 Go\r\nlocation: {to}/v1\r\ncontent-length: 0\r\n\r\n")).await;
+    assert_eq!(live.finish().await.0, [format!("307 {to}/v1")]);
+    assert!(elsewhere.is_quiet().await);
+}
+
+#[tokio::test]
+async fn chunks_arrive_one_at_a_time() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    live.start(script(1, &format!("{CURL} -N http://localhost/v1/messages -d '{{}}'"))).await;
+    let mut call = upstream.next().await;
+    call.begin_stream().await;
+    for n in 0..5 {
+        // The next one is sent when this one has arrived, so none can have waited for another.
+        call.chunk(&format!("data: {n}\n\n")).await;
+        assert_eq!((live.line().await, live.line().await), (format!("data: {n}"), String::new()));
+    }
+    call.say("0\r\n\r\n").await;
+    assert_eq!(live.finish().await.1.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_stream_waits_for_a_sandbox_that_is_held_still() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    live.start(script(1, &format!("{CURL} -N http://localhost/v1/messages -d '{{}}'"))).await;
+    let mut call = upstream.next().await;
+    call.begin_stream().await;
+    live.remote.freeze().await.expect("frozen");
+    call.chunk("data: late\n").await;
+    call.say("0\r\n\r\n").await;
+    live.remote.thaw().await.expect("thawed");
+    assert_eq!(live.line().await, "data: late");
+    assert_eq!(live.finish().await.1.code, Some(0));
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_ends_the_call_at_once() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    let call_and_be_killed = format!("{CURL} -N http://localhost/v1/messages -d '{{}}'");
+    // Before the answer has begun, and in its middle, when nothing comes that could fail to be passed on.
+    for begun in [false, true] {
+        live.start(script(1, &call_and_be_killed)).await;
+        let mut call = upstream.next().await;
+        if begun {
+            call.begin_stream().await;
+            call.chunk("data: 1\n").await;
+            assert_eq!(live.line().await, "data: 1");
+        }
+        live.remote.signal(1, rustix::process::Signal::KILL.as_raw()).await.expect("sent");
+        call.hung_up().await;
+        live.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_never_looks_whole() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    let call_model = format!("{CURL} -N http://localhost/v1/messages -d '{{}}' && echo whole");
+    for head in ["transfer-encoding: chunked\r\n\r\n7\r\ndata: 1", "content-length: 100\r\n\r\ndata: 1"] {
+        live.start(script(1, &call_model)).await;
+        let mut call = upstream.next().await;
+        call.say(&format!("HTTP/1.1 200 OK\r\n{head}")).await;
+        drop(call);
+        let (lines, exit) = live.finish().await;
+        assert!(exit.code == Some(18) && !lines.join(" ").contains("whole"), "{lines:?} {exit}");
+    }
+    // Its end is the end of the connection, so that nobody could tell.
+    live.start(script(1, &call_model)).await;
+    upstream.next().await.say("HTTP/1.1 200 OK\r\n\r\ndata: 1").await;
+    assert!(live.finish().await.0.join("").contains("neither a length nor chunks"));
+}
+
+#[tokio::test]
+async fn without_a_policy_or_a_service_the_answer_says_what_to_do() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    let large = format!(
+        "head -c 3000000 /dev/zero | {CURL} -w '\\n%{{http_code}}' http://localhost/v1 --data-binary @-"
+    );
+    let (lines, exit) = live.run(&large).await;
+    let told: serde_json::Value = serde_json::from_str(&lines[0]).expect("json");
+    assert_eq!((&told["type"], &told["error"]["type"]), (&"error".into(), &"api_error".into()));
+    assert!(told["error"]["message"].as_str().is_some_and(|text| text.contains("provider key")), "{told}");
+    assert_eq!((lines[1].as_str(), exit.code), ("503", Some(0)));
+
+    let upstream = Upstream::new().await;
+    live.remote.egress(policy(upstream.url(), "sesame")).await.expect("sent");
+    drop(upstream);
+    let (lines, exit) = live.run(&large).await;
+    let told: serde_json::Value = serde_json::from_str(&lines[0]).expect("json");
+    let message = "The model service cannot be reached: Connection refused (os error 111).";
+    let expected = serde_json::json!({"type": "error", "error": {"type": "api_error", "message": message}});
+    assert_eq!((told, lines[1].as_str(), exit.code), (expected, "502", Some(0)));
+}
+
+#[tokio::test]
+async fn the_next_request_has_the_new_key_and_none_after_it_was_taken_back() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "first").await;
+    // One connection for both.
+    live.start(script(1, &format!("{CURL} -N http://localhost/v1/a http://localhost/v1/b"))).await;
+    let call = upstream.next().await;
+    live.remote.egress(policy(upstream.url(), "second")).await.expect("sent");
+    // Answered in order, so the shim has read what came before.
+    live.remote.thaw().await.expect("thawed");
+    assert_eq!(call.header("x-api-key"), Some("first"));
+    call.answer("one\n").await;
+    assert_eq!(live.line().await, "one");
+    let mut call = upstream.next().await;
+    assert_eq!(call.header("x-api-key"), Some("second"));
+    call.begin_stream().await;
+    call.chunk("two\n").await;
+    assert_eq!(live.line().await, "two");
+    live.remote.egress(None).await.expect("sent");
+    call.hung_up().await;
+    assert_ne!(live.finish().await.1.code, Some(0));
+    let (lines, _) = live.run(&format!("{CURL} -o /dev/null -w '%{{http_code}}' http://localhost/v1")).await;
+    assert_eq!(lines, ["503"]);
+}
+
+#[tokio::test]
+async fn a_policy_outlives_the_servers_connection_and_is_written_nowhere() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let key = format!("sesame-{}", uuid::Uuid::new_v4());
+    let mut live = connected(&rig, &upstream, &key).await;
+    live.remote.thaw().await.expect("answered");
+    drop(live);
+    live = rig.reattach(2, 0).await;
+    live.start(script(
+        1,
+        &format!("env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null; {CURL} http://localhost/v1"),
+    ))
+    .await;
+    let call = upstream.next().await;
+    assert_eq!(call.header("x-api-key"), Some(key.as_str()));
+    call.answer("fine").await;
+    let (lines, exit) = live.finish().await;
+    assert!(exit.code == Some(0) && !lines.join("\n").contains(&key), "{lines:?}");
+    let found =
+        std::process::Command::new("grep").args(["-rla", &key]).arg(rig.base.path()).output().expect("ran");
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+}
+
+#[tokio::test]
+async fn a_policy_that_cannot_be_meant_is_refused_before_it_is_sent() {
+    let rig = Rig::new().await;
+    let live = rig.launch().await;
+    let refused = live.remote.egress(policy("http://api.anthropic.com".to_owned(), "sesame")).await;
+    assert!(matches!(&refused, Err(Error::Egress { why }) if why.contains("https")), "{refused:?}");
+    let refused = live.remote.egress(policy("https://api.anthropic.com".to_owned(), "ses\name")).await;
+    assert!(matches!(&refused, Err(Error::Egress { why }) if !why.contains("ses")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn large_bodies_pass_and_those_that_are_too_large_do_not() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    live.start(script(
+        1,
+        &format!("head -c 5000000 /dev/zero | {CURL} http://localhost/v1 --data-binary @-"),
+    ))
+    .await;
+    let call = upstream.next().await;
+    assert_eq!(call.body, vec![0; 5_000_000]);
+    call.answer("taken").await;
+    assert_eq!(live.finish().await.0, ["taken"]);
+    let too_large =
+        format!("head -c 68000000 /dev/zero | {CURL} -w '%{{http_code}}' -o /dev/null http://localhost/v1");
+    let (lines, _) = live.run(&format!("{too_large} --data-binary @-")).await;
+    assert_eq!(lines.last().map(String::as_str), Some("413"));
+    // Without saying so before: part of it is on its way when it is noticed.
+    live.start(script(1, &format!("{too_large} -X POST -T -"))).await;
+    upstream.next().await.hung_up().await;
+    let (lines, _) = live.finish().await;
+    assert!(lines.iter().any(|line| line.ends_with("413")), "{lines:?}");
+}
+
+#[tokio::test]
+async fn the_directory_cannot_be_changed_from_inside_and_nothing_else_leads_out() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    let port = upstream.0.local_addr().expect("an address").port();
+    let (lines, _) = live
+        .run(&format!(
+            "try() {{ \"$@\" >/dev/null 2>&1 && echo \"could: $*\"; }}; cd /run/ash; ls -a; \
+             try touch x; try rm -f model.sock; try mv model.sock y; try ln model.sock /tmp/z; \
+             try chmod 777 model.sock; try chmod 777 .; try mkdir d; try mount -o remount,rw /run/ash; \
+             try curl -s --max-time 5 http://127.0.0.1:{port}/; try curl -s --max-time 5 http://localhost:{port}/; \
+             try curl -s --max-time 5 http://1.1.1.1/; stat -c '%a %F' model.sock ."
+        ))
+        .await;
+    assert_eq!(lines, [".", "..", "model.sock", "600 socket", "755 directory"]);
+    assert!(upstream.is_quiet().await);
+}
+
+#[tokio::test]
+async fn each_sandbox_has_its_own_key_and_no_way_to_anothers() {
+    let (one, other, upstream) = (Rig::new().await, Rig::new().await, Upstream::new().await);
+    let mut live = connected(&one, &upstream, "of-one").await;
+    let mut theirs = connected(&other, &upstream, "of-other").await;
+    for (live, key) in [(&mut live, "of-one"), (&mut theirs, "of-other")] {
+        live.start(script(1, &format!("{CURL} http://localhost/v1"))).await;
+        let call = upstream.next().await;
+        assert_eq!(call.header("x-api-key"), Some(key));
+        call.answer("fine").await;
+        live.finish().await;
+    }
+    let path = other.spec.run_dir.join("egress/model.sock");
+    assert!(path.exists());
+    let (_, exit) = live.run(&format!("curl -sS --unix-socket {} http://localhost/v1", path.display())).await;
+    assert_eq!(exit.code, Some(7));
+    assert!(upstream.is_quiet().await);
+}
+
+#[tokio::test]
+async fn a_data_directory_may_lie_deeper_than_a_sockets_address_is_long() {
+    let (rig, upstream) = (Rig::with(Caps::default(), &"long/".repeat(40)).await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    live.start(script(1, &format!("{CURL} http://localhost/v1"))).await;
+    upstream.next().await.answer("far").await;
+    assert_eq!(live.finish().await.0, ["far"]);
+}
+
+#[tokio::test]
+async fn without_walls_the_socket_is_where_it_is() {
+    let (rig, upstream) = (Rig::bare(), Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    let inside = rig.backend.inside(&rig.spec);
+    let call = format!("curl -sS --unix-socket {} http://localhost/v1", inside.model_socket.display());
+    let mut start = script(1, &call);
+    start.cwd = inside.workspace;
+    live.start(start).await;
+    let call = upstream.next().await;
+    assert_eq!(call.header("x-api-key"), Some("sesame"));
+    call.answer("bare").await;
+    assert_eq!(live.finish().await.0, ["bare"]);
+}
+
+#[tokio::test]
+async fn a_service_may_be_a_socket_of_this_machine() {
+    let rig = Rig::new().await;
+    let path = rig.base.path().join("m.sock");
+    let service = UnixListener::bind(&path).expect("bound");
+    let mut live = rig.launch().await;
+    live.remote.egress(policy(format!("unix:{}", path.display()), "sesame")).await.expect("sent");
+    live.start(script(1, &format!("{CURL} http://localhost/v1/models"))).await;
+    let (stream, _) = timeout(DEADLINE, service.accept()).await.expect("in time").expect("accepted");
+    let call = Call::read(stream).await;
+    assert_eq!((call.line(), call.header("x-api-key")), ("GET /v1/models HTTP/1.1", Some("sesame")));
+    call.answer("near").await;
+    assert_eq!(live.finish().await.0, ["near"]);
+}
+
+#[tokio::test]
+async fn nothing_is_built_before_the_first_call_and_the_end_of_the_sandbox_ends_every_call() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    live.run("ls /run/ash").await;
+    assert_eq!(threads(&rig), 1);
+    live.start(script(1, &format!("{CURL} -N http://localhost/v1/messages -d '{{}}'"))).await;
+    let mut call = upstream.next().await;
+    assert!(threads(&rig) > 1);
+    call.begin_stream().await;
+    call.chunk("data: 1\n").await;
+    assert_eq!(live.line().await, "data: 1");
+    live.remote.end().await.expect("sent");
+    call.hung_up().await;
+}
+
+#[tokio::test]
+async fn more_callers_than_are_served_at_once_wait_for_their_turn() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    let hold = r#"
+import socket
+def connect():
+    s = socket.socket(socket.AF_UNIX); s.connect("/run/ash/model.sock"); return s
+held = [connect() for _ in range(64)]
+late = connect()
+late.sendall(b"DELETE / HTTP/1.1\r\nHost: x\r\n\r\n")
+late.settimeout(0.3)
+try:
+    late.recv(10); print("served")
+except TimeoutError: print("waits")
+held.pop().close()
+late.settimeout(15)
+print(late.recv(12).decode())
+"#;
+    live.start(command(1, &["/usr/bin/python3", "-c", hold])).await;
+    assert_eq!(live.finish().await.0, ["waits", "HTTP/1.1 405"]);
+}
