@@ -219,6 +219,22 @@ async fn a_redirect_is_passed_back_and_the_key_goes_nowhere_else() {
 }
 
 #[tokio::test]
+async fn answers_without_a_body_need_no_end() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    let status = "-o /dev/null -w '%{http_code} %header{content-length}'";
+    for (how, answer, expected) in [
+        ("-I", "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n", "200 7"),
+        ("-X POST", "HTTP/1.1 204 No Content\r\n\r\n", "204 "),
+    ] {
+        live.start(script(1, &format!("{CURL} {status} {how} http://localhost/v1"))).await;
+        upstream.next().await.say(answer).await;
+        let (lines, exit) = live.finish().await;
+        assert_eq!((lines, exit.code), (vec![expected.to_owned()], Some(0)));
+    }
+}
+
+#[tokio::test]
 async fn chunks_arrive_one_at_a_time() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
