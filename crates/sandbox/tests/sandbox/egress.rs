@@ -328,6 +328,25 @@ async fn without_a_policy_or_a_service_the_answer_says_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_service_that_cannot_prove_who_it_is_hears_nothing_of_the_key() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = rig.launch().await;
+    live.remote.egress(policy(upstream.url().replace("http:", "https:"), "sesame")).await.expect("sent");
+    live.start(script(1, &format!("{CURL} -w '%{{http_code}}' http://localhost/v1 -d secret"))).await;
+    let (mut stream, _) = timeout(DEADLINE, upstream.0.accept()).await.expect("in time").expect("accepted");
+    let mut heard = vec![0; 5];
+    timeout(DEADLINE, stream.read_exact(&mut heard)).await.expect("in time").expect("readable");
+    // The record that opens a TLS connection.
+    assert_eq!(heard[..2], [22, 3]);
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.expect("written");
+    let _ = timeout(DEADLINE, stream.read_to_end(&mut heard)).await.expect("hung up in time");
+    let heard = String::from_utf8_lossy(&heard).into_owned();
+    assert!(!heard.contains("sesame") && !heard.contains("secret"), "{heard}");
+    let (lines, _) = live.finish().await;
+    assert!(lines[0].contains("cannot be reached") && lines[0].ends_with("502"), "{lines:?}");
+}
+
+#[tokio::test]
 async fn the_next_request_has_the_new_key_and_none_after_it_was_taken_back() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "first").await;
