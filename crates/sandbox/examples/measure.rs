@@ -1,10 +1,22 @@
-//! How long a sandbox takes to its first line, and what it weighs: `measure N`, as root or as a user.
-//! It is its own shim and init, so what it weighs is what a program of this size weighs.
+//! How long a sandbox takes to its first line, and what it weighs: `measure N [PROGRAM]`, as root or as a user.
+//! Then each calls a model service of this process through its only way out, and is weighed again.
+//! Without a PROGRAM it is its own shim and init, so what it weighs is what a program of this size weighs.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::chown, path::Path, time::Duration, time::Instant};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::chown,
+    path::{Path, PathBuf},
+    time::Duration,
+    time::Instant,
+};
 
 use ash_model::{Epoch, Incarnation};
-use ash_sandbox::{Backend, Bubblewrap, Limits, Spec, Start, What, reap};
+use ash_sandbox::{Backend, Bubblewrap, Egress, Limits, Records, Spec, Start, What, reap};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
 fn main() {
     let mut args = std::env::args_os().skip(1);
@@ -12,13 +24,17 @@ fn main() {
     match first.as_str() {
         "shim" => std::process::exit(ash_sandbox::shim_main()),
         "confine" => std::process::exit(ash_sandbox::confine_main(args.collect())),
-        number => measure(number.parse().unwrap_or(30)),
+        number => {
+            let program = args.next().map(PathBuf::from);
+            let program = program.unwrap_or_else(|| std::env::current_exe().expect("we run"));
+            measure(number.parse().unwrap_or(30), program);
+        }
     }
 }
 
 #[tokio::main]
-async fn measure(n: usize) {
-    let walls = Bubblewrap::probe(std::env::current_exe().expect("we run")).await.expect("walls");
+async fn measure(n: usize, program: PathBuf) {
+    let walls = Bubblewrap::probe(program).await.expect("walls");
     let (mut times, mut running) = (Vec::new(), Vec::new());
     let mut weights = BTreeMap::<String, Vec<u64>>::new();
     for _ in 0..n {
@@ -27,11 +43,7 @@ async fn measure(n: usize) {
         let begin = Instant::now();
         let (remote, mut records) = walls.launch(&spec).await.expect("launched").split();
         remote.start(agent()).await.expect("sent");
-        while let Some(record) = records.next().await {
-            if let What::Line(_) = record.what {
-                break;
-            }
-        }
+        line(&mut records).await;
         times.push(begin.elapsed());
         running.push((base, spec, remote, records));
     }
@@ -41,11 +53,6 @@ async fn measure(n: usize) {
             weights.entry(name).or_default().push(weight);
         }
     }
-    for (_base, spec, remote, mut records) in running {
-        remote.end().await.expect("sent");
-        while records.next().await.is_some() {}
-        reap(&spec.run_dir).expect("reaped");
-    }
     times.sort();
     println!(
         "create to first line, n={n}: min {:?} median {:?} p95 {:?}",
@@ -53,10 +60,60 @@ async fn measure(n: usize) {
         times[n / 2],
         times[n * 95 / 100]
     );
+    print(weights);
+    let mut weights = BTreeMap::new();
+    let upstream = serve().await;
+    for (_, _, remote, records) in &mut running {
+        let policy = Egress { upstream: upstream.clone(), headers: BTreeMap::new() };
+        remote.egress(Some(policy)).await.expect("sent");
+        remote.start(caller()).await.expect("sent");
+        line(records).await;
+    }
+    for (_, spec, ..) in &running {
+        for (_, weight) in weigh(&spec.run_dir).into_iter().filter(|(name, _)| name == "shim") {
+            weights.entry("shim after a call".to_owned()).or_insert_with(Vec::new).push(weight);
+        }
+    }
+    print(weights);
+    for (_base, spec, remote, mut records) in running {
+        remote.end().await.expect("sent");
+        while records.next().await.is_some() {}
+        reap(&spec.run_dir).expect("reaped");
+    }
+}
+
+fn print(weights: BTreeMap<String, Vec<u64>>) {
     for (name, mut values) in weights {
         values.sort();
         println!("PSS {name}: median {} kB", values[values.len() / 2]);
     }
+}
+
+async fn line(records: &mut Records) {
+    while let Some(record) = records.next().await {
+        if let What::Line(_) = record.what {
+            return;
+        }
+    }
+}
+
+/// Answers everything with one line.
+async fn serve() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nhi\n").await;
+        }
+    });
+    format!("http://{address}")
+}
+
+fn caller() -> Start {
+    let curl = "/usr/bin/curl -s --unix-socket /run/ash/model.sock http://localhost/v1";
+    Start { process: 2, argv: curl.split(' ').map(str::to_owned).collect(), ..agent() }
 }
 
 fn spec(base: &Path) -> Spec {

@@ -219,6 +219,22 @@ async fn a_redirect_is_passed_back_and_the_key_goes_nowhere_else() {
 }
 
 #[tokio::test]
+async fn answers_without_a_body_need_no_end() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    let status = "-o /dev/null -w '%{http_code} %header{content-length}'";
+    for (how, answer, expected) in [
+        ("-I", "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n", "200 7"),
+        ("-X POST", "HTTP/1.1 204 No Content\r\n\r\n", "204 "),
+    ] {
+        live.start(script(1, &format!("{CURL} {status} {how} http://localhost/v1"))).await;
+        upstream.next().await.say(answer).await;
+        let (lines, exit) = live.finish().await;
+        assert_eq!((lines, exit.code), (vec![expected.to_owned()], Some(0)));
+    }
+}
+
+#[tokio::test]
 async fn chunks_arrive_one_at_a_time() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
@@ -309,6 +325,25 @@ async fn without_a_policy_or_a_service_the_answer_says_what_to_do() {
     let message = "The model service cannot be reached: Connection refused (os error 111).";
     let expected = serde_json::json!({"type": "error", "error": {"type": "api_error", "message": message}});
     assert_eq!((told, lines[1].as_str(), exit.code), (expected, "502", Some(0)));
+}
+
+#[tokio::test]
+async fn a_service_that_cannot_prove_who_it_is_hears_nothing_of_the_key() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = rig.launch().await;
+    live.remote.egress(policy(upstream.url().replace("http:", "https:"), "sesame")).await.expect("sent");
+    live.start(script(1, &format!("{CURL} -w '%{{http_code}}' http://localhost/v1 -d secret"))).await;
+    let (mut stream, _) = timeout(DEADLINE, upstream.0.accept()).await.expect("in time").expect("accepted");
+    let mut heard = vec![0; 5];
+    timeout(DEADLINE, stream.read_exact(&mut heard)).await.expect("in time").expect("readable");
+    // The record that opens a TLS connection.
+    assert_eq!(heard[..2], [22, 3]);
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.expect("written");
+    let _ = timeout(DEADLINE, stream.read_to_end(&mut heard)).await.expect("hung up in time");
+    let heard = String::from_utf8_lossy(&heard).into_owned();
+    assert!(!heard.contains("sesame") && !heard.contains("secret"), "{heard}");
+    let (lines, _) = live.finish().await;
+    assert!(lines[0].contains("cannot be reached") && lines[0].ends_with("502"), "{lines:?}");
 }
 
 #[tokio::test]
