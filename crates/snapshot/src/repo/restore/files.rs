@@ -13,7 +13,7 @@ use super::{Plan, PlannedFile};
 use crate::Error;
 use crate::cut::is_zero;
 use crate::folder::{give_to, set_xattrs};
-use crate::object::{Layout, Piece, Place};
+use crate::object::{Layout, Piece, Place, Ref};
 use crate::repo::Repo;
 use crate::repo::read::{Reader, within};
 use crate::repo::take::Progress;
@@ -123,18 +123,28 @@ impl Writer<'_> {
         let pieces = self.reader.content(&file.content)?;
         let handle = self.create(file)?;
         let (mut offset, mut end) = (0, 0);
-        for piece in &pieces {
-            if let Piece::Chunk { at, .. } = piece {
-                let block = self.reader.block(at.place.pack, at.place.block)?;
-                let outside = || self.reader.damaged(&at.place, "an object outside of its block");
-                let bytes = within(&block, &at.place).ok_or_else(outside)?;
-                self.reader.check(at, bytes)?;
-                let put = put(&handle, bytes, offset).map_err(|e| Error::system("write", &file.name, e))?;
-                end = end.max(put);
-            }
-            offset += piece.length();
+        for row in pieces.chunk_by(follows) {
+            end = end.max(self.row(file, &handle, row, offset)?);
+            offset += row.iter().map(Piece::length).sum::<u64>();
         }
         self.finish(file, &handle, end)
+    }
+
+    /// Chunks that follow each other in their block are checked one by one and written at once: the kernel
+    /// handles few large writes better than many small ones.
+    fn row(&self, file: &PlannedFile, to: &File, row: &[Piece], offset: u64) -> Result<u64, Error> {
+        let chunks = row.iter().filter_map(chunk);
+        let Some(first) = chunks.clone().next() else { return Ok(0) };
+        let block = self.reader.block(first.place.pack, first.place.block)?;
+        let mut end = first.place.start as usize;
+        for at in chunks {
+            let outside = || self.reader.damaged(&at.place, "an object outside of its block");
+            let bytes = within(&block, &at.place).ok_or_else(outside)?;
+            self.reader.check(at, bytes)?;
+            end += bytes.len();
+        }
+        let bytes = &block[first.place.start as usize..end];
+        put(to, bytes, offset).map_err(|e| Error::system("write", &file.name, e))
     }
 
     fn create(&mut self, file: &PlannedFile) -> Result<File, Error> {
@@ -172,6 +182,20 @@ impl Writer<'_> {
             });
         done.map_err(|e| Error::system("finish", &file.name, e))
     }
+}
+
+fn chunk(piece: &Piece) -> Option<&Ref> {
+    match piece {
+        Piece::Chunk { at, .. } => Some(at),
+        Piece::Zeros { .. } | Piece::List { .. } => None,
+    }
+}
+
+/// Whether two pieces of a file lie next to each other in one block, too.
+fn follows(a: &Piece, b: &Piece) -> bool {
+    let (Some(first), Some(next)) = (chunk(a), chunk(b)) else { return false };
+    let start = first.place.start.saturating_add(first.place.length);
+    next.place == Place { start, length: next.place.length, ..first.place }
 }
 
 /// Writes what is not zero, and answers where the last of it ends.
