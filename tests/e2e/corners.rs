@@ -346,3 +346,19 @@ async fn a_key_asked_for_again_is_the_first_one_until_it_is_removed() {
     client.delete(&format!("/api/api-keys/{}", first["id"].as_str().expect("an id"))).await;
     assert_eq!(ask("mine").await.expect("asked").status().as_u16(), 409, "what was removed stays removed");
 }
+
+/// `ash … | head -1`.
+#[tokio::test]
+async fn a_reader_who_has_enough_is_no_reason_to_panic() {
+    let mut child = tokio::process::Command::new(crate::support::ash())
+        .args(["completions", "zsh"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("started");
+    // More is written than a pipe holds, and nobody reads it.
+    drop(child.stdout.take());
+    let ended = child.wait_with_output().await.expect("ended");
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.status), Some(libc::SIGPIPE));
+}

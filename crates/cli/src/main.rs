@@ -26,6 +26,9 @@ fn main() -> ExitCode {
         return ExitCode::from(u8::try_from(inner(args.collect())).unwrap_or(1));
     }
     let command = args::Ash::parse().command;
+    if !matches!(command, args::Command::Serve(_)) {
+        end_with_the_reader();
+    }
     match command {
         args::Command::Serve(serve) => commands::serve::run(*serve),
         // Without the runtime that a client of a server needs: it must be as quick to start as git.
@@ -36,6 +39,12 @@ fn main() -> ExitCode {
         }
         client => finish(client),
     }
+}
+
+/// `ash … | head` ends us quietly when it has read enough, as it does every other program.
+fn end_with_the_reader() {
+    // SAFETY: SIG_DFL runs no code, and there is one thread.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 fn finish(command: args::Command) -> ExitCode {

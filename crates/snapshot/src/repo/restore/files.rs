@@ -1,5 +1,5 @@
-//! Writing files. Those that are stored whole are written block by block, so that a block is unpacked once; a
-//! large one is a task of its own.
+//! Writing files. They are written block by block, so that a block is unpacked once; a large one is a task of its
+//! own.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use super::{Plan, PlannedFile};
 use crate::Error;
 use crate::cut::is_zero;
 use crate::folder::{give_to, set_xattrs};
-use crate::object::{Layout, Piece, Place};
+use crate::object::{Layout, Piece, Place, Ref};
 use crate::repo::Repo;
 use crate::repo::read::{Reader, within};
 use crate::repo::take::Progress;
@@ -27,16 +27,15 @@ const WORTH: u64 = 1 << 20;
 /// Blocks are gone through in order, so hardly one is needed twice: those at hand stay near the processor.
 const AT_HAND: usize = 4 << 20;
 
+/// A file that fills several blocks shares few of them with others.
+const LARGE: u64 = 4 << 20;
+
 /// Files that are written by one thread at one go.
-enum Task {
-    Block(Vec<usize>),
-    Large(usize),
-    Empty(Vec<usize>),
-}
+type Task = Vec<usize>;
 
 /// Writes what was not `given` by another tree.
 pub(super) fn write(repo: &Repo, plan: &Plan<'_>, given: &[bool], progress: &Progress) -> Result<(), Error> {
-    let tasks = tasks(plan, given);
+    let tasks = tasks(repo, plan, given)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(8);
     let threads = if plan.bytes() < WORTH { 1 } else { cores.min(tasks.len()).max(1) };
     let next = AtomicUsize::new(0);
@@ -44,7 +43,8 @@ pub(super) fn write(repo: &Repo, plan: &Plan<'_>, given: &[bool], progress: &Pro
         let (reader, ladder) = (repo.reader_keeping(AT_HAND), plan.ladder());
         let mut writer = Writer { plan, reader, ladder, folder: None, umask: umask(), progress };
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            writer.task(task).inspect_err(|_| next.store(tasks.len(), Ordering::Relaxed))?;
+            let done = task.iter().try_for_each(|number| writer.file(&plan.files[*number]));
+            done.inspect_err(|_| next.store(tasks.len(), Ordering::Relaxed))?;
         }
         Ok(())
     };
@@ -60,8 +60,9 @@ pub(super) fn write(repo: &Repo, plan: &Plan<'_>, given: &[bool], progress: &Pro
     })
 }
 
-fn tasks(plan: &Plan<'_>, given: &[bool]) -> Vec<Task> {
-    let mut whole: Vec<(Place, usize)> = Vec::new();
+fn tasks(repo: &Repo, plan: &Plan<'_>, given: &[bool]) -> Result<Vec<Task>, Error> {
+    let reader = repo.reader_keeping(AT_HAND);
+    let mut small: Vec<(Place, usize)> = Vec::new();
     let (mut large, mut empty) = (Vec::new(), Vec::new());
     for (number, file) in plan.files.iter().enumerate() {
         if given.get(number).is_some_and(|given| *given) {
@@ -69,18 +70,23 @@ fn tasks(plan: &Plan<'_>, given: &[bool]) -> Vec<Task> {
         }
         match &file.content.layout {
             Layout::Empty => empty.push(number),
-            Layout::Whole(at) => whole.push((at.place, number)),
-            Layout::List(_) => large.push(number),
+            Layout::List(_) if file.content.size >= LARGE => large.push(number),
+            Layout::Whole(at) => small.push((at.place, number)),
+            // With the files whose block its pieces are in.
+            Layout::List(at) => {
+                let pieces = reader.content(&file.content)?;
+                small.push((pieces.iter().find_map(chunk).unwrap_or(at).place, number));
+            }
         }
     }
     // The longest first, so that nobody waits for it at the end.
     large.sort_by_key(|number| std::cmp::Reverse(plan.files[*number].content.size));
-    let mut tasks: Vec<Task> = large.into_iter().map(Task::Large).collect();
-    whole.sort_by_key(|(place, _)| (place.pack, place.block, place.start));
-    let blocks = whole.chunk_by(|(a, _), (b, _)| (a.pack, a.block) == (b.pack, b.block));
-    tasks.extend(blocks.map(|block| Task::Block(block.iter().map(|(_, number)| *number).collect())));
-    tasks.extend(empty.chunks(1024).map(|part| Task::Empty(part.to_vec())));
-    tasks
+    let mut tasks: Vec<Task> = large.into_iter().map(|number| vec![number]).collect();
+    small.sort_by_key(|(place, _)| (place.pack, place.block, place.start));
+    let blocks = small.chunk_by(|(a, _), (b, _)| (a.pack, a.block) == (b.pack, b.block));
+    tasks.extend(blocks.map(|block| block.iter().map(|(_, number)| *number).collect::<Task>()));
+    tasks.extend(empty.chunks(1024).map(<[usize]>::to_vec));
+    Ok(tasks)
 }
 
 struct Writer<'w> {
@@ -94,21 +100,15 @@ struct Writer<'w> {
 }
 
 impl Writer<'_> {
-    fn task(&mut self, task: &Task) -> Result<(), Error> {
-        match task {
-            Task::Block(files) => files.iter().try_for_each(|number| self.whole(*number)),
-            Task::Large(number) => self.large(*number),
-            Task::Empty(files) => files.iter().try_for_each(|number| {
-                let file = &self.plan.files[*number];
-                let handle = self.create(file)?;
-                self.dress(file, &handle)
-            }),
+    fn file(&mut self, file: &PlannedFile) -> Result<(), Error> {
+        match &file.content.layout {
+            Layout::Whole(at) => self.whole(file, at),
+            Layout::Empty | Layout::List(_) => self.in_pieces(file),
         }
     }
 
-    fn whole(&mut self, number: usize) -> Result<(), Error> {
-        let file = &self.plan.files[number];
-        let Layout::Whole(at) = &file.content.layout else { return Ok(()) };
+    /// Checked before there is a file.
+    fn whole(&mut self, file: &PlannedFile, at: &Ref) -> Result<(), Error> {
         let block = self.reader.block(at.place.pack, at.place.block)?;
         let outside = || self.reader.damaged(&at.place, "an object outside of its block");
         let bytes = within(&block, &at.place).ok_or_else(outside)?;
@@ -118,23 +118,32 @@ impl Writer<'_> {
         self.finish(file, &handle, end)
     }
 
-    fn large(&mut self, number: usize) -> Result<(), Error> {
-        let file = &self.plan.files[number];
+    fn in_pieces(&mut self, file: &PlannedFile) -> Result<(), Error> {
         let pieces = self.reader.content(&file.content)?;
         let handle = self.create(file)?;
         let (mut offset, mut end) = (0, 0);
-        for piece in &pieces {
-            if let Piece::Chunk { at, .. } = piece {
-                let block = self.reader.block(at.place.pack, at.place.block)?;
-                let outside = || self.reader.damaged(&at.place, "an object outside of its block");
-                let bytes = within(&block, &at.place).ok_or_else(outside)?;
-                self.reader.check(at, bytes)?;
-                let put = put(&handle, bytes, offset).map_err(|e| Error::system("write", &file.name, e))?;
-                end = end.max(put);
-            }
-            offset += piece.length();
+        for row in pieces.chunk_by(follows) {
+            end = end.max(self.row(file, &handle, row, offset)?);
+            offset += row.iter().map(Piece::length).sum::<u64>();
         }
         self.finish(file, &handle, end)
+    }
+
+    /// Chunks that follow each other in their block are checked one by one and written at once: the kernel
+    /// handles few large writes better than many small ones.
+    fn row(&self, file: &PlannedFile, to: &File, row: &[Piece], offset: u64) -> Result<u64, Error> {
+        let chunks = row.iter().filter_map(chunk);
+        let Some(first) = chunks.clone().next() else { return Ok(0) };
+        let block = self.reader.block(first.place.pack, first.place.block)?;
+        let mut end = first.place.start as usize;
+        for at in chunks {
+            let outside = || self.reader.damaged(&at.place, "an object outside of its block");
+            let bytes = within(&block, &at.place).ok_or_else(outside)?;
+            self.reader.check(at, bytes)?;
+            end += bytes.len();
+        }
+        let bytes = &block[first.place.start as usize..end];
+        put(to, bytes, offset).map_err(|e| Error::system("write", &file.name, e))
     }
 
     fn create(&mut self, file: &PlannedFile) -> Result<File, Error> {
@@ -172,6 +181,20 @@ impl Writer<'_> {
             });
         done.map_err(|e| Error::system("finish", &file.name, e))
     }
+}
+
+fn chunk(piece: &Piece) -> Option<&Ref> {
+    match piece {
+        Piece::Chunk { at, .. } => Some(at),
+        Piece::Zeros { .. } | Piece::List { .. } => None,
+    }
+}
+
+/// Whether two pieces of a file lie next to each other in one block, too.
+fn follows(a: &Piece, b: &Piece) -> bool {
+    let (Some(first), Some(next)) = (chunk(a), chunk(b)) else { return false };
+    let start = first.place.start.saturating_add(first.place.length);
+    next.place == Place { start, length: next.place.length, ..first.place }
 }
 
 /// Writes what is not zero, and answers where the last of it ends.
