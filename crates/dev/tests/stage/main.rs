@@ -1,0 +1,4 @@
+//! The model server as others see it: over HTTP, and from the real Claude Code.
+
+mod server;
+mod support;
