@@ -3,27 +3,13 @@
 //! Claude Code puts words of its own into user messages, and whole messages with the role `system` between them.
 //! Neither is a prompt.
 
+mod id;
+mod own;
+mod pairs;
+
+pub(crate) use id::Id;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::HashSet;
-
-/// Claude Code's own words, from the opening to the closing tag.
-const WRAPPERS: [&str; 9] = [
-    "system-reminder",
-    "local-command-caveat",
-    "local-command-stdout",
-    "local-command-stderr",
-    "command-name",
-    "command-message",
-    "command-args",
-    "command-contents",
-    "task-notification",
-];
-/// And those without tags: a block that begins so is not a person's.
-const OWN_WORDS: [&str; 3] = [CONTINUED, "[Request interrupted by user", "Continue from where you left off."];
-const CONTINUED: &str = "This session is being continued from a previous conversation";
-/// Names a conversation in a summary of it, so that what follows a summary is not mistaken for a beginning.
-const NAMED: &str = "conversation-";
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Conversation {
@@ -93,29 +79,6 @@ pub(crate) struct Prompt {
     pub(crate) id: Id,
 }
 
-/// A conversation's name: a hash of what people said and of how the messages follow each other. Not of what the tools
-/// and the model said: paths and times of one run would make it another's.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Id(String);
-
-impl Id {
-    pub(crate) fn with(&self, what: &str) -> Id {
-        Id(short(blake3::hash(format!("{}\0{what}", self.0).as_bytes())))
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    pub(crate) fn named(&self) -> String {
-        format!("{NAMED}{}", self.0)
-    }
-}
-
-fn short(hash: blake3::Hash) -> String {
-    hash.to_hex()[..22].to_owned()
-}
-
 impl Message {
     fn blocks(&self) -> Vec<Block> {
         match &self.content {
@@ -137,27 +100,13 @@ impl Message {
             return Vec::new();
         }
         let texts = self.blocks().into_iter().filter(|block| block.kind == "text");
-        texts.filter_map(|block| own(&block.text)).collect()
+        texts.filter_map(|block| own::of_a_person(&block.text)).collect()
     }
 
     fn outcomes(&self) -> Vec<Outcome> {
         let results = self.blocks().into_iter().filter(|block| block.kind == "tool_result");
         results.map(|block| Outcome { text: plain(&block.content), failed: block.is_error }).collect()
     }
-}
-
-/// What remains of a text without Claude Code's own words; none if nothing does.
-fn own(text: &str) -> Option<String> {
-    let mut text = text.to_owned();
-    for tag in WRAPPERS {
-        let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
-        while let Some(start) = text.find(&open) {
-            let end = text[start..].find(&close).map_or(text.len(), |end| start + end + close.len());
-            text.replace_range(start..end, "");
-        }
-    }
-    let text = text.trim();
-    (!text.is_empty() && !OWN_WORDS.iter().any(|words| text.starts_with(words))).then(|| text.to_owned())
 }
 
 /// The text of a tool's result, which is a string or a list of blocks.
@@ -179,33 +128,8 @@ impl Conversation {
         if conversation.messages.is_empty() {
             return Err("messages: at least one message is required".into());
         }
-        conversation.check_calls()?;
+        pairs::check(&conversation.messages)?;
         Ok(conversation)
-    }
-
-    /// As the real API does: each call is answered in the next message, and nothing else is. A conversation that was
-    /// put together wrongly after a crash is found out here, and not by a customer.
-    fn check_calls(&self) -> Result<(), String> {
-        let mut open: HashSet<String> = HashSet::new();
-        for (number, message) in self.messages.iter().enumerate().filter(|(_, m)| m.role != "system") {
-            let blocks = message.blocks();
-            let answered: HashSet<String> = of_kind(&blocks, "tool_result", |block| &block.tool_use_id);
-            if let Some(id) = open.difference(&answered).min() {
-                return Err(format!(
-                    "messages.{number}: `tool_use` {id} has no `tool_result` right after it"
-                ));
-            }
-            if let Some(id) = answered.difference(&open).min() {
-                return Err(format!(
-                    "messages.{number}: `tool_result` {id} answers no `tool_use` right before it"
-                ));
-            }
-            open = of_kind(&blocks, "tool_use", |block| &block.id);
-        }
-        match open.iter().min() {
-            Some(id) => Err(format!("messages: `tool_use` {id} has no `tool_result` after it")),
-            None => Ok(()),
-        }
     }
 
     pub(crate) fn offers(&self, tool: &str) -> bool {
@@ -227,49 +151,39 @@ impl Conversation {
         let (at, text) =
             self.messages.iter().enumerate().rev().find_map(|(at, message)| Some((at, newest(message)?)))?;
         let outcomes = self.messages[at + 1..].iter().flat_map(Message::outcomes).collect();
-        Some(Prompt { text, outcomes, id: id(&self.messages[..=at]) })
+        Some(Prompt { text, outcomes, id: Id::of(&self.messages[..=at]) })
     }
 
-    /// What the request is about: the tools' answers if they came last, else the prompt.
+    fn last(&self) -> Option<&Message> {
+        self.messages.iter().rev().find(|message| message.role == "user")
+    }
+
+    /// What the request is about: the prompt, or what tools answered, or what Claude Code says itself.
     pub(crate) fn newest(&self) -> String {
-        let last = self.messages.iter().rev().find(|message| message.role == "user");
-        let Some(last) = last else { return String::new() };
-        let answered: Vec<String> = last.outcomes().into_iter().map(|outcome| outcome.text).collect();
+        let Some(last) = self.last() else { return String::new() };
+        let outcomes = last.outcomes();
         match last.prompts().pop() {
             Some(text) => text,
-            None if !answered.is_empty() => answered.join("\n"),
-            None => self.prompt().map(|prompt| prompt.text).unwrap_or_default(),
+            None if outcomes.is_empty() => texts(&last.blocks()),
+            None => outcomes.into_iter().map(|outcome| outcome.text).collect::<Vec<_>>().join("\n"),
         }
+    }
+
+    /// Whether it only tells something, as that a task in the background has ended. "Continue" is a wish.
+    pub(crate) fn is_notice(&self) -> bool {
+        let Some(last) = self.last() else { return false };
+        let is_wish = last.blocks().iter().any(|block| own::is_wish(&block.text));
+        last.prompts().is_empty() && last.outcomes().is_empty() && !is_wish
     }
 
     pub(crate) fn id(&self) -> Id {
-        id(&self.messages)
+        Id::of(&self.messages)
     }
 }
 
-fn of_kind(blocks: &[Block], kind: &str, id: fn(&Block) -> &String) -> HashSet<String> {
-    blocks.iter().filter(|block| block.kind == kind).map(|block| id(block).clone()).collect()
-}
-
-fn id(messages: &[Message]) -> Id {
-    let mut hash = blake3::Hasher::new();
-    for message in messages.iter().filter(|message| message.role != "system") {
-        hash.update(message.role.as_bytes()).update(b"\0");
-        for text in message.prompts() {
-            hash.update(text.as_bytes()).update(b"\0");
-        }
-        for block in message.blocks() {
-            hash.update(continued(&block.text).as_bytes());
-        }
-    }
-    Id(short(hash.finalize()))
-}
-
-/// The name of the conversation that a text goes on from.
-fn continued(text: &str) -> &str {
-    let Some(at) = text.find(CONTINUED).and_then(|_| text.find(NAMED)) else { return "" };
-    let end = text[at..].find(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-    &text[at..end.map_or(text.len(), |end| at + end)]
+fn texts(blocks: &[Block]) -> String {
+    let texts: Vec<&str> = blocks.iter().map(|block| block.text.as_str()).collect();
+    texts.join("\n")
 }
 
 #[cfg(test)]
@@ -315,43 +229,14 @@ mod tests {
     }
 
     #[test]
-    fn the_id_does_not_depend_on_what_differs_between_two_runs() {
-        let one =
-            read(json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "in /tmp/1"},
-            {"role": "user", "content": "b"}]));
-        let other = read(json!([
-            {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]},
-            {"role": "assistant", "content": "in /tmp/2"},
-            {"role": "user", "content": [{"type": "text", "text": "b"},
-                {"type": "text", "text": "<system-reminder>today</system-reminder>"}]}]));
-        assert_eq!(one.id(), other.id());
-        assert_ne!(one.id(), read(json!([{"role": "user", "content": "b"}])).id());
-    }
-
-    #[test]
-    fn what_follows_a_summary_is_not_a_beginning() {
-        let summary = format!("{CONTINUED} that ran out of context.\nOf {NAMED}12ab. More.");
-        let after = read(json!([{"role": "user", "content": [
-            {"type": "text", "text": summary}, {"type": "text", "text": "go on"}]}]));
-        let fresh = read(json!([{"role": "user", "content": [
-            {"type": "text", "text": "<system-reminder>x</system-reminder>"}, {"type": "text", "text": "go on"}]}]));
-        assert_eq!(continued(&summary), "conversation-12ab");
-        assert_eq!(after.prompt().map(|prompt| prompt.text), Some("go on".into()));
-        assert_ne!(after.id(), fresh.id());
-    }
-
-    #[test]
-    fn calls_and_results_come_in_pairs() {
-        let call = json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "x", "input": {}}]});
-        let result =
-            json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": ""}]});
-        let hello = json!({"role": "user", "content": "hello"});
-        let check = |messages: Value| Conversation::read(&json!({ "messages": messages })).map(|_| ());
-        assert_eq!(check(json!([hello, call, result])), Ok(()));
-        assert_eq!(check(json!([hello, call, {"role": "system", "content": "x"}, result])), Ok(()));
-        for broken in [json!([hello, call, hello]), json!([hello, result]), json!([hello, call])] {
-            let error = check(broken).expect_err("refused");
-            assert!(error.contains("t1"), "{error}");
-        }
+    fn a_notice_is_told_from_a_wish_to_go_on() {
+        let after = |text: &str| {
+            read(json!([{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"},
+                {"role": "user", "content": text}]))
+        };
+        let notice = after("<system-reminder>\nA task has ended: tea.\n</system-reminder>");
+        assert!(notice.is_notice() && notice.newest().contains("tea"));
+        assert!(!after("Continue from where you left off.").is_notice());
+        assert!(!after("and now?").is_notice());
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     directive,
     follow::{self, Said},
     reply::{Reply, tokens},
-    script::Script,
+    script::{Script, Speaker},
     side,
     trouble::{self, End, Lot},
 };
@@ -47,6 +47,16 @@ pub(crate) struct Asked<'a> {
     pub(crate) body: &'a Value,
 }
 
+/// Claude Code says for which session it asks, and for which subagent.
+const SESSION: &str = "x-claude-code-session-id";
+const AGENT: &str = "x-claude-code-agent-id";
+
+impl Asked<'_> {
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+}
+
 /// The script, and how often each prompt that asks for trouble was tried.
 #[derive(Debug, Default)]
 pub(crate) struct Director {
@@ -79,7 +89,8 @@ impl Director {
             let said = Said::text("helper", side::help(conversation));
             return answer(asked, conversation, said, Lot::default());
         }
-        if let Some(taken) = self.script.take(conversation) {
+        let speaker = if asked.header(AGENT).is_empty() { Speaker::Agent } else { Speaker::Subagent };
+        if let Some(taken) = self.script.take(conversation, speaker) {
             let mut said = match taken.blocks {
                 Some(blocks) => Said { blocks, why: "reply".into() },
                 None => follow::answer(conversation),
@@ -97,9 +108,9 @@ impl Director {
         if troubles.is_empty() {
             return Lot::default();
         }
-        // Two sessions may begin with the same words.
-        let session = asked.headers.get("x-claude-code-session-id").and_then(|value| value.to_str().ok());
-        let attempts = self.attempts.entry(prompt.id.with(session.unwrap_or_default())).or_default();
+        // Two sessions may begin with the same words, and so may two subagents.
+        let key = prompt.id.with(asked.header(SESSION)).with(asked.header(AGENT));
+        let attempts = self.attempts.entry(key).or_default();
         *attempts += 1;
         trouble::lot(&troubles, *attempts - 1)
     }
@@ -153,7 +164,7 @@ mod tests {
 
     fn why(director: &mut Director, session: &'static str, messages: Value) -> String {
         let headers = HeaderMap::from_iter([(
-            axum::http::HeaderName::from_static("x-claude-code-session-id"),
+            axum::http::HeaderName::from_static(SESSION),
             axum::http::HeaderValue::from_static(session),
         )]);
         let body = json!({ "messages": messages, "tools": [{ "name": "Bash" }] });

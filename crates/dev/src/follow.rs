@@ -24,6 +24,9 @@ pub(crate) fn answer(conversation: &Conversation) -> Said {
     let Some(prompt) = conversation.prompt() else {
         return Said::text("nothing was asked", "Nothing was asked of me.");
     };
+    if conversation.is_notice() {
+        return Said::text("notice", "I have taken note of it.");
+    }
     if side::asks_for_summary(&prompt.text) {
         return Said::text("summary", side::summary(conversation));
     }

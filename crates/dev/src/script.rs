@@ -54,6 +54,9 @@ struct When {
     /// The number of the answer in its conversation, from 1.
     turn: Option<usize>,
     model: Option<String>,
+    /// Left out, subagents are not meant: a call of one would be answered with a call of the next.
+    #[serde(default)]
+    subagent: bool,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -62,6 +65,13 @@ enum Piece {
     Text { text: String, pieces: Option<usize> },
     Thinking { thinking: String },
     ToolUse { name: String, input: Value },
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    Agent,
+    Subagent,
 }
 
 /// A rule that was used.
@@ -89,8 +99,8 @@ impl Script {
         self.rules.len()
     }
 
-    pub(crate) fn take(&mut self, conversation: &Conversation) -> Option<Taken> {
-        let found = self.rules.iter_mut().zip(1..).find(|(rule, _)| rule.matches(conversation));
+    pub(crate) fn take(&mut self, conversation: &Conversation, speaker: Speaker) -> Option<Taken> {
+        let found = self.rules.iter_mut().zip(1..).find(|(rule, _)| rule.matches(conversation, speaker));
         let (rule, number) = found?;
         rule.used += 1;
         let blocks = rule.reply.as_ref().map(|pieces| pieces.iter().map(Piece::block).collect());
@@ -142,9 +152,10 @@ fn rule(value: Value) -> Result<Rule, serde_json::Error> {
 }
 
 impl Rule {
-    fn matches(&self, conversation: &Conversation) -> bool {
-        let When { contains, turn, model } = &self.when;
+    fn matches(&self, conversation: &Conversation, speaker: Speaker) -> bool {
+        let When { contains, turn, model, subagent } = &self.when;
         self.times.is_none_or(|times| self.used < times)
+            && *subagent == (speaker == Speaker::Subagent)
             && contains.as_ref().is_none_or(|text| conversation.newest().contains(text))
             && turn.is_none_or(|turn| conversation.turn() == turn)
             && model.as_ref().is_none_or(|model| conversation.model == *model)
@@ -193,9 +204,18 @@ mod tests {
         )
         .expect("a script");
         assert_eq!(script.rules(), 3);
-        let mut taken = |prompt, model| script.take(&request(prompt, model)).map(|taken| taken.number);
+        let mut taken =
+            |prompt, model| script.take(&request(prompt, model), Speaker::Agent).map(|taken| taken.number);
         let took = [taken("tea", "m"), taken("tea", "m"), taken("tea", "n"), taken("x", "m")];
         assert_eq!(took, [Some(1), Some(2), Some(3), Some(3)]);
+    }
+
+    #[test]
+    fn subagents_get_only_what_is_meant_for_them() {
+        let script = r#"[{"when": {"turn": 1}, "fail": 500}, {"when": {"subagent": true}, "fail": 429}]"#;
+        let mut script = Script::parse(script).expect("a script");
+        let mut taken = |speaker| script.take(&request("x", "m"), speaker).map(|taken| taken.number);
+        assert_eq!((taken(Speaker::Agent), taken(Speaker::Subagent)), (Some(1), Some(2)));
     }
 
     #[test]
@@ -212,7 +232,10 @@ mod tests {
             Block::Call { name: "Bash".into(), input: json!({"command": "ls"}) },
         ];
         let lot = Lot { stall: 5, usage: Some(7), end: None };
-        assert_eq!(script.take(&request("x", "m")), Some(Taken { number: 1, blocks: Some(blocks), lot }));
+        assert_eq!(
+            script.take(&request("x", "m"), Speaker::Agent),
+            Some(Taken { number: 1, blocks: Some(blocks), lot })
+        );
     }
 
     #[test]

@@ -69,7 +69,10 @@ async fn run(stage: &Stage, prompts: &[&str]) -> Vec<Value> {
             }
         }
         drop(stdin);
-        while stdout.next_line().await.expect("a line").is_some() {}
+        // Tasks in the background are waited for, and have results of their own.
+        while let Some(line) = stdout.next_line().await.expect("a line") {
+            lines.push(serde_json::from_str(&line).expect("json"));
+        }
         child.wait().await.expect("its end")
     };
     let ended = tokio::time::timeout(DEADLINE, talk).await.expect("it ends in time");
@@ -139,4 +142,38 @@ async fn claude_code_compacts_when_it_is_told_that_the_context_is_full() {
     assert_eq!(stage.answered(), ["chat", "say, usage 995000", "summary", "chat"]);
     let said = result(&lines)["result"].as_str().expect("a text");
     assert!(said.starts_with("You said: \"and now?\""), "{said}");
+}
+
+#[tokio::test]
+async fn claude_codes_subagents_follow_their_own_conversation() {
+    let input =
+        r#"{"description": "a look", "prompt": "run: echo deep", "subagent_type": "general-purpose"}"#;
+    let rule = format!(
+        r#"{{"when": {{"turn": 1}}, "reply": [{{"type": "tool_use", "name": "Agent", "input": {input}}}]}}"#
+    );
+    let stage = Stage::with(&rule).await;
+    let lines = run(&stage, &["delegate it"]).await;
+    result(&lines);
+    let of_subagent =
+        stage.logged().into_iter().filter(|line| line["headers"]["x-claude-code-agent-id"].is_string());
+    let answered: Vec<Value> = of_subagent.map(|line| line["answered"].clone()).collect();
+    assert_eq!(answered, ["call of Bash", "tool result"]);
+    assert_eq!(stage.answered()[0], "rule 1: reply");
+}
+
+#[tokio::test]
+async fn two_runs_of_the_same_prompts_are_told_apart_by_nothing_that_the_model_says() {
+    let mut runs = Vec::new();
+    for _ in 0..2 {
+        let stage = Stage::start().await;
+        let lines = run(&stage, &["run: pwd\nrun: date +%N", "hello"]).await;
+        let calls = lines.iter().filter(|line| line["type"] == "assistant").flat_map(|line| {
+            let blocks = line["message"]["content"].as_array().cloned().unwrap_or_default();
+            blocks.into_iter().filter(|block| block["type"] == "tool_use")
+        });
+        runs.push((calls.collect::<Vec<Value>>(), result(&lines)["result"].clone()));
+    }
+    assert_eq!(runs[0].0.len(), 2);
+    assert_ne!(runs[0].0[0]["id"], runs[0].0[1]["id"]);
+    assert_eq!(runs[0], runs[1]);
 }
