@@ -4,11 +4,12 @@
 use serde_json::Value;
 use std::{collections::BTreeSet, process::Command};
 
-const EDGES: [&str; 22] = [
+const EDGES: [&str; 23] = [
     "ash-bench -> ash-model",
     "ash-bench -> ash-store",
     "ash-bench-snapshot -> ash-snapshot",
     "ash-cli -> ash-agent",
+    "ash-cli -> ash-dev",
     "ash-cli -> ash-model",
     "ash-cli -> ash-sandbox",
     "ash-cli -> ash-server",

@@ -34,8 +34,9 @@ fn run(page: &str) {
     fs::create_dir_all(&home).expect("a home");
     let bin = Path::new(env!("CARGO_BIN_EXE_ash")).parent().expect("a directory").to_owned();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("PATH"));
-    // However it ends, the server it started is stopped.
-    let whole = format!("set -euo pipefail\ntrap 'ash stop >/dev/null 2>&1' EXIT\n{script}");
+    // However it ends, the servers it started are stopped.
+    let stop = "{ ash stop; kill $(jobs -p); } >/dev/null 2>&1 || true";
+    let whole = format!("set -euo pipefail\ntrap '{stop}' EXIT\n{script}");
     let output = Command::new("bash")
         .arg("-c")
         .arg(&whole)
@@ -78,6 +79,11 @@ fn the_operations_page_is_true() {
 }
 
 #[test]
+fn the_page_of_the_model_server_is_true() {
+    run("docs/model-server.md");
+}
+
+#[test]
 fn no_page_has_commands_that_nothing_runs() {
     let mut pages: Vec<String> = fs::read_dir(root().join("docs"))
         .expect("docs")
@@ -86,5 +92,5 @@ fn no_page_has_commands_that_nothing_runs() {
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     pages.sort();
-    assert_eq!(pages, ["api.md", "operations.md", "tutorial.md"]);
+    assert_eq!(pages, ["api.md", "model-server.md", "operations.md", "tutorial.md"]);
 }

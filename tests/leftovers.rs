@@ -58,7 +58,7 @@ fn is_ours(uid: u32) -> bool {
 }
 
 fn processes() -> Vec<String> {
-    let names = ["serve", "shim", "confine", "builtin-agent"];
+    let names = ["serve", "shim", "confine", "builtin-agent", "dev"];
     let found = fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| {
         let bytes = fs::read(entry.path().join("cmdline")).ok()?;
         let words: Vec<String> =
@@ -66,7 +66,8 @@ fn processes() -> Vec<String> {
         let program = Path::new(words.first()?).file_name()?.to_str()?;
         let ours = program == "ash" && words.get(1).is_some_and(|word| names.contains(&word.as_str()));
         let walls = program == "bwrap" && words.iter().any(|word| word.contains("/.ash/"));
-        ((ours || walls) && is_new_process(&entry.path()))
+        let agent = program == "claude" && words[0].contains("/ash-test/");
+        ((ours || walls || agent) && is_new_process(&entry.path()))
             .then(|| format!("process {}: {}", entry.file_name().to_string_lossy(), words.join(" ")))
     });
     found.collect()

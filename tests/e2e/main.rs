@@ -15,6 +15,7 @@ mod hostile;
 mod keep;
 mod kill_server;
 mod life;
+mod model_server;
 mod ordinary_user;
 mod restart;
 mod snapshot;

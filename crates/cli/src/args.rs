@@ -2,7 +2,7 @@
 
 use crate::settings::Settings;
 use clap::{Args, Parser, Subcommand};
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 #[derive(Parser)]
 #[command(
@@ -74,6 +74,11 @@ pub(crate) enum Command {
     },
     /// Talk to the local server again
     Unlink,
+    /// What tests and demonstrations play against
+    Dev {
+        #[command(subcommand)]
+        command: Dev,
+    },
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },
 }
@@ -368,6 +373,28 @@ pub(crate) enum Agent {
     Info { name: String },
     /// Delete one; its sessions stay readable
     Delete { name: String },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Dev {
+    /// A Messages API that answers from a script, or by itself, without any model
+    ModelServer(ModelServer),
+}
+
+#[derive(Args)]
+pub(crate) struct ModelServer {
+    /// Listen here; with port 0 on any that is free
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", conflicts_with = "unix")]
+    pub(crate) listen: SocketAddr,
+    /// Listen on this socket instead
+    #[arg(long, value_name = "PATH")]
+    pub(crate) unix: Option<PathBuf>,
+    /// Rules for what to answer: a JSON list, or one per line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) script: Option<PathBuf>,
+    /// Write every request here, a line of JSON each, before it is answered
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
 }
 
 #[cfg(test)]

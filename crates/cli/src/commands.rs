@@ -3,6 +3,7 @@
 mod agents;
 mod chat;
 mod daemon;
+mod dev;
 mod doctor;
 mod folder;
 mod history;
@@ -37,6 +38,7 @@ pub(crate) async fn run(command: Command) -> Result<u8> {
         Command::Doctor(client) => doctor::run(&client.settings).await,
         Command::Link { url, api_key } => done(link::link(url, api_key).await),
         Command::Unlink => done(link::unlink()),
+        Command::Dev { command } => done(dev::run(command).await),
         Command::Serve(_) | Command::Completions { .. } | Command::Snapshot { .. } => {
             Err(Failure::invalid("not a client command"))
         }

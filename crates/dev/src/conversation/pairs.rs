@@ -1,0 +1,80 @@
+//! As the real API does: each call is answered in the next message, and nothing else is. A conversation that was put
+//! together wrongly after a crash is found out here, and not by a customer.
+
+use super::{Block, Message};
+use std::collections::HashSet;
+
+pub(super) fn check(messages: &[Message]) -> Result<(), String> {
+    let mut called: HashSet<String> = HashSet::new();
+    for (role, blocks) in turns(messages) {
+        let answered = of_kind(&blocks, "tool_result", |block| &block.tool_use_id);
+        if let Some(id) = called.difference(&answered).min() {
+            return Err(format!(
+                "messages: `tool_use` {id} has no `tool_result` in the {role} message after it"
+            ));
+        }
+        if let Some(id) = answered.difference(&called).min() {
+            return Err(format!(
+                "messages: `tool_result` {id} answers no `tool_use` in the message before it"
+            ));
+        }
+        called = of_kind(&blocks, "tool_use", |block| &block.id);
+    }
+    match called.iter().min() {
+        Some(id) => Err(format!("messages: `tool_use` {id} has no `tool_result` after it")),
+        None => Ok(()),
+    }
+}
+
+/// Messages of the same role that follow each other count as one.
+fn turns(messages: &[Message]) -> Vec<(&str, Vec<Block>)> {
+    let mut turns: Vec<(&str, Vec<Block>)> = Vec::new();
+    for message in messages.iter().filter(|message| message.role != "system") {
+        match turns.last_mut() {
+            Some((role, blocks)) if *role == message.role => blocks.extend(message.blocks()),
+            _ => turns.push((&message.role, message.blocks())),
+        }
+    }
+    turns
+}
+
+fn of_kind(blocks: &[Block], kind: &str, id: fn(&Block) -> &String) -> HashSet<String> {
+    blocks.iter().filter(|block| block.kind == kind).map(|block| id(block).clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::conversation::Conversation;
+    use serde_json::{Value, json};
+
+    fn call(id: &str) -> Value {
+        json!({"role": "assistant", "content": [{"type": "tool_use", "id": id, "name": "x", "input": {}}]})
+    }
+
+    fn result(id: &str) -> Value {
+        json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": ""}]})
+    }
+
+    fn check(messages: Value) -> Result<(), String> {
+        Conversation::read(&json!({ "messages": messages })).map(|_| ())
+    }
+
+    #[test]
+    fn calls_and_results_come_in_pairs() {
+        let hello = json!({"role": "user", "content": "hello"});
+        let system = json!({"role": "system", "content": "x"});
+        let two =
+            json!({"role": "assistant", "content": [call("t1")["content"][0], call("t2")["content"][0]]});
+        assert_eq!(check(json!([hello, call("t1"), system, result("t1")])), Ok(()));
+        assert_eq!(check(json!([hello, two, result("t2"), result("t1")])), Ok(()));
+        for broken in [
+            json!([hello, call("t1"), hello]),
+            json!([hello, result("t1")]),
+            json!([hello, call("t1")]),
+            json!([hello, two, result("t2")]),
+        ] {
+            let error = check(broken).expect_err("refused");
+            assert!(error.contains("t1"), "{error}");
+        }
+    }
+}

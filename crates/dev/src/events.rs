@@ -1,0 +1,167 @@
+//! A reply as the events of a stream, in the order and the shapes of the Messages API.
+
+use crate::reply::{Block, PAUSE, Pace, Reply};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Event {
+    pub(crate) data: Value,
+    pub(crate) pause: Duration,
+}
+
+impl Event {
+    pub(crate) fn new(data: Value) -> Event {
+        Event { data, pause: Duration::ZERO }
+    }
+
+    /// Each event's name is the type of its data.
+    pub(crate) fn text(&self) -> String {
+        format!("event: {}\ndata: {}\n\n", self.data["type"].as_str().unwrap_or_default(), self.data)
+    }
+}
+
+pub(crate) fn events(reply: &Reply) -> Vec<Event> {
+    let mut start = reply.whole();
+    start["content"] = json!([]);
+    start["stop_reason"] = Value::Null;
+    start["usage"] = reply.usage(1);
+    let mut events = vec![Event::new(json!({ "type": "message_start", "message": start }))];
+    for (index, block) in reply.blocks.iter().enumerate() {
+        events.push(Event::new(
+            json!({ "type": "content_block_start", "index": index, "content_block": opening(reply, index, block) }),
+        ));
+        if index == 0 {
+            events.push(Event::new(json!({ "type": "ping" })));
+        }
+        events.extend(deltas(reply, index, block).into_iter().map(|(delta, pause)| Event {
+            data: json!({ "type": "content_block_delta", "index": index, "delta": delta }),
+            pause,
+        }));
+        events.push(Event::new(json!({ "type": "content_block_stop", "index": index })));
+    }
+    let end = json!({ "stop_reason": reply.stop_reason(), "stop_sequence": null });
+    let usage = reply.usage(reply.output_tokens());
+    events.push(Event::new(json!({ "type": "message_delta", "delta": end, "usage": usage })));
+    events.push(Event::new(json!({ "type": "message_stop" })));
+    events
+}
+
+pub(crate) fn overloaded() -> Event {
+    let error = json!({ "type": "overloaded_error", "message": "Overloaded" });
+    Event::new(json!({ "type": "error", "error": error }))
+}
+
+fn opening(reply: &Reply, index: usize, block: &Block) -> Value {
+    match block {
+        Block::Text { .. } => json!({ "type": "text", "text": "" }),
+        Block::Thinking(_) => json!({ "type": "thinking", "thinking": "", "signature": "" }),
+        Block::Call { name, .. } => {
+            json!({ "type": "tool_use", "id": reply.call_id(index), "name": name, "input": {} })
+        }
+    }
+}
+
+fn deltas(reply: &Reply, index: usize, block: &Block) -> Vec<(Value, Duration)> {
+    let at_once = |text: &str| (text.chars().count() / 24).clamp(2, 64);
+    match block {
+        Block::Text { text, pace } => {
+            let (number, pause) = match pace {
+                Pace::AtOnce => (at_once(text), Duration::ZERO),
+                Pace::Slow(number) => (*number, PAUSE),
+            };
+            let delta = |piece| (json!({ "type": "text_delta", "text": piece }), pause);
+            pieces(text, number).into_iter().map(delta).collect()
+        }
+        Block::Thinking(text) => {
+            let thoughts = pieces(text, at_once(text));
+            let thoughts =
+                thoughts.into_iter().map(|piece| json!({ "type": "thinking_delta", "thinking": piece }));
+            let signature = json!({ "type": "signature_delta", "signature": reply.signature(index) });
+            thoughts.chain([signature]).map(|delta| (delta, Duration::ZERO)).collect()
+        }
+        Block::Call { input, .. } => {
+            let text = input.to_string();
+            // The API begins with an empty piece.
+            let parts = [vec![""], pieces(&text, at_once(&text))].concat();
+            let delta = |part| (json!({ "type": "input_json_delta", "partial_json": part }), Duration::ZERO);
+            parts.into_iter().map(delta).collect()
+        }
+    }
+}
+
+/// So many pieces of nearly the same length, which together are the text; some are empty if it is shorter.
+fn pieces(text: &str, number: usize) -> Vec<&str> {
+    let mut bounds: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+    bounds.push(text.len());
+    let characters = bounds.len() - 1;
+    let bound = |piece: usize| bounds[characters * piece / number.max(1)];
+    (0..number).map(|piece| &text[bound(piece)..bound(piece + 1)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::Conversation;
+
+    fn reply(blocks: Vec<Block>) -> Reply {
+        let body = json!({ "messages": [{ "role": "user", "content": "x" }] });
+        let id = Conversation::read(&body).expect("a conversation").id();
+        Reply { id, model: "m".into(), blocks, input_tokens: 7 }
+    }
+
+    #[test]
+    fn pieces_are_the_text_and_as_many_as_asked_for() {
+        assert_eq!(pieces("äöüß", 2), ["äö", "üß"]);
+        assert_eq!(pieces("abc", 2), ["a", "bc"]);
+        assert_eq!(pieces("a", 3), ["", "", "a"]);
+        assert_eq!(pieces("", 2), ["", ""]);
+    }
+
+    #[test]
+    fn a_stream_has_the_events_of_the_api_in_their_order() {
+        let call = Block::Call { name: "Bash".into(), input: json!({"a": 1}) };
+        let reply = reply(vec![Block::Thinking("hm so".into()), Block::text("hello"), call]);
+        let names: Vec<String> = events(&reply)
+            .iter()
+            .map(|event| {
+                event.data["delta"]["type"].as_str().or(event.data["type"].as_str()).map(str::to_owned)
+            })
+            .collect::<Option<_>>()
+            .expect("types");
+        let expected = [
+            "message_start",
+            "content_block_start",
+            "ping",
+            "thinking_delta",
+            "thinking_delta",
+            "signature_delta",
+            "content_block_stop",
+            "content_block_start",
+            "text_delta",
+            "text_delta",
+            "content_block_stop",
+            "content_block_start",
+            "input_json_delta",
+            "input_json_delta",
+            "input_json_delta",
+            "content_block_stop",
+            "message_delta",
+            "message_stop",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn a_frame_is_a_name_and_a_line_of_data() {
+        assert_eq!(Event::new(json!({"type": "ping"})).text(), "event: ping\ndata: {\"type\":\"ping\"}\n\n");
+    }
+
+    #[test]
+    fn slow_texts_pause_before_each_piece() {
+        let reply = reply(vec![Block::Text { text: "abcdef".into(), pace: Pace::Slow(3) }]);
+        let pauses: Vec<Duration> =
+            events(&reply).into_iter().map(|event| event.pause).filter(|pause| !pause.is_zero()).collect();
+        assert_eq!(pauses, [PAUSE; 3]);
+    }
+}

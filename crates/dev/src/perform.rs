@@ -1,0 +1,103 @@
+//! Does what was decided, in HTTP.
+
+use crate::{
+    decide::{Answer, Ending, What},
+    events::{Event, events, overloaded},
+    problem,
+    reply::Reply,
+};
+use axum::{
+    body::{Body, Bytes},
+    http::{
+        HeaderName, HeaderValue, StatusCode, header::CACHE_CONTROL, header::CONTENT_TYPE, header::RETRY_AFTER,
+    },
+    response::{IntoResponse, Response},
+};
+use futures::{StreamExt, stream};
+use std::io;
+
+const JSON: &str = "application/json";
+
+pub(crate) async fn perform(answer: Answer, request_id: &str) -> Response {
+    if !answer.stall.is_zero() {
+        tokio::time::sleep(answer.stall).await;
+    }
+    let mut response = match answer.what {
+        What::Whole(reply) => whole(reply.whole().to_string()),
+        What::Json(value) => whole(value.to_string()),
+        What::Stream(reply, ending) => stream_of(&reply, ending),
+        What::Torn(reply) => torn(&reply.whole().to_string()),
+        What::Fail { status, message, retry_after } => fail(status, &message, retry_after, request_id),
+        // Whoever asked goes away one day, and this with them.
+        What::Hang => std::future::pending().await,
+    };
+    if let Ok(value) = HeaderValue::from_str(request_id) {
+        response.headers_mut().insert(HeaderName::from_static("request-id"), value);
+    }
+    response
+}
+
+fn whole(text: String) -> Response {
+    ([(CONTENT_TYPE, JSON)], text).into_response()
+}
+
+fn fail(status: u16, message: &str, retry_after: u64, request_id: &str) -> Response {
+    let body = problem::body(status, message, request_id).to_string();
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (status, [(CONTENT_TYPE, JSON)], body).into_response();
+    if problem::is_passing(status.as_u16()) {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after));
+    }
+    response
+}
+
+fn stream_of(reply: &Reply, ending: Ending) -> Response {
+    let mut frames = events(reply);
+    let cut = match ending {
+        Ending::Properly => None,
+        Ending::Cut(after) => {
+            frames.truncate(after);
+            Some(dropped())
+        }
+        Ending::Overloaded => {
+            frames.truncate(frames.len() / 2);
+            frames.push(overloaded());
+            None
+        }
+    };
+    let frames = stream::iter(frames).then(paced);
+    let body = Body::from_stream(frames.chain(stream::iter(cut).then(after_a_flush)));
+    let headers = [(CONTENT_TYPE, "text/event-stream; charset=utf-8"), (CACHE_CONTROL, "no-cache")];
+    (headers, body).into_response()
+}
+
+async fn paced(event: Event) -> io::Result<Bytes> {
+    if !event.pause.is_zero() {
+        tokio::time::sleep(event.pause).await;
+    }
+    Ok(Bytes::from(event.text()))
+}
+
+/// Half an answer that was not streamed.
+fn torn(text: &str) -> Response {
+    let half = Bytes::copy_from_slice(&text.as_bytes()[..text.len() / 2]);
+    let body = Body::from_stream(stream::iter([Ok(half), Err(dropped())]).then(after_a_flush_if_last));
+    ([(CONTENT_TYPE, JSON)], body).into_response()
+}
+
+async fn after_a_flush_if_last(frame: io::Result<Bytes>) -> io::Result<Bytes> {
+    match frame {
+        Ok(bytes) => Ok(bytes),
+        Err(error) => after_a_flush(error).await,
+    }
+}
+
+/// What was written before is sent only when the body has to wait; the connection is dropped right after.
+async fn after_a_flush(error: io::Error) -> io::Result<Bytes> {
+    tokio::task::yield_now().await;
+    Err(error)
+}
+
+fn dropped() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "dropped on purpose")
+}

@@ -1,0 +1,257 @@
+//! A script: rules for what to answer. The first that matches and is not used up wins; without one the conversation is
+//! followed.
+
+use crate::{
+    conversation::Conversation,
+    problem,
+    reply::{Block, Pace},
+    trouble::{End, Lot},
+};
+use serde::{Deserialize, de::Error as _};
+use serde_json::Value;
+
+#[derive(Debug, Clone, Default)]
+pub struct Script {
+    rules: Vec<Rule>,
+}
+
+/// Why a script is refused: which rule, and what is wrong with it.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {source}")]
+pub struct BadScript {
+    place: String,
+    source: serde_json::Error,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    #[serde(default)]
+    when: When,
+    /// How often it may be used; left out, always.
+    times: Option<u32>,
+    reply: Option<Vec<Piece>>,
+    fail: Option<u16>,
+    /// Seconds, with `fail`.
+    retry_after: Option<u64>,
+    stall: Option<u64>,
+    cut: Option<usize>,
+    #[serde(default)]
+    hang: bool,
+    usage: Option<u64>,
+    #[serde(default)]
+    overloaded_midstream: bool,
+    #[serde(skip)]
+    used: u32,
+}
+
+/// All that is given must hold.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct When {
+    /// In the prompt, or in what the tools answered if that came last.
+    contains: Option<String>,
+    /// The number of the answer in its conversation, from 1.
+    turn: Option<usize>,
+    model: Option<String>,
+    /// Left out, subagents are not meant: a call of one would be answered with a call of the next.
+    #[serde(default)]
+    subagent: bool,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Piece {
+    Text { text: String, pieces: Option<usize> },
+    Thinking { thinking: String },
+    ToolUse { name: String, input: Value },
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    Agent,
+    Subagent,
+}
+
+/// A rule that was used.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Taken {
+    pub(crate) number: usize,
+    /// None if the conversation is to be followed.
+    pub(crate) blocks: Option<Vec<Block>>,
+    pub(crate) lot: Lot,
+}
+
+impl Script {
+    /// A JSON list of rules, or a rule per line.
+    pub fn parse(text: &str) -> Result<Script, BadScript> {
+        let values = if text.trim_start().starts_with('[') {
+            serde_json::from_str::<Vec<Value>>(text).map_err(at("the list of rules".into()))?
+        } else {
+            lines(text)?
+        };
+        let rules = values.into_iter().zip(1..).map(|(value, number)| rule(value).map_err(at(place(number))));
+        Ok(Script { rules: rules.collect::<Result<_, _>>()? })
+    }
+
+    pub fn rules(&self) -> usize {
+        self.rules.len()
+    }
+
+    pub(crate) fn take(&mut self, conversation: &Conversation, speaker: Speaker) -> Option<Taken> {
+        let found = self.rules.iter_mut().zip(1..).find(|(rule, _)| rule.matches(conversation, speaker));
+        let (rule, number) = found?;
+        rule.used += 1;
+        let blocks = rule.reply.as_ref().map(|pieces| pieces.iter().map(Piece::block).collect());
+        Some(Taken { number, blocks, lot: rule.lot() })
+    }
+}
+
+fn lines(text: &str) -> Result<Vec<Value>, BadScript> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines.zip(1..).map(|(line, number)| serde_json::from_str(line).map_err(at(place(number)))).collect()
+}
+
+fn place(number: usize) -> String {
+    format!("rule {number}")
+}
+
+fn at(place: String) -> impl FnOnce(serde_json::Error) -> BadScript {
+    move |source| BadScript { place, source }
+}
+
+fn rule(value: Value) -> Result<Rule, serde_json::Error> {
+    let rule: Rule = serde_json::from_value(value)?;
+    let ends = [rule.fail.is_some(), rule.cut.is_some(), rule.hang, rule.overloaded_midstream];
+    let ends = ends.into_iter().filter(|given| *given).count();
+    let wrong = serde_json::Error::custom::<&str>;
+    if let Some(status) = rule.fail.filter(|status| problem::kind(*status).is_none()) {
+        return Err(serde_json::Error::custom(format!("the API has no status {status} to fail with")));
+    }
+    if ends > 1 {
+        return Err(wrong(
+            "only one of `fail`, `cut`, `hang` and `overloaded_midstream` can be the end of it",
+        ));
+    }
+    if rule.reply.is_some() && (rule.fail.is_some() || rule.hang) {
+        return Err(wrong("there is no `reply` when it fails or hangs"));
+    }
+    if rule.reply.as_ref().is_some_and(Vec::is_empty) {
+        return Err(wrong("`reply` has no blocks"));
+    }
+    if rule.retry_after.is_some() && rule.fail.is_none() {
+        return Err(wrong("`retry_after` goes with `fail`"));
+    }
+    if ends == 0 && rule.reply.is_none() && rule.stall.is_none() && rule.usage.is_none() {
+        return Err(wrong(
+            "it says nothing to do: give `reply`, `fail`, `stall`, `cut`, `hang`, `usage` or `overloaded_midstream`",
+        ));
+    }
+    Ok(rule)
+}
+
+impl Rule {
+    fn matches(&self, conversation: &Conversation, speaker: Speaker) -> bool {
+        let When { contains, turn, model, subagent } = &self.when;
+        self.times.is_none_or(|times| self.used < times)
+            && *subagent == (speaker == Speaker::Subagent)
+            && contains.as_ref().is_none_or(|text| conversation.newest().contains(text))
+            && turn.is_none_or(|turn| conversation.turn() == turn)
+            && model.as_ref().is_none_or(|model| conversation.model == *model)
+    }
+
+    fn lot(&self) -> Lot {
+        let end = match (self.fail, self.cut) {
+            (Some(status), _) => Some(End::Fail { status, retry_after: self.retry_after.unwrap_or(1) }),
+            (None, Some(events)) => Some(End::Cut(events)),
+            (None, None) if self.hang => Some(End::Hang),
+            (None, None) => self.overloaded_midstream.then_some(End::OverloadedMidstream),
+        };
+        Lot { stall: self.stall.unwrap_or(0), usage: self.usage, end }
+    }
+}
+
+impl Piece {
+    fn block(&self) -> Block {
+        match self {
+            Piece::Text { text, pieces } => {
+                Block::Text { text: text.clone(), pace: pieces.map_or(Pace::AtOnce, Pace::Slow) }
+            }
+            Piece::Thinking { thinking } => Block::Thinking(thinking.clone()),
+            Piece::ToolUse { name, input } => Block::Call { name: name.clone(), input: input.clone() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn request(prompt: &str, model: &str) -> Conversation {
+        let body = json!({ "model": model, "messages": [{ "role": "user", "content": prompt }] });
+        Conversation::read(&body).expect("a conversation")
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_and_is_not_used_up_wins() {
+        let mut script = Script::parse(
+            r#"{"when": {"contains": "tea"}, "times": 1, "fail": 529, "retry_after": 0}
+               {"when": {"contains": "tea", "model": "m"}, "reply": [{"type": "text", "text": "for m"}]}
+
+               {"when": {"turn": 1}, "cut": 3}"#,
+        )
+        .expect("a script");
+        assert_eq!(script.rules(), 3);
+        let mut taken =
+            |prompt, model| script.take(&request(prompt, model), Speaker::Agent).map(|taken| taken.number);
+        let took = [taken("tea", "m"), taken("tea", "m"), taken("tea", "n"), taken("x", "m")];
+        assert_eq!(took, [Some(1), Some(2), Some(3), Some(3)]);
+    }
+
+    #[test]
+    fn subagents_get_only_what_is_meant_for_them() {
+        let script = r#"[{"when": {"turn": 1}, "fail": 500}, {"when": {"subagent": true}, "fail": 429}]"#;
+        let mut script = Script::parse(script).expect("a script");
+        let mut taken = |speaker| script.take(&request("x", "m"), speaker).map(|taken| taken.number);
+        assert_eq!((taken(Speaker::Agent), taken(Speaker::Subagent)), (Some(1), Some(2)));
+    }
+
+    #[test]
+    fn a_rule_says_what_comes() {
+        let mut script = Script::parse(
+            r#"[{"stall": 5, "usage": 7, "reply": [
+                {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a", "pieces": 4},
+                {"type": "tool_use", "name": "Bash", "input": {"command": "ls"}}]}]"#,
+        )
+        .expect("a script");
+        let blocks = vec![
+            Block::Thinking("hm".into()),
+            Block::Text { text: "a".into(), pace: Pace::Slow(4) },
+            Block::Call { name: "Bash".into(), input: json!({"command": "ls"}) },
+        ];
+        let lot = Lot { stall: 5, usage: Some(7), end: None };
+        assert_eq!(
+            script.take(&request("x", "m"), Speaker::Agent),
+            Some(Taken { number: 1, blocks: Some(blocks), lot })
+        );
+    }
+
+    #[test]
+    fn a_script_that_is_wrong_is_refused_with_the_rule_and_the_reason() {
+        for (text, expected) in [
+            ("{\"hang\": true}\n{\"hnag\": true}", "rule 2: unknown field `hnag`"),
+            (r#"[{"when": {"contain": "x"}, "hang": true}]"#, "rule 1: unknown field `contain`"),
+            (r#"[{"reply": [{"type": "text", "txt": "x"}]}]"#, "rule 1: unknown field `txt`"),
+            (r#"[{"when": {"turn": 1}}]"#, "rule 1: it says nothing to do"),
+            (r#"[{"fail": 418}]"#, "rule 1: the API has no status 418"),
+            (r#"[{"fail": 500, "hang": true}]"#, "rule 1: only one of"),
+            ("[{]", "the list of rules: "),
+            ("nonsense", "rule 1: "),
+        ] {
+            let error = Script::parse(text).map(|script| script.rules()).expect_err("refused").to_string();
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
+    }
+}

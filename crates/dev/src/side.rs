@@ -1,0 +1,97 @@
+//! Requests that Claude Code makes beside the conversation: a title for the session, a check of the key, a summary
+//! before the context is full. They get an answer that does no harm.
+
+use crate::conversation::Conversation;
+use serde_json::{Map, Value, json};
+
+/// Tokens that are too few for an answer in a conversation.
+const FEW: u64 = 1024;
+
+/// A helper's request has no tools, and a form for its answer, a mark around what it is about, or next to no room.
+pub(crate) fn is_helper(conversation: &Conversation) -> bool {
+    let has_form = schema(conversation).is_some();
+    let is_marked = conversation.newest().starts_with("<session>");
+    let has_no_room = conversation.max_tokens.is_some_and(|most| most <= FEW) && is_of_claude(conversation);
+    conversation.tools.is_empty() && (has_form || is_marked || has_no_room)
+}
+
+/// Others may ask for little and mean it.
+fn is_of_claude(conversation: &Conversation) -> bool {
+    conversation.metadata["user_id"].is_string()
+}
+
+fn schema(conversation: &Conversation) -> Option<&Value> {
+    conversation.output_config.pointer("/format/schema")
+}
+
+pub(crate) fn help(conversation: &Conversation) -> String {
+    match schema(conversation) {
+        Some(schema) => sample(schema, 0).to_string(),
+        None => "A scripted session".into(),
+    }
+}
+
+/// A value in the form that is asked for.
+fn sample(schema: &Value, depth: usize) -> Value {
+    let choice = schema["enum"].as_array().and_then(|choices| choices.first()).or(schema.get("const"));
+    if let Some(choice) = choice {
+        return choice.clone();
+    }
+    match schema["type"].as_str() {
+        Some("object") if depth < 8 => {
+            let fields = schema["properties"].as_object().into_iter().flatten();
+            let fields = fields.map(|(name, field)| (name.clone(), sample(field, depth + 1)));
+            Value::Object(fields.collect::<Map<String, Value>>())
+        }
+        Some("array") => json!([]),
+        Some("boolean") => json!(false),
+        Some("integer" | "number") => json!(0),
+        Some("string") => json!("A scripted session"),
+        _ => Value::Null,
+    }
+}
+
+pub(crate) fn asks_for_summary(prompt: &str) -> bool {
+    prompt.contains("<summary>") && prompt.contains("summary of the")
+}
+
+/// Names the conversation: what follows is told from one that begins with the same words.
+pub(crate) fn summary(conversation: &Conversation) -> String {
+    // The request for the summary is itself a message.
+    let seen = conversation.prompts().saturating_sub(1);
+    let name = conversation.id().named();
+    format!("<summary>\nOf {name}: {seen} user messages were seen before this summary.\n</summary>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: Value) -> Conversation {
+        Conversation::read(&body).expect("a conversation")
+    }
+
+    #[test]
+    fn a_title_is_given_in_the_form_that_is_asked_for() {
+        let schema =
+            json!({"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]});
+        let request = read(json!({
+            "messages": [{"role": "user", "content": "<session>\nfail 529\n</session>\nWrite the title"}],
+            "tools": [], "max_tokens": 128_000,
+            "output_config": {"format": {"type": "json_schema", "schema": schema}},
+        }));
+        assert!(is_helper(&request));
+        assert_eq!(help(&request), r#"{"title":"A scripted session"}"#);
+    }
+
+    #[test]
+    fn little_room_means_a_helper_only_from_claude_code() {
+        let request = |metadata: Value| {
+            read(
+                json!({"messages": [{"role": "user", "content": "quota"}], "max_tokens": 1, "metadata": metadata}),
+            )
+        };
+        assert!(is_helper(&request(json!({"user_id": "u"}))));
+        assert!(!is_helper(&request(json!({}))));
+    }
+}

@@ -1,0 +1,38 @@
+//! What a directive calls: Claude Code's tools where they are offered, else those of the built-in agent.
+
+use crate::{conversation::Conversation, directive::Wish};
+use serde_json::{Value, json};
+
+/// The tool and its input for a wish, or words that say why there is none.
+pub(crate) fn call(wish: &Wish, conversation: &Conversation) -> Result<(String, Value), String> {
+    let choices: Vec<(&str, Value)> = match wish {
+        Wish::Run { command } => vec![
+            ("Bash", json!({ "command": command, "description": "What the prompt asks for" })),
+            ("run", json!({ "command": command })),
+        ],
+        Wish::Write { path, text } => vec![
+            ("Write", json!({ "file_path": path, "content": text })),
+            ("write", json!({ "path": path, "text": text })),
+        ],
+        Wish::Read { path } => {
+            vec![("Read", json!({ "file_path": path })), ("read", json!({ "path": path }))]
+        }
+        Wish::Ask { question, options } => vec![("AskUserQuestion", asking(question, options))],
+    };
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    let missing = format!("I would call {}, but it is not offered.", names.join(" or "));
+    let offered = choices.into_iter().find(|(name, _)| conversation.offers(name));
+    offered.map(|(name, input)| (name.to_owned(), input)).ok_or(missing)
+}
+
+fn asking(question: &str, options: &[String]) -> Value {
+    let options: Vec<Value> = options
+        .iter()
+        .map(|label| json!({ "label": label, "description": format!("Choose {label}") }))
+        .collect();
+    // Twelve characters are all that the tool allows.
+    let header: String = question.chars().take(12).collect();
+    json!({ "questions": [{
+        "question": question, "header": header.trim(), "multiSelect": false, "options": options,
+    }] })
+}
