@@ -96,6 +96,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         checkpoint_every: config.checkpoint_every,
         keys: config.snapshot_keys.clone().filter(|dir| !dir.as_os_str().is_empty()),
         claude: config.claude(),
+        egress: config.egress(),
     };
     for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
         make_private(dir)?;

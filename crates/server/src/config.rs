@@ -1,8 +1,9 @@
 //! Every setting of the server, as flags and as environment variables.
 
+use ash_sandbox::Egress;
 use clap::{Args, ValueEnum};
 use secrecy::{ExposeSecret, SecretString};
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
 pub struct Config {
@@ -63,6 +64,15 @@ pub struct Config {
     /// A directory with a key for each tenant: what is saved from then on for new tenants is sealed with theirs
     #[arg(long, env = "ASH_SNAPSHOT_KEYS", value_name = "DIR")]
     pub snapshot_keys: Option<PathBuf>,
+    /// Key for model calls; it is added outside of the sandbox and never enters one
+    #[arg(long, env = "ANTHROPIC_API_KEY", hide_env_values = true)]
+    pub anthropic_api_key: Option<SecretString>,
+    /// Instead of a key: the token of a subscription, as `claude setup-token` prints it
+    #[arg(long, env = "CLAUDE_CODE_OAUTH_TOKEN", hide_env_values = true)]
+    pub claude_oauth_token: Option<SecretString>,
+    /// Where model calls go
+    #[arg(long, env = "ANTHROPIC_BASE_URL", default_value = "https://api.anthropic.com")]
+    pub anthropic_base_url: String,
     /// Claude Code's program [default: `claude` on the PATH]
     #[arg(long, env = "ASH_CLAUDE_BIN", value_name = "FILE")]
     pub claude_bin: Option<PathBuf>,
@@ -121,6 +131,16 @@ impl Config {
         let rules =
             ash_snapshot::Rules { last: self.keep_last, hourly: self.keep_hourly, daily: self.keep_daily };
         ash_session::Keep { rules, grace: self.gc_grace }
+    }
+
+    /// Without a key nothing goes out: whoever asks is told what is missing.
+    pub fn egress(&self) -> Option<Egress> {
+        let key = self.anthropic_api_key.clone().filter(is_set).map(|key| ("x-api-key".to_owned(), key));
+        let token = self.claude_oauth_token.as_ref().filter(|token| is_set(token)).map(|token| {
+            ("authorization".to_owned(), SecretString::from(format!("Bearer {}", token.expose_secret())))
+        });
+        let headers = BTreeMap::from([key.or(token)?]);
+        Some(Egress { upstream: self.anthropic_base_url.clone(), headers })
     }
 
     /// The real file: a link to it may lead out of what a sandbox sees.

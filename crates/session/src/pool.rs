@@ -14,7 +14,7 @@ use ash_model::{
     AgentName, Ask, Cursor, Fact, Note, Options, Receipt, Runtime, Saved, SessionId, SessionNo, Status,
     TenantId, Timestamp, TurnId, WorkspaceId,
 };
-use ash_sandbox::{Backend, Inside, Limits, Spec};
+use ash_sandbox::{Backend, Egress, Inside, Limits, Spec};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
 use ash_store::{Card, Checkpoint, Env, Session, Store};
 use futures::future::BoxFuture;
@@ -59,6 +59,8 @@ pub struct Settings {
     pub keys: Option<PathBuf>,
     /// Where Claude Code's program is, if it is here.
     pub claude: Option<PathBuf>,
+    /// Where model calls go, and the key they get on the way.
+    pub egress: Option<Egress>,
 }
 
 impl Settings {

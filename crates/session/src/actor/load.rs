@@ -172,6 +172,8 @@ impl Actor {
             // Whoever started it has lost the connection with the last server.
             remote.signal(process, 9).await.ok();
         }
+        // The server's key may be another one now. A shim of an older server has no way out, and needs none.
+        remote.egress(self.rooms.settings.egress.clone()).await.ok();
         self.hands = Some(Hands { incarnation, remote, records, position, _room: room });
         for (input, say) in self.state.untold(hello.last_in) {
             self.tell(input, &say).await;

@@ -302,6 +302,7 @@ impl Waking {
         env.extend(self.rooms.store.env(self.session.no).await?.expose());
         let start =
             Start { process: AGENT, argv: command.argv, env, cwd: inside.workspace, raw: false, stdin: true };
+        remote.egress(self.rooms.settings.egress.clone()).await?;
         remote.start(start).await?;
         remote
             .input(
