@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 mod bad_input;
+mod claude;
 mod clients;
 mod corners;
 mod crowd;

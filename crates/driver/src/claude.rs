@@ -92,7 +92,9 @@ impl Driver for Claude {
         match (text(&value, "type"), text(&value, "subtype")) {
             ("command_lifecycle", _) => {
                 note_command(ear, &value);
-                heard
+                // A message it knows already changes nothing: it was at rest, and will not say so again.
+                let over = if ear.completed && !ear.busy { ear.rest() } else { None };
+                heard.into_iter().chain(over).collect()
             }
             ("result", _) => {
                 note_result(ear, &value);
@@ -106,11 +108,15 @@ impl Driver for Claude {
                 note_task(ear, &value, false);
                 heard
             }
+            ("system", "init") | ("assistant", _) => {
+                ear.busy = true;
+                heard
+            }
             // Says nothing that the messages do not say, and several times a turn.
-            ("system", "session_state_changed") => match text(&value, "state") {
-                "idle" => ear.rest().into_iter().collect(),
-                _ => Vec::new(),
-            },
+            ("system", "session_state_changed") => {
+                ear.busy = text(&value, "state") != "idle";
+                if ear.busy { Vec::new() } else { ear.rest().into_iter().collect() }
+            }
             _ => heard,
         }
     }
@@ -158,27 +164,31 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// One that was cut off is completed as soon as it is told again, and goes on as another.
 fn note_command(ear: &mut Ear, value: &Value) {
-    let Ok(turn) = text(value, "command_uuid").parse().map(TurnId) else { return };
-    match text(value, "state") {
-        "queued" | "started" => ear.begin(turn),
-        "completed" | "cancelled" if ear.turn == Some(turn) => ear.completed = true,
-        _ => {}
+    let over = matches!(text(value, "state"), "completed" | "cancelled");
+    if over && ear.turn.is_some_and(|turn| turn.0.to_string() == text(value, "command_uuid")) {
+        ear.completed = true;
     }
 }
 
 /// The answer to our message, not to what a background task had to say.
 fn note_result(ear: &mut Ear, value: &Value) {
-    let Some(turn) = ear.turn else { return };
+    let continued = value.get("resume_reason").is_some_and(|reason| !reason.is_null());
+    let Some((how, answer, usage, problem)) = stream_json::finished(value) else { return };
+    let answer = Answer { how, text: answer, usage, problem };
+    let Some(turn) = ear.turn else {
+        if continued {
+            ear.resumed = Some(answer);
+        }
+        return;
+    };
     let named = |name: &str| value.get(name).into_iter().flat_map(names);
     let ours =
         named("user_message_uuid").chain(named("user_message_uuids")).any(|id| id == turn.0.to_string());
     let aborted = text(value, "terminal_reason").starts_with("aborted");
-    if !ours && !aborted {
-        return;
-    }
-    if let Some((how, text, usage, problem)) = stream_json::finished(value) {
-        ear.answer = Some(Answer { how, text, usage, problem });
+    if ours || aborted || continued {
+        ear.answer = Some(answer);
     }
 }
 
@@ -214,6 +224,12 @@ mod tests {
     }
 
     const TURN: TurnId = TurnId(Uuid::from_u128(7));
+
+    fn told() -> Ear {
+        let mut ear = Ear::default();
+        ear.expect(TURN);
+        ear
+    }
 
     fn lifecycle(state: &str) -> Value {
         json!({"type": "command_lifecycle", "command_uuid": TURN, "state": state})
@@ -258,6 +274,8 @@ mod tests {
     fn a_turn_is_over_when_it_is_idle_after_our_answer_and_not_before() {
         let mut ear = Ear::default();
         assert_eq!(rested(&hear(&mut ear, idle())), None, "nobody asked anything yet");
+        ear.expect(TURN);
+        hear(&mut ear, json!({"type": "system", "subtype": "session_state_changed", "state": "running"}));
         hear(&mut ear, lifecycle("queued"));
         hear(&mut ear, lifecycle("started"));
         assert_eq!(rested(&hear(&mut ear, result(TURN, "the answer"))), None, "there may be more");
@@ -268,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_a_background_task_has_to_say_answers_nobody() {
-        let mut ear = Ear::default();
+        let mut ear = told();
         hear(&mut ear, lifecycle("started"));
         let mut other = result(TurnId(Uuid::from_u128(8)), "a task is done");
         other["origin"] = json!({"kind": "task-notification"});
@@ -280,7 +298,7 @@ mod tests {
 
     #[test]
     fn an_agent_in_the_background_holds_the_turn_and_a_command_does_not() {
-        let mut ear = Ear::default();
+        let mut ear = told();
         hear(&mut ear, lifecycle("started"));
         let task = |id: &str, kind: &str| json!({"type": "system", "subtype": "task_started", "task_id": id, "task_type": kind});
         hear(&mut ear, task("a", "local_agent"));
@@ -293,16 +311,18 @@ mod tests {
 
     #[test]
     fn a_message_it_knows_already_is_over_without_an_answer() {
-        let mut ear = Ear::default();
-        hear(&mut ear, lifecycle("queued"));
-        hear(&mut ear, lifecycle("completed"));
-        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, String::new())));
+        let mut ear = told();
+        assert_eq!(
+            rested(&hear(&mut ear, lifecycle("completed"))),
+            Some((TURN, Outcome::Done, String::new()))
+        );
     }
 
     #[test]
     fn an_interrupted_turn_is_over_as_interrupted() {
-        let mut ear = Ear::default();
+        let mut ear = told();
         hear(&mut ear, lifecycle("started"));
+        hear(&mut ear, json!({"type": "system", "subtype": "init"}));
         hear(
             &mut ear,
             json!({"type": "result", "subtype": "error_during_execution", "is_error": true, "terminal_reason": "aborted_streaming"}),
@@ -312,10 +332,52 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_that_was_cut_off_goes_on_under_another_name() {
+        let busy = json!({"type": "system", "subtype": "session_state_changed", "state": "running"});
+        let continued = json!({"type": "result", "is_error": false, "result": "went on", "resume_reason": "interrupted_turn"});
+        let mut ear = told();
+        hear(&mut ear, busy.clone());
+        hear(&mut ear, lifecycle("completed"));
+        hear(&mut ear, continued.clone());
+        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "went on".into())));
+        // Or it was faster than we.
+        let mut ear = Ear::default();
+        hear(&mut ear, busy);
+        hear(&mut ear, continued);
+        assert_eq!(rested(&hear(&mut ear, idle())), None);
+        ear.expect(TURN);
+        assert_eq!(
+            rested(&hear(&mut ear, lifecycle("completed"))),
+            Some((TURN, Outcome::Done, "went on".into()))
+        );
+        assert_eq!(rested(&hear(&mut ear, lifecycle("completed"))), None, "once");
+    }
+
+    #[test]
+    fn as_it_was_recorded_after_a_kill() {
+        let mut ear = told();
+        let lines = [
+            json!({"type": "system", "subtype": "session_state_changed", "state": "running"}),
+            json!({"type": "command_lifecycle", "command_uuid": Uuid::from_u128(9), "state": "started"}),
+            json!({"type": "system", "subtype": "init", "user_message_uuids": [TURN]}),
+            json!({"type": "system", "subtype": "status", "status": "requesting", "user_message_uuids": [TURN]}),
+            lifecycle("completed"),
+            json!({"type": "assistant", "user_message_uuid": TURN, "resume_reason": "interrupted_turn"}),
+            json!({"type": "result", "subtype": "success", "is_error": false, "result": "went on",
+                "user_message_uuid": TURN, "user_message_uuids": [TURN], "resume_reason": "interrupted_turn"}),
+            json!({"type": "command_lifecycle", "command_uuid": Uuid::from_u128(9), "state": "completed"}),
+        ];
+        for line in lines {
+            assert_eq!(rested(&hear(&mut ear, line.clone())), None, "{line}");
+        }
+        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "went on".into())));
+    }
+
+    #[test]
     fn who_takes_over_hears_the_same_by_listening_again() {
         let lines = [lifecycle("queued"), lifecycle("started"), result(TURN, "x"), lifecycle("completed")];
         for heard in 0..lines.len() {
-            let mut first = Ear::default();
+            let mut first = told();
             let kept: Vec<String> = lines[..=heard]
                 .iter()
                 .flat_map(|line| hear(&mut first, line.clone()))
@@ -324,7 +386,7 @@ mod tests {
                     Heard::Ready { .. } | Heard::Delta { .. } | Heard::Rested { .. } => None,
                 })
                 .collect();
-            let mut second = Ear::default();
+            let mut second = told();
             kept.iter().for_each(|line| drop(Claude.hear(&mut second, line.as_bytes())));
             assert_eq!(first, second);
         }

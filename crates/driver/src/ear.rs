@@ -12,6 +12,10 @@ pub struct Ear {
     pub(crate) answer: Option<Answer>,
     /// The agent has nothing more to say to the message.
     pub(crate) completed: bool,
+    /// The agent works, and will say when it does not any more.
+    pub(crate) busy: bool,
+    /// What came of a turn that the agent took up again by itself, before we told it which one that is.
+    pub(crate) resumed: Option<Answer>,
     /// Work in the background that belongs to the turn.
     pub(crate) tasks: BTreeSet<String>,
 }
@@ -25,9 +29,12 @@ pub(crate) struct Answer {
 }
 
 impl Ear {
-    pub(crate) fn begin(&mut self, turn: TurnId) {
+    /// A message was told to the agent, or is about to be.
+    pub fn expect(&mut self, turn: TurnId) {
         if self.turn != Some(turn) {
-            *self = Ear { turn: Some(turn), tasks: std::mem::take(&mut self.tasks), ..Ear::default() };
+            self.turn = Some(turn);
+            self.answer = self.resumed.take();
+            self.completed = false;
         }
     }
 

@@ -565,6 +565,9 @@ impl Actor {
 
     /// Says it to the agent. The fact is stored already: if this is lost, the next one says it.
     async fn tell(&mut self, input: u64, say: &Say) {
+        if let Say::Prompt { turn, .. } = say {
+            self.ear.expect(*turn);
+        }
         let Some(hands) = &self.hands else { return };
         // A dead shim shows in its records; nothing more to do here.
         hands.remote.input(AGENT, input, self.driver.tell(say)).await.ok();

@@ -106,6 +106,7 @@ impl Actor {
     async fn listen_again(&mut self) -> Result<()> {
         let Some(turn) = self.state.current() else { return Ok(()) };
         let mut after = turn.seq;
+        self.ear.expect(turn.id);
         loop {
             let query = EventQuery { after, limit: 1000, kinds: vec!["said"] };
             let events = self.rooms.store.events(self.session.no, &query).await?;

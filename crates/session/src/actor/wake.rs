@@ -32,6 +32,7 @@ pub(super) struct Woken {
     hands: Hands,
     tree: Tree,
     remembered: Option<Remembered>,
+    ear: Ear,
     began: Instant,
 }
 
@@ -75,7 +76,7 @@ impl Actor {
     }
 
     async fn greet(&mut self, woken: Woken) -> Result<()> {
-        let Woken { hands, tree: Tree { origin, uid, fallback }, remembered, began } = woken;
+        let Woken { hands, tree: Tree { origin, uid, fallback }, remembered, ear, began } = woken;
         self.tree = Some(uid);
         self.touch_later();
         let others = Others { salvage: self.salvage, fallback: fallback.as_ref() };
@@ -93,7 +94,7 @@ impl Actor {
             return Err(error);
         }
         self.hands = Some(hands);
-        self.ear = Ear::default();
+        self.ear = ear;
         self.salvage = None;
         if let Some(receipt) = &receipt {
             self.rooms.watch.resumed(receipt, began.elapsed());
@@ -192,7 +193,7 @@ impl Waking {
         let spec = self.spec(tree.uid, program.as_deref());
         let (remote, mut records) = self.launch(&spec).await?.split();
         let began_well = self.start((&remote, &mut records), driver.as_ref(), &version, program).await;
-        let (remembered, position) = match began_well {
+        let (remembered, position, ear) = match began_well {
             Ok(ready) => ready,
             Err(error) => {
                 remote.end().await.ok();
@@ -200,7 +201,7 @@ impl Waking {
             }
         };
         let hands = Hands { incarnation: spec.incarnation, remote, records, position, _room: room };
-        Ok(Woken { hands, tree, remembered, began })
+        Ok(Woken { hands, tree, remembered, ear, began })
     }
 
     /// Only so many walls are built at once; what an agent does with its time holds nobody up.
@@ -282,7 +283,7 @@ impl Waking {
         driver: &dyn Driver,
         version: &Version,
         program: Option<PathBuf>,
-    ) -> Result<(Option<Remembered>, u64)> {
+    ) -> Result<(Option<Remembered>, u64, Ear)> {
         let inside = self.rooms.inside(&self.live);
         let (memory, looked) = self.memory(driver, &inside).await?;
         let launch = Launch {
@@ -312,10 +313,10 @@ impl Waking {
             )
             .await?;
         let ready = self.listen(records, driver);
-        let (said, position) = tokio::time::timeout(GREETING, ready)
+        let (said, position, ear) = tokio::time::timeout(GREETING, ready)
             .await
             .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))??;
-        Ok((looked.or(said), position))
+        Ok((looked.or(said), position, ear))
     }
 
     async fn told(&self) -> Result<Vec<TurnId>> {
@@ -348,7 +349,11 @@ impl Waking {
         Ok((memory, Some(found)))
     }
 
-    async fn listen(&self, records: &mut Records, driver: &dyn Driver) -> Result<(Option<Remembered>, u64)> {
+    async fn listen(
+        &self,
+        records: &mut Records,
+        driver: &dyn Driver,
+    ) -> Result<(Option<Remembered>, u64, Ear)> {
         let mut ear = Ear::default();
         while let Some(Record { offset, what, .. }) = records.next().await {
             match what {
@@ -358,7 +363,7 @@ impl Waking {
                         .into_iter()
                         .find(|heard| matches!(heard, Heard::Ready { .. }))
                     {
-                        return Ok((resumed, offset));
+                        return Ok((resumed, offset, ear));
                     }
                 }
                 What::Err(line) => self.logs.add(Level::Stderr, &line, self.rooms.clock()),

@@ -1,0 +1,211 @@
+//! The real Claude Code in a real sandbox; only the model behind it is ours.
+
+use crate::support::{Server, ash, children, cmdline, eventually, signal};
+use serde_json::{Value, json};
+use std::{
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+const SECRET: &str = "sk-only-outside";
+
+/// Where ./test has put it. Without it these tests fail: a promise that was not looked at is none.
+fn program() -> String {
+    std::env::var("ASH_TEST_CLAUDE").expect("ASH_TEST_CLAUDE names no Claude Code binary: run ./test")
+}
+
+struct Stage {
+    server: Server,
+    model: Child,
+    log: PathBuf,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.model.kill().and_then(|()| self.model.wait().map(drop)).ok();
+    }
+}
+
+impl Stage {
+    async fn set() -> Stage {
+        let mut server = Server::prepare(&[("ASH_CLAUDE_BIN", &program()), ("ANTHROPIC_API_KEY", SECRET)]);
+        let log = server.dir.join("model.log");
+        let mut model = Command::new(ash())
+            .args(["dev", "model-server", "--log"])
+            .arg(&log)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a model server");
+        let mut line = String::new();
+        BufReader::new(model.stdout.take().expect("stdout")).read_line(&mut line).expect("a line");
+        server.set("ANTHROPIC_BASE_URL", line.trim_start_matches("listening on ").trim_end());
+        server.launch().await;
+        Stage { server, model, log }
+    }
+
+    async fn create(&self) -> String {
+        let client = self.server.client();
+        let agent = self.server.dir.join("agent");
+        std::fs::create_dir_all(&agent).expect("a folder");
+        std::fs::write(agent.join("CLAUDE.md"), "Answer in one line.").expect("written");
+        std::fs::write(agent.join("ash.toml"), "runtime = \"claude\"\n").expect("written");
+        client.post("/api/agents", json!({ "name": "coder", "path": agent })).await;
+        let made = client.post("/api/sessions", json!({ "agent": "coder" })).await;
+        made["session"]["id"].as_str().expect("an id").to_owned()
+    }
+
+    /// All requests that the model got.
+    fn requests(&self) -> Vec<Value> {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        log.lines().map(|line| serde_json::from_str(line).expect("a request")).collect()
+    }
+
+    /// Says something, and proves that the model was shown everything that was said before.
+    async fn say(&self, id: &str, said: &mut Vec<String>) {
+        let text = format!("message number {}", said.len() + 1);
+        self.server.client().say(id, &text).await;
+        said.push(text);
+        let last = self.requests().pop().expect("a request");
+        let shown = last["body"]["messages"].to_string();
+        for before in said.iter() {
+            assert!(shown.contains(before.as_str()), "{before:?} is forgotten: {shown}");
+        }
+        assert_eq!(last["headers"]["x-api-key"], SECRET);
+    }
+
+    async fn back(&self, id: &str) -> Value {
+        self.server.client().action(id, "resume").await["resume"].clone()
+    }
+
+    async fn agent(&self, id: &str) -> (u32, u32) {
+        let init = self.server.live(id).await.join("run/init");
+        let info: Value = serde_json::from_slice(&std::fs::read(init).expect("an init file")).expect("json");
+        let init = info["pid"].as_u64().or_else(|| info["init"]["pid"].as_u64()).expect("a pid") as u32;
+        let agent = children(init).into_iter().find(|pid| cmdline(*pid).contains("claude"));
+        (init, agent.expect("the agent"))
+    }
+}
+
+fn assert_whole(receipt: &Value) {
+    assert_eq!((&receipt["tier"], &receipt["verified"]), (&json!("native"), &json!(true)), "{receipt}");
+    assert_eq!(receipt["lost"], json!([]), "{receipt}");
+}
+
+#[tokio::test]
+async fn a_conversation_survives_every_death() {
+    let mut stage = Stage::set().await;
+    let id = stage.create().await;
+    let client = stage.server.client();
+    let mut said = Vec::new();
+    client.say(&id, "run: echo made by claude > file").await;
+    stage.say(&id, &mut said).await;
+    let file = client.exec(&id, "cat file").await;
+    assert_eq!(file["stdout"], "made by claude\n");
+
+    client.action(&id, "pause").await;
+    assert_whole(&stage.back(&id).await);
+    stage.say(&id, &mut said).await;
+    client.action(&id, "stop").await;
+    assert_whole(&stage.back(&id).await);
+    stage.say(&id, &mut said).await;
+
+    for inner in [false, true] {
+        let (init, agent) = stage.agent(&id).await;
+        signal(if inner { init } else { agent }, libc::SIGKILL);
+        client.until_status(&id, "error").await;
+        assert_whole(&stage.back(&id).await);
+        stage.say(&id, &mut said).await;
+    }
+
+    stage.server.crash_and_start().await;
+    let client = stage.server.client();
+    stage.say(&id, &mut said).await;
+
+    client.action(&id, "stop").await;
+    let live = stage.server.live(&id).await;
+    stage.server.kill9();
+    std::fs::remove_dir_all(live).expect("removed");
+    stage.server.launch().await;
+    let receipt = stage.back(&id).await;
+    assert_whole(&receipt);
+    assert_eq!(receipt["from"], "checkpoint");
+    stage.say(&id, &mut said).await;
+    assert_eq!(stage.server.client().exec(&id, "cat file").await["stdout"], "made by claude\n");
+}
+
+#[tokio::test]
+async fn a_fork_remembers_what_was_before_it_and_a_lost_conversation_is_named() {
+    let stage = Stage::set().await;
+    let id = stage.create().await;
+    let client = stage.server.client();
+    let mut said = Vec::new();
+    stage.say(&id, &mut said).await;
+    let fork = client.action(&id, "fork").await["session"]["id"].as_str().expect("an id").to_owned();
+    let mut theirs = said.clone();
+    stage.say(&fork, &mut theirs).await;
+    stage.say(&id, &mut said).await;
+    client.action(&fork, "stop").await;
+    assert_whole(&stage.back(&fork).await);
+
+    client.action(&id, "stop").await;
+    let home = stage.server.live(&id).await.join("tree/home/.claude/projects");
+    std::fs::remove_dir_all(home).expect("removed");
+    let receipt = stage.back(&id).await;
+    assert_eq!((&receipt["tier"], &receipt["verified"]), (&json!("fresh"), &json!(false)), "{receipt}");
+    assert_eq!(receipt["lost"], json!(["conversation of 2 turns"]));
+    client.say(&id, "hello again").await;
+}
+
+#[tokio::test]
+async fn a_turn_in_which_it_dies_goes_on_and_no_call_is_made_twice() {
+    let stage = Stage::set().await;
+    let id = stage.create().await;
+    let client = stage.server.client();
+    let mut stream = client.send(&id, "run: echo once >> count; touch begun; sleep 2").await;
+    eventually("the command runs", async || {
+        (client.exec(&id, "cat begun").await["exitCode"] == 0).then_some(())
+    })
+    .await;
+    let (_, agent) = stage.agent(&id).await;
+    signal(agent, libc::SIGKILL);
+    stream.rest().await;
+    client.until_status(&id, "error").await;
+    stage.back(&id).await;
+    eventually("the turn is over", async || {
+        let session = client.session(&id).await;
+        (session["openTurns"] == 0 && session["status"] == "active").then_some(())
+    })
+    .await;
+    assert_eq!(client.exec(&id, "cat count").await["stdout"], "once\n");
+}
+
+#[tokio::test]
+async fn the_key_is_nowhere_inside() {
+    let stage = Stage::set().await;
+    let id = stage.create().await;
+    let client = stage.server.client();
+    client.say(&id, "run: env; cat /proc/[0-9]*/environ | tr '\\0' '\\n'; ls -la /run/ash").await;
+    let asked = stage.requests();
+    let shown = asked.last().expect("a request")["body"].to_string();
+    assert!(shown.contains("model.sock"), "or nothing was looked at: {shown}");
+    assert!(!shown.contains(SECRET), "{shown}");
+    for place in ["live", "repo", "ash.db", "ash.db-wal"] {
+        let place = stage.server.data.join(place);
+        let found = Command::new("grep").arg("-rlaF").arg(SECRET).arg(place).output().expect("grep");
+        assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+    }
+}
+
+#[tokio::test]
+async fn without_the_program_it_says_what_to_do() {
+    let mut server = Server::prepare(&[("ASH_CLAUDE_BIN", "/nowhere/claude")]);
+    server.launch().await;
+    let client = server.client();
+    client.post("/api/agents", json!({ "name": "coder", "systemPrompt": "x", "runtime": "claude" })).await;
+    let (status, answer) =
+        client.ask(reqwest::Method::POST, "/api/sessions", Some(json!({ "agent": "coder" }))).await;
+    assert_eq!((status.as_u16(), &answer["code"]), (422, &json!("runtime_missing")), "{answer}");
+    assert!(answer["error"].as_str().is_some_and(|error| error.contains("ASH_CLAUDE_BIN")), "{answer}");
+}
