@@ -24,7 +24,6 @@ impl Driver for Claude {
         let mut flag = |name: &str, value: &str| argv.extend([name.to_owned(), value.to_owned()]);
         flag("--input-format", "stream-json");
         flag("--output-format", "stream-json");
-        flag("--permission-prompt-tool", "stdio");
         flag("--settings", SETTINGS);
         match launch.memory {
             Memory::Fresh { id } => flag("--session-id", &id.to_string()),
