@@ -199,13 +199,52 @@ async fn the_key_is_nowhere_inside() {
 }
 
 #[tokio::test]
-async fn without_the_program_it_says_what_to_do() {
-    let mut server = Server::prepare(&[("ASH_CLAUDE_BIN", "/nowhere/claude")]);
-    server.launch().await;
-    let client = server.client();
-    client.post("/api/agents", json!({ "name": "coder", "systemPrompt": "x", "runtime": "claude" })).await;
-    let (status, answer) =
-        client.ask(reqwest::Method::POST, "/api/sessions", Some(json!({ "agent": "coder" }))).await;
-    assert_eq!((status.as_u16(), &answer["code"]), (422, &json!("runtime_missing")), "{answer}");
-    assert!(answer["error"].as_str().is_some_and(|error| error.contains("ASH_CLAUDE_BIN")), "{answer}");
+async fn without_the_program_or_a_key_it_says_what_to_do() {
+    let cases = [
+        (("ASH_CLAUDE_BIN", "/nowhere/claude"), Some(SECRET), "runtime_missing", "ASH_CLAUDE_BIN"),
+        (("ASH_CLAUDE_BIN", &program()), None, "model_key_missing", "ANTHROPIC_API_KEY"),
+        // As compose files leave it.
+        (("ASH_CLAUDE_BIN", &program()), Some(""), "model_key_missing", "ANTHROPIC_API_KEY"),
+    ];
+    for (binary, key, code, remedy) in cases {
+        let mut server = Server::prepare(&[binary]);
+        key.into_iter().for_each(|key| server.set("ANTHROPIC_API_KEY", key));
+        server.launch().await;
+        let client = server.client();
+        client
+            .post("/api/agents", json!({ "name": "coder", "systemPrompt": "x", "runtime": "claude" }))
+            .await;
+        let (status, answer) =
+            client.ask(reqwest::Method::POST, "/api/sessions", Some(json!({ "agent": "coder" }))).await;
+        assert_eq!((status.as_u16(), &answer["code"]), (422, &json!(code)), "{answer}");
+        assert!(answer["error"].as_str().is_some_and(|error| error.contains(remedy)), "{answer}");
+        assert_eq!(client.get("/api/sessions").await["sessions"], json!([]), "nothing was made");
+    }
+}
+
+/// Whoever is inside may write anything where its conversation is kept.
+#[tokio::test]
+async fn a_transcript_that_is_no_transcript_is_named_and_hurts_nobody() {
+    let stage = Stage::set().await;
+    let id = stage.create().await;
+    let client = stage.server.client();
+    client.say(&id, "hello").await;
+    for spoil in [
+        "truncate -s 4G $T",
+        "rm $T; mkfifo $T",
+        "rm $T; ln -s /proc/1/environ $T",
+        "rm $T; ln -s /dev/zero $T",
+        "rm $T; mkdir $T",
+        "rm -rf /home/agent/.claude/projects; ln -s /tmp /home/agent/.claude/projects",
+        "head -c 40000000 /dev/zero | tr '\\0' x > $T",
+    ] {
+        let command = format!("T=$(ls -d /home/agent/.claude/projects/*/*.jsonl | head -1); {spoil}");
+        assert_eq!(client.exec(&id, &command).await["exitCode"], 0, "{spoil}");
+        client.action(&id, "stop").await;
+        let receipt = stage.back(&id).await;
+        assert_eq!(receipt["verified"], false, "{spoil}: {receipt}");
+        assert_ne!(receipt["lost"], json!([]), "{spoil}: {receipt}");
+        client.exec(&id, "rm -rf /home/agent/.claude/projects").await;
+        client.say(&id, "hello again").await;
+    }
 }

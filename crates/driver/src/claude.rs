@@ -15,6 +15,8 @@ pub struct Claude;
 
 /// Not a key: what is said to the socket gets the real one outside.
 const PLACEHOLDER: &str = "kept-outside-the-sandbox";
+/// More agents at work in the background than anybody has.
+const MOST_TASKS: usize = 1000;
 /// Otherwise it deletes transcripts after 30 days, ours too.
 const SETTINGS: &str = r#"{"cleanupPeriodDays":36500}"#;
 
@@ -78,8 +80,8 @@ impl Driver for Claude {
         Some(transcript::place(cwd, id))
     }
 
-    fn remembered(&self, transcript: &[u8], turns: &[TurnId]) -> Remembered {
-        transcript::remembered(transcript, turns)
+    fn remembered(&self, lines: &mut dyn Iterator<Item = Vec<u8>>, turns: &[TurnId]) -> Remembered {
+        transcript::remembered(lines, turns)
     }
 
     fn hear(&self, ear: &mut Ear, line: &[u8]) -> Vec<Heard> {
@@ -204,7 +206,7 @@ fn note_task(ear: &mut Ear, value: &Value, open: bool) {
     let id = text(value, "task_id").to_owned();
     if !open {
         ear.tasks.remove(&id);
-    } else if text(value, "task_type").contains("agent") {
+    } else if text(value, "task_type").contains("agent") && ear.tasks.len() < MOST_TASKS {
         ear.tasks.insert(id);
     }
 }
@@ -350,6 +352,21 @@ mod tests {
             Some((TURN, Outcome::Done, "went on".into()))
         );
         assert_eq!(rested(&hear(&mut ear, lifecycle("completed"))), None, "once");
+    }
+
+    #[test]
+    fn an_interrupted_turn_waits_for_nobody_and_leaves_nobody_to_wait_for() {
+        let mut ear = told();
+        hear(
+            &mut ear,
+            json!({"type": "system", "subtype": "task_started", "task_id": "a", "task_type": "local_agent"}),
+        );
+        hear(&mut ear, json!({"type": "result", "is_error": true, "terminal_reason": "aborted_tools"}));
+        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Interrupted, String::new())));
+        let next = TurnId(Uuid::from_u128(8));
+        ear.expect(next);
+        hear(&mut ear, result(next, "the next"));
+        assert_eq!(rested(&hear(&mut ear, idle())), Some((next, Outcome::Done, "the next".into())));
     }
 
     #[test]

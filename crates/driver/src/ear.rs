@@ -41,9 +41,12 @@ impl Ear {
     /// The agent is idle: is that the end of the turn?
     pub(crate) fn rest(&mut self) -> Option<Heard> {
         let turn = self.turn?;
-        if !self.tasks.is_empty() || !(self.completed || self.answer.is_some()) {
+        let interrupted = self.answer.as_ref().is_some_and(|answer| answer.how == Outcome::Interrupted);
+        let held = !self.tasks.is_empty() && !interrupted;
+        if held || !(self.completed || self.answer.is_some()) {
             return None;
         }
+        self.tasks.clear();
         self.turn = None;
         self.completed = false;
         let nothing =

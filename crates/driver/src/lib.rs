@@ -112,8 +112,8 @@ pub trait Driver: Send + Sync {
         None
     }
 
-    /// What it will know of these turns.
-    fn remembered(&self, _transcript: &[u8], _turns: &[TurnId]) -> Remembered {
+    /// What it will know of these turns, by the lines of its transcript.
+    fn remembered(&self, _lines: &mut dyn Iterator<Item = Vec<u8>>, _turns: &[TurnId]) -> Remembered {
         Remembered { found: false, turns: 0, damaged: 0 }
     }
 }

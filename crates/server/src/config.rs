@@ -5,6 +5,8 @@ use clap::{Args, ValueEnum};
 use secrecy::{ExposeSecret, SecretString};
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
+const ANTHROPIC: &str = "https://api.anthropic.com";
+
 #[derive(Debug, Args)]
 pub struct Config {
     /// Port to listen on (0: any free one)
@@ -71,7 +73,7 @@ pub struct Config {
     #[arg(long, env = "CLAUDE_CODE_OAUTH_TOKEN", hide_env_values = true)]
     pub claude_oauth_token: Option<SecretString>,
     /// Where model calls go
-    #[arg(long, env = "ANTHROPIC_BASE_URL", default_value = "https://api.anthropic.com")]
+    #[arg(long, env = "ANTHROPIC_BASE_URL", default_value = ANTHROPIC)]
     pub anthropic_base_url: String,
     /// Claude Code's program [default: `claude` on the PATH]
     #[arg(long, env = "ASH_CLAUDE_BIN", value_name = "FILE")]
@@ -133,14 +135,15 @@ impl Config {
         ash_session::Keep { rules, grace: self.gc_grace }
     }
 
-    /// Without a key nothing goes out: whoever asks is told what is missing.
+    /// Only a service of the operator's own may need no key.
     pub fn egress(&self) -> Option<Egress> {
         let key = self.anthropic_api_key.clone().filter(is_set).map(|key| ("x-api-key".to_owned(), key));
         let token = self.claude_oauth_token.as_ref().filter(|token| is_set(token)).map(|token| {
             ("authorization".to_owned(), SecretString::from(format!("Bearer {}", token.expose_secret())))
         });
-        let headers = BTreeMap::from([key.or(token)?]);
-        Some(Egress { upstream: self.anthropic_base_url.clone(), headers })
+        let headers: BTreeMap<_, _> = key.or(token).into_iter().collect();
+        let upstream = self.anthropic_base_url.clone();
+        (!headers.is_empty() || upstream != ANTHROPIC).then_some(Egress { upstream, headers })
     }
 
     /// The real file: a link to it may lead out of what a sandbox sees.

@@ -17,6 +17,10 @@ pub enum Error {
         "Claude Code is not installed here: put `claude` on the server's PATH or set ASH_CLAUDE_BIN, or give the agent the runtime \"builtin\""
     )]
     NoClaude,
+    #[error(
+        "There is no key for model calls: set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN for the server and restart it, or give the agent the runtime \"builtin\""
+    )]
+    NoKey,
     #[error("No workspace available for this session")]
     NoWorkspace,
     /// The sandbox or its agent could not be started, or died.
@@ -63,7 +67,9 @@ impl Error {
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => Kind::Invalid,
             Error::NotFound | Error::NoAgent(_) | Error::NoWorkspace | Error::NoCheckpoint => Kind::NotFound,
             Error::Removed(_) => Kind::Gone,
-            Error::NoClaude | Error::NothingWhole { .. } | Error::Key(_) => Kind::Unprocessable,
+            Error::NoClaude | Error::NoKey | Error::NothingWhole { .. } | Error::Key(_) => {
+                Kind::Unprocessable
+            }
             Error::TooManyFiles(_) => Kind::TooLarge,
             Error::Stopping | Error::Capacity(_) | Error::Gone => Kind::Unavailable,
             Error::Store(error) => error.kind(),
@@ -80,6 +86,7 @@ impl Error {
             Error::NotFound => "session_not_found",
             Error::NoAgent(_) => "agent_not_found",
             Error::NoClaude => "runtime_missing",
+            Error::NoKey => "model_key_missing",
             Error::NoWorkspace => "no_workspace",
             Error::Failed(problem) => &problem.code,
             Error::NoCheckpoint => "checkpoint_not_found",

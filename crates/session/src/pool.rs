@@ -68,6 +68,8 @@ impl Settings {
     pub(crate) fn program(&self, runtime: Runtime) -> Result<Option<&Path>> {
         match runtime {
             Runtime::Builtin => Ok(None),
+            // Without a way out it would try again for minutes, and then fail.
+            Runtime::Claude if self.egress.is_none() => Err(Error::NoKey),
             Runtime::Claude => self.claude.as_deref().map(Some).ok_or(Error::NoClaude),
         }
     }

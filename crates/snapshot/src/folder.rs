@@ -151,6 +151,19 @@ impl Folder {
         rustix::fs::unlinkat(folder.map_err(failed)?, name, AtFlags::empty()).map_err(failed)
     }
 
+    /// Gives what is at a path, whatever it is, another name in the same folder. False: nothing was there.
+    pub fn put_aside(&self, path: &RelPath, to: &str) -> Result<bool, Error> {
+        let (folder, name) = path.split();
+        let failed = |e| Error::system("put aside", path.as_bytes(), e);
+        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse);
+        let moved = folder.and_then(|folder| rustix::fs::renameat(&folder, name, &folder, to));
+        match moved {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(e) => Err(failed(e)),
+        }
+    }
+
     /// A symbolic link's target, verbatim; anything else is `NotAFile`.
     pub fn read_link(&self, path: &RelPath) -> Result<Vec<u8>, Error> {
         let (folder, name) = path.split();

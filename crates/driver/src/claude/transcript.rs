@@ -4,7 +4,7 @@
 
 use crate::Remembered;
 use ash_model::TurnId;
-use serde_json::Value;
+use serde::Deserialize;
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
@@ -18,20 +18,35 @@ pub(super) fn place(cwd: &Path, id: Uuid) -> String {
     format!(".claude/projects/{cwd}/{id}.jsonl")
 }
 
+/// Whoever is inside writes it: more entries than this are not a conversation, and would fill our memory.
+const MOST_ENTRIES: usize = 1 << 20;
+
+/// What of an entry says where it belongs.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    uuid: Option<Uuid>,
+    parent_uuid: Option<Uuid>,
+    /// After a compaction the chain begins anew, and says what it stands for.
+    logical_parent_uuid: Option<Uuid>,
+    #[serde(default)]
+    is_sidechain: bool,
+}
+
 /// What of these turns it will know.
-pub(super) fn remembered(transcript: &[u8], turns: &[TurnId]) -> Remembered {
+pub(super) fn remembered(lines: &mut dyn Iterator<Item = Vec<u8>>, turns: &[TurnId]) -> Remembered {
     let mut damaged = 0;
     let mut before: HashMap<Uuid, Option<Uuid>> = HashMap::new();
     let mut newest = None;
-    for line in transcript.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        match serde_json::from_slice::<Value>(line) {
-            Ok(entry) if entry.is_object() => {
-                if let Some((id, parent)) = link(&entry) {
-                    before.insert(id, parent);
-                    newest = Some(id);
-                }
+    for line in lines.filter(|line| !line.is_empty()) {
+        match serde_json::from_slice::<Entry>(&line) {
+            Ok(_) if before.len() >= MOST_ENTRIES => damaged += 1,
+            Ok(Entry { uuid: Some(id), parent_uuid, logical_parent_uuid, is_sidechain: false }) => {
+                before.insert(id, parent_uuid.or(logical_parent_uuid));
+                newest = Some(id);
             }
-            Ok(_) | Err(_) => damaged += 1,
+            Ok(_) => {}
+            Err(_) => damaged += 1,
         }
     }
     let chain = chain(&before, newest);
@@ -40,16 +55,6 @@ pub(super) fn remembered(transcript: &[u8], turns: &[TurnId]) -> Remembered {
     let torn =
         chain.iter().filter_map(|id| before.get(id)?.as_ref()).filter(|id| !before.contains_key(id)).count();
     Remembered { found: newest.is_some(), turns: known, damaged: damaged + torn as u64 }
-}
-
-/// An entry of the main conversation and the one before it.
-fn link(entry: &Value) -> Option<(Uuid, Option<Uuid>)> {
-    let id = |name: &str| entry.get(name).and_then(Value::as_str).and_then(|text| text.parse::<Uuid>().ok());
-    if entry.get("isSidechain").and_then(Value::as_bool).unwrap_or(false) {
-        return None;
-    }
-    // After a compaction the chain begins anew, and says what it stands for.
-    Some((id("uuid")?, id("parentUuid").or_else(|| id("logicalParentUuid"))))
 }
 
 fn chain(before: &HashMap<Uuid, Option<Uuid>>, newest: Option<Uuid>) -> HashSet<Uuid> {
@@ -68,7 +73,7 @@ fn chain(before: &HashMap<Uuid, Option<Uuid>>, newest: Option<Uuid>) -> HashSet<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn id(number: u128) -> Uuid {
         Uuid::from_u128(number)
@@ -81,7 +86,8 @@ mod tests {
 
     fn look(lines: &[String], turns: &[u128]) -> (bool, u64, u64) {
         let turns: Vec<TurnId> = turns.iter().map(|turn| TurnId(id(*turn))).collect();
-        let Remembered { found, turns, damaged } = remembered(lines.join("\n").as_bytes(), &turns);
+        let mut lines = lines.iter().map(|line| line.clone().into_bytes());
+        let Remembered { found, turns, damaged } = remembered(&mut lines, &turns);
         (found, turns, damaged)
     }
 
@@ -127,6 +133,14 @@ mod tests {
         assert_eq!(look(&["{\"type\":".to_owned(), "\0\0\0".to_owned()], &[1]), (false, 0, 2));
         let circle = [entry(1, Some(2), "user"), entry(2, Some(1), "assistant")];
         assert_eq!(look(&circle, &[1]), (true, 1, 0));
+    }
+
+    #[test]
+    fn a_transcript_without_end_is_not_kept_without_end() {
+        let entries = (1..).map(|n| entry(n, (n > 1).then(|| n - 1), "user").into_bytes());
+        let turns = [TurnId(id(1)), TurnId(id(MOST_ENTRIES as u128 + 1))];
+        let found = remembered(&mut entries.take(MOST_ENTRIES + 5), &turns);
+        assert_eq!(found, Remembered { found: true, turns: 1, damaged: 5 });
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{
     live::{Fallback, Live, Recipe},
     logs::{Level, Logs},
     pool::Rooms,
-    state::State,
+    state::{Phase, State},
 };
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
 use ash_model::{Fact, Incarnation, Problem, Saved, Seq, TurnId};
@@ -16,16 +16,20 @@ use ash_sandbox::{Inside, Link, Record, Records, Remote, Spec, Start, What};
 use ash_snapshot::{Folder, Links, RelPath, Taken, TreeId};
 use ash_store::{EventQuery, Lease, Session, Version};
 use std::{
-    io::Read,
+    io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 use tokio::time::Instant;
+use uuid::Uuid;
 
 /// How long an agent may take to answer its greeting.
 const GREETING: Duration = Duration::from_secs(60);
-const LONGEST_TRANSCRIPT: u64 = 1 << 30;
+/// 50 MB are a very long conversation, for which Claude Code takes 400 MB of memory.
+const LONGEST_TRANSCRIPT: u64 = 128 << 20;
+/// A longer line is no entry.
+const LONGEST_ENTRY: u64 = 32 << 20;
 
 /// A sandbox whose agent answers, and how it came to be.
 pub(super) struct Woken {
@@ -293,7 +297,7 @@ impl Waking {
             program: program.unwrap_or_else(|| inside.exe.clone()),
             model_socket: inside.model_socket.clone(),
             memory,
-            cut: self.state.current().is_some(),
+            cut: self.state.current().is_some_and(|turn| turn.phase == Phase::Cut),
             options: self.session.options.clone(),
         };
         let command = driver.launch(&launch);
@@ -342,9 +346,9 @@ impl Waking {
         let Some(place) = driver.transcript(&inside.workspace, from) else { return Ok((memory, None)) };
         let told = self.told().await?;
         let home = self.live.home();
-        let transcript = blocking(move || read_transcript(&home, &place)).await?;
-        let found = driver.remembered(&transcript, &told);
-        // Asked for a conversation that is not there it would not start.
+        let driver = ash_driver::driver(self.session.runtime);
+        let found = blocking(move || look_at_transcript(driver.as_ref(), &home, &place, &told)).await?;
+        // Asked for a conversation that it cannot read it would not start.
         let memory = if found.found { memory } else { Memory::Fresh { id } };
         Ok((memory, Some(found)))
     }
@@ -390,19 +394,39 @@ impl Waking {
     }
 }
 
-/// Written by whoever is inside, so it may be anything, and of any size.
-fn read_transcript(home: &Path, place: &str) -> Result<Vec<u8>> {
+/// What an agent keeps of its conversation is written by whoever is inside, so it may be anything and of any size.
+/// What is no conversation is put aside, not lost: in its place it would keep the agent from starting.
+fn look_at_transcript(driver: &dyn Driver, home: &Path, place: &str, told: &[TurnId]) -> Result<Remembered> {
+    let home = Folder::open(home)?;
     let path = RelPath::parse(place).map_err(ash_snapshot::Error::from)?;
-    match Folder::open(home)?.open_file(&path, Links::Inside) {
-        Ok((file, _)) => {
-            let mut bytes = Vec::new();
-            file.take(LONGEST_TRANSCRIPT)
-                .read_to_end(&mut bytes)
-                .map_err(Error::io("cannot read the transcript"))?;
-            Ok(bytes)
+    let file = home.open_file(&path, Links::Refuse).ok().filter(|(_, is)| is.size <= LONGEST_TRANSCRIPT);
+    let found = match file {
+        Some((file, _)) => {
+            let mut reader = BufReader::new(file.take(LONGEST_TRANSCRIPT));
+            driver.remembered(&mut std::iter::from_fn(|| line(&mut reader)), told)
         }
-        Err(_) => Ok(Vec::new()),
+        None => Remembered { found: false, turns: 0, damaged: 0 },
+    };
+    let name = place.rsplit('/').next().unwrap_or(place);
+    if !found.found {
+        match home.put_aside(&path, &format!("{name}.{}", Uuid::new_v4())) {
+            Ok(false) => {}
+            Ok(true) => tracing::warn!(transcript = place, "what is no conversation was put aside"),
+            // A folder on the way is none: the agent sees for itself.
+            Err(error) => tracing::warn!(transcript = place, %error, "what is no conversation stays"),
+        }
     }
+    Ok(found)
+}
+
+/// The next line. One that is too long is cut, and what is left of it are lines of their own: nonsense, both.
+fn line(reader: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    let read = reader.by_ref().take(LONGEST_ENTRY).read_until(b'\n', &mut line).ok()?;
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    }
+    (read > 0).then_some(line)
 }
 
 /// What the tree is made from: the newest checkpoint, else the agent's own files.
