@@ -1,0 +1,146 @@
+//! Processes inside: starting them, and what goes into and comes out of their pipes.
+
+use super::{
+    Exit, FromShim, MOST_INPUT, Order, PIPE_MOST, Phase, Process, READ_SIZE, Read, Shim, Start, Stream, io,
+    journal, stdio,
+};
+
+impl Shim {
+    pub(super) fn start(&mut self, start: &Start) {
+        let started = if self.phase != Phase::Up {
+            Err(io::Error::other("the sandbox is gone"))
+        } else if self.processes.contains_key(&start.process) {
+            // Answering would look like the failure of the one that runs.
+            return;
+        } else {
+            self.try_start(start)
+        };
+        if let Err(e) = started {
+            journal::start_failed(&mut self.batch, start.process, &e.to_string());
+            self.commit();
+        }
+    }
+
+    fn try_start(&mut self, start: &Start) -> io::Result<()> {
+        let (process, theirs) = stdio::pipes(start.raw, start.stdin)?;
+        let what = crate::control::seal(start)?;
+        let sandbox = self.sandbox.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let [stdin, stdout, stderr] = theirs;
+        sandbox.order(Order::Start, vec![what, stdin, stdout, stderr]);
+        self.processes.insert(start.process, process);
+        Ok(())
+    }
+
+    // Init is not believed: a number we did not give out, or that has been answered, is ignored.
+    pub(super) fn started(&mut self, number: u16, pid: u32) {
+        if let Some(process) = self.processes.get_mut(&number).filter(|process| !process.started) {
+            process.started = true;
+            journal::started(&mut self.batch, number, pid);
+            self.commit();
+        }
+    }
+
+    pub(super) fn start_failed(&mut self, number: u16, why: &str) {
+        if self.processes.get(&number).is_some_and(|process| !process.started) {
+            self.processes.remove(&number);
+            journal::start_failed(&mut self.batch, number, why);
+            self.commit();
+        }
+    }
+
+    pub(super) fn signal(&mut self, number: u16, signal: i32) {
+        if let (Some(process), Some(sandbox)) = (self.processes.get_mut(&number), &mut self.sandbox) {
+            process.killed |= signal == libc::SIGKILL;
+            sandbox.order(Order::Signal { process: number, signal }, Vec::new());
+        }
+    }
+
+    pub(super) fn take_input(&mut self, process: u16, number: u64, bytes: &[u8]) {
+        if number <= self.last_in {
+            return;
+        }
+        self.last_in = number;
+        // A process that is gone reads nothing; the number still counts as taken.
+        let Some(input) = self.processes.get_mut(&process).and_then(|p| p.input.as_mut()) else { return };
+        if input.waiting() + bytes.len() > MOST_INPUT {
+            self.say(&FromShim::Refused { why: format!("process {process} does not read its input") });
+            return self.lose_client();
+        }
+        input.push(bytes);
+        self.write_input(process);
+    }
+
+    pub(super) fn close_input(&mut self, process: u16) {
+        if let Some(input) = self.processes.get_mut(&process).and_then(|p| p.input.as_mut()) {
+            input.close();
+            self.write_input(process);
+        }
+    }
+
+    pub(super) fn write_input(&mut self, process: u16) {
+        let Some(process) = self.processes.get_mut(&process) else { return };
+        if process.input.as_mut().is_some_and(|input| !input.write()) {
+            process.input = None;
+        }
+    }
+
+    pub(super) fn read_stream(&mut self, number: u16, which: fn(&mut Process) -> &mut Option<Stream>) {
+        let longest = self.plan.as_ref().map_or(usize::MAX, |plan| plan.caps.line_bytes);
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        let Some(stream) = which(process).as_mut() else { return };
+        match stream.read(number, &mut self.buffer, &mut self.batch, longest) {
+            Read::Some | Read::Nothing => {}
+            Read::End => {
+                stream.finish(number, &mut self.batch);
+                *which(process) = None;
+            }
+            Read::TooLong => self.signal(number, libc::SIGKILL),
+        }
+        self.commit();
+        self.write_client();
+    }
+
+    pub(super) fn exited(&mut self, number: u16, code: Option<i32>, signal: Option<i32>) {
+        if !self.processes.contains_key(&number) {
+            return;
+        }
+        self.finish_streams(number);
+        let grew = self.oom_grew();
+        let killed = self.processes.remove(&number).is_some_and(|process| process.killed);
+        let oom = grew && signal == Some(libc::SIGKILL) && !killed;
+        journal::exit(&mut self.batch, number, Exit { code, signal, oom });
+        self.commit();
+        self.write_client();
+    }
+
+    /// Reads what an ended process left in its pipes. Whoever still holds their other end is not it.
+    pub(super) fn finish_streams(&mut self, number: u16) {
+        let longest = self.plan.as_ref().map_or(usize::MAX, |plan| plan.caps.line_bytes);
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        for mut stream in [process.out.take(), process.err.take()].into_iter().flatten() {
+            let mut read = Read::Some;
+            // Not held back by the cap: a pipe is small, and the exit must come after its output.
+            for _ in 0..PIPE_MOST / READ_SIZE {
+                read = stream.read(number, &mut self.buffer, &mut self.batch, longest);
+                if read != Read::Some {
+                    break;
+                }
+            }
+            stream.finish(number, &mut self.batch);
+            if read != Read::End {
+                self.leftovers.push(stream.fd);
+            }
+        }
+        self.commit();
+    }
+
+    pub(super) fn discard(&mut self, n: usize) {
+        let Some(leftover) = self.leftovers.get(n) else { return };
+        match rustix::io::read(leftover, &mut self.buffer[..]) {
+            Ok(0) => drop(self.leftovers.remove(n)),
+            Ok(_) => {}
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            Err(_) => drop(self.leftovers.remove(n)),
+        }
+    }
+}
