@@ -199,10 +199,8 @@ fn first_in_line(processes: Processes) {
 }
 
 #[tokio::test]
-async fn running_out_of_memory_kills_that_sandbox_alone_and_is_recognised() {
-    if !as_root() {
-        return;
-    }
+async fn as_root_running_out_of_memory_kills_that_sandbox_alone_and_is_recognised() {
+    assert!(as_root(), "memory is limited by cgroups, which are root's");
     let server = Server::with(&[("ASH_SANDBOX_MEMORY_MB", "128")]).await;
     let (client, id, processes) = remembered(&server).await;
     let (_, other, bystander) = remembered(&server).await;

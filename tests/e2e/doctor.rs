@@ -58,10 +58,8 @@ fn line(text: &str, name: &str) -> String {
 }
 
 #[test]
-fn root_hears_that_walls_can_be_built_here() {
-    if !as_root() {
-        return;
-    }
+fn as_root_root_hears_that_walls_can_be_built_here() {
+    assert!(as_root(), "what root hears");
     let server = Server::prepare(&[]);
     let output = doctor(&server, None, Bwrap::There).output().expect("ash doctor");
     let text = text(&output);
@@ -92,10 +90,8 @@ fn an_ordinary_user_hears_what_only_root_has() {
 }
 
 #[test]
-fn whoever_lacks_bubblewrap_hears_how_to_get_it() {
-    if !as_root() {
-        return;
-    }
+fn as_root_whoever_lacks_bubblewrap_hears_how_to_get_it() {
+    assert!(as_root(), "only root can hide a program");
     for uid in [None, Some(USER)] {
         let server = Server::prepare(&[]);
         let output = doctor(&server, uid, Bwrap::Missing).output().expect("ash doctor");
@@ -109,10 +105,8 @@ fn whoever_lacks_bubblewrap_hears_how_to_get_it() {
 }
 
 #[test]
-fn programs_get_json() {
-    if !as_root() {
-        return;
-    }
+fn as_root_programs_get_json() {
+    assert!(as_root(), "only root can hide a program");
     let server = Server::prepare(&[]);
     let output = doctor(&server, None, Bwrap::Missing).arg("--json").output().expect("ash doctor");
     let report: Value = serde_json::from_str(&text(&output)).expect("JSON");
@@ -148,15 +142,19 @@ async fn a_running_server_and_its_key_are_looked_at() {
 }
 
 #[test]
-fn data_that_others_could_read_or_that_is_not_ours_is_noticed() {
+fn data_that_others_could_read_is_noticed() {
     let server = Server::prepare(&[]);
     std::fs::create_dir(&server.data).expect("a directory");
     set_mode(&server.data, 0o755);
     let output = doctor(&server, None, Bwrap::There).output().expect("ash doctor");
     assert!(line(&text(&output), "data").ends_with("is open to others (mode 0755)"));
-    if !as_root() {
-        return;
-    }
+}
+
+#[test]
+fn as_root_data_that_is_not_the_user_s_is_noticed() {
+    assert!(as_root(), "only root can become another user");
+    let server = Server::prepare(&[]);
+    std::fs::create_dir(&server.data).expect("a directory");
     set_mode(&server.data, 0o700);
     let output = doctor(&server, Some(USER), Bwrap::There).output().expect("ash doctor");
     assert_eq!(output.status.code(), Some(1));

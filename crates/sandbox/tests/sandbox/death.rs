@@ -87,10 +87,8 @@ fn alive(pid: i32) -> bool {
 }
 
 #[tokio::test]
-async fn a_process_killed_for_want_of_memory_says_so() {
-    if !is_root() {
-        return;
-    }
+async fn as_root_a_process_killed_for_want_of_memory_says_so() {
+    assert!(is_root(), "memory is limited by cgroups, which are root's");
     let mut rig = Rig::new().await;
     rig.spec.limits.memory_bytes = Some(64 << 20);
     let mut live = rig.launch().await;

@@ -10,10 +10,8 @@ mod walls;
 use std::{fs, os::unix::fs::chown, os::unix::process::CommandExt, process::Command};
 
 #[test]
-fn all_of_this_holds_for_an_ordinary_user_too() {
-    if !rig::is_root() {
-        return;
-    }
+fn as_root_all_of_this_holds_for_an_ordinary_user_too() {
+    assert!(rig::is_root(), "only root can become another user");
     let base = tempfile::tempdir().expect("a directory");
     chown(base.path(), Some(rig::USER), Some(rig::USER)).expect("chown");
     let copy = |from: &std::path::Path, name: &str| {
@@ -26,7 +24,7 @@ fn all_of_this_holds_for_an_ordinary_user_too() {
     let test = copy(&std::env::current_exe().expect("we run"), "test");
     let host = copy(&rig::host_program(), "host");
     let output = Command::new(test)
-        .args(["--skip", "ordinary_user", "--test-threads", "4"])
+        .args(["--skip", "as_root_", "--test-threads", "4"])
         .env_clear()
         .env("ASH_TEST_HOST", host)
         .env("TMPDIR", base.path())

@@ -46,10 +46,8 @@ fn furnish(bench: &Bench) {
 }
 
 #[test]
-fn every_kind_of_entry_comes_back_as_it_was() {
-    if !is_root() {
-        return;
-    }
+fn as_root_every_kind_of_entry_comes_back_as_it_was() {
+    assert!(is_root(), "only root can give files away");
     let bench = Bench::new();
     furnish(&bench);
     let taken = bench.take();
@@ -410,10 +408,8 @@ fn file_time(path: &Path) -> (i64, i64) {
 }
 
 #[test]
-fn what_is_no_file_is_skipped_and_counted_each_time() {
-    if !is_root() {
-        return;
-    }
+fn as_root_what_is_no_file_is_skipped_and_counted_each_time() {
+    assert!(is_root(), "only root can make devices");
     let bench = Bench::new();
     let _socket = UnixListener::bind(bench.at("socket")).expect("bound");
     let make = |name: &str, kind, device| {
@@ -515,10 +511,7 @@ fn thousands_of_levels_come_back() {
 
 /// What could be captured but not restored would be lost, and everything beside it.
 #[test]
-fn deeper_than_can_be_restored_is_left_out_and_said() {
-    if !is_slow() {
-        return;
-    }
+fn slowly_deeper_than_can_be_restored_is_left_out_and_said() {
     let bench = Bench::in_memory();
     dig(&bench, 10_020);
     bench.write("beside", "x");
@@ -553,10 +546,7 @@ fn paths_that_grow_without_end_are_left_out_and_said() {
 }
 
 #[test]
-fn a_directory_with_more_names_than_fit_is_left_out_and_said() {
-    if !is_slow() {
-        return;
-    }
+fn slowly_a_directory_with_more_names_than_fit_is_left_out_and_said() {
     let bench = Bench::in_memory();
     std::fs::create_dir(bench.at("wide")).expect("made");
     for n in 0..270_000 {

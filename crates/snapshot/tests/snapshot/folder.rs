@@ -71,12 +71,10 @@ fn only_a_regular_file_is_opened() {
 }
 
 #[test]
-fn a_write_replaces_and_never_goes_through_a_link() {
+fn as_root_a_write_replaces_and_never_goes_through_a_link() {
     let bench = tempting();
     let folder = open(&bench.workspace());
-    if !is_root() {
-        return;
-    }
+    assert!(is_root(), "only root can give files away");
     let owner = Some(Owner { uid: 4321, gid: 8765 });
     let write = |path: &str, text: &str| folder.write_file(&rel(path), &mut text.as_bytes(), owner, 0o640);
 
@@ -173,10 +171,8 @@ fn a_write_that_breaks_off_changes_nothing() {
 }
 
 #[test]
-fn a_full_disk_is_said_to_be_full() {
-    if !is_root() {
-        return;
-    }
+fn as_root_a_full_disk_is_said_to_be_full() {
+    assert!(is_root(), "only root can mount");
     let bench = Bench::new();
     let mount = bench.empty("small");
     let flags = rustix::mount::MountFlags::empty();
@@ -196,10 +192,8 @@ fn a_full_disk_is_said_to_be_full() {
 }
 
 #[test]
-fn another_file_system_inside_is_not_entered() {
-    if !is_root() {
-        return;
-    }
+fn as_root_another_file_system_inside_is_not_entered() {
+    assert!(is_root(), "only root can mount");
     let bench = Bench::new();
     bench.write("a", "1");
     let mount = bench.at("mounted");

@@ -160,10 +160,8 @@ impl Drop for Seconds {
 }
 
 #[test]
-fn what_was_rewritten_within_the_tick_of_the_last_capture_is_seen() {
-    if !is_root() {
-        return;
-    }
+fn as_root_what_was_rewritten_within_the_tick_of_the_last_capture_is_seen() {
+    assert!(is_root(), "only root can mount");
     let bench = Bench::new();
     let _mounted = Seconds::mount(&bench, &bench.workspace());
     bench.write("small", "........");

@@ -7,6 +7,7 @@ mod edit;
 mod fidelity;
 mod folder;
 mod forge;
+mod forged;
 mod fuzz;
 mod golden;
 mod incremental;
