@@ -195,17 +195,13 @@ impl Actor {
 
     /// A tree that was found holds nothing that a checkpoint does not: a rewind was cut off in the middle.
     pub(super) async fn is_known(&self, taken: &Taken) -> Result<bool> {
-        for number in [self.state.checkpoint, Some(self.state.last_checkpoint)].into_iter().flatten() {
-            if self.is_checkpoint(number, taken).await? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let all = self.rooms.store.checkpoints(self.lease.workspace, None, u32::MAX).await?;
+        Ok(all.iter().any(|checkpoint| checkpoint.removed.is_none() && holds(checkpoint, taken)))
     }
 
     async fn is_checkpoint(&self, number: u64, taken: &Taken) -> Result<bool> {
         let checkpoint = self.rooms.store.checkpoint(self.lease.workspace, number).await?;
-        Ok(checkpoint.is_some_and(|checkpoint| checkpoint.tree == taken.tree.as_str()))
+        Ok(checkpoint.is_some_and(|checkpoint| holds(&checkpoint, taken)))
     }
 
     /// The answer stands; that its files are not safe is said, and tried again.
@@ -262,4 +258,9 @@ impl Actor {
             at: self.rooms.clock(),
         }
     }
+}
+
+/// Taken without an index the same files lie in another pack.
+fn holds(checkpoint: &Checkpoint, taken: &Taken) -> bool {
+    TreeId::parse(&checkpoint.tree).is_ok_and(|tree| tree.same_files(&taken.tree))
 }
