@@ -136,7 +136,7 @@ async fn a_conversation_survives_every_death() {
 }
 
 #[tokio::test]
-async fn a_fork_remembers_what_was_before_it_and_a_lost_conversation_is_named() {
+async fn a_fork_remembers_what_was_before_it_and_a_lost_conversation_is_rebuilt() {
     let stage = Stage::set().await;
     let id = stage.create().await;
     let client = stage.server.client();
@@ -153,9 +153,11 @@ async fn a_fork_remembers_what_was_before_it_and_a_lost_conversation_is_named() 
     let home = stage.server.live(&id).await.join("tree/home/.claude/projects");
     std::fs::remove_dir_all(home).expect("removed");
     let receipt = stage.back(&id).await;
-    assert_eq!((&receipt["tier"], &receipt["verified"]), (&json!("fresh"), &json!(false)), "{receipt}");
-    assert_eq!(receipt["lost"], json!(["conversation of 2 turns"]));
-    client.say(&id, "hello again").await;
+    assert_eq!((&receipt["tier"], &receipt["verified"]), (&json!("rebuilt"), &json!(false)), "{receipt}");
+    assert_eq!(receipt["lost"], json!(["what the agent had noted beside the messages"]));
+    stage.say(&id, &mut said).await;
+    client.action(&id, "stop").await;
+    assert_whole(&stage.back(&id).await);
 }
 
 #[tokio::test]

@@ -3,10 +3,15 @@
 //! Results cannot be counted: prompts may be merged, and background work starts turns of its own. A turn is over
 //! when the program says that it is idle after it has answered our message, which it names by our turn's id.
 
+mod entry;
+mod mend;
 mod transcript;
 
-use crate::{Command, Driver, Ear, Heard, Launch, Memory, Remembered, Say, ear::Answer, stream_json};
-use ash_model::TurnId;
+use crate::{
+    Command, Driver, Ear, Expected, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken, Survey,
+    ear::Answer, stream_json,
+};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path;
 use uuid::Uuid;
@@ -69,8 +74,9 @@ impl Driver for Claude {
     fn tell(&self, say: &Say) -> Vec<u8> {
         match say {
             // The same id again is the same message: what it has answered it does not answer twice.
-            Say::Prompt { turn, content, ask: _, attempt: _ } => stream_json::line(&json!({
-                "type": "user", "uuid": turn, "message": { "role": "user", "content": content },
+            Say::Prompt { turn, head, content, ask: _, attempt: _ } => stream_json::line(&json!({
+                "type": "user", "uuid": turn,
+                "message": { "role": "user", "content": with_head(head.as_deref(), content) },
             })),
             Say::Hello { .. } | Say::Interrupt { .. } => stream_json::tell(say),
         }
@@ -80,8 +86,27 @@ impl Driver for Claude {
         Some(transcript::place(cwd, id))
     }
 
-    fn remembered(&self, lines: &mut dyn Iterator<Item = Vec<u8>>, turns: &[TurnId]) -> Remembered {
-        transcript::remembered(lines, turns)
+    fn spoken(&self, line: &str) -> Option<Spoken> {
+        spoken(line)
+    }
+
+    fn background(&self, line: &str) -> Option<(String, Option<String>)> {
+        // Most lines are not about it.
+        let value: Value = line.contains("task_").then(|| serde_json::from_str(line).ok())??;
+        let id = text(&value, "task_id").to_owned();
+        match (text(&value, "type"), text(&value, "subtype")) {
+            ("system", "task_started") => Some((id, Some(text(&value, "description").to_owned()))),
+            ("system", "task_notification") => Some((id, None)),
+            _ => None,
+        }
+    }
+
+    fn survey(&self, lines: &mut dyn Iterator<Item = Vec<u8>>, expected: &[Expected]) -> Survey {
+        transcript::survey(lines, expected)
+    }
+
+    fn mend(&self, lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[Logged], native: &Native) -> Mended {
+        mend::mend(lines, log, native)
     }
 
     fn hear(&self, ear: &mut Ear, line: &[u8]) -> Vec<Heard> {
@@ -121,6 +146,65 @@ impl Driver for Claude {
             _ => heard,
         }
     }
+}
+
+/// Every message that it says it also writes down, under the same id. Not those of its subagents, which have
+/// transcripts of their own, and not what it says in somebody's name.
+fn spoken(line: &str) -> Option<Spoken> {
+    #[derive(Deserialize)]
+    struct Line<'l> {
+        #[serde(borrow, rename = "type")]
+        kind: Option<std::borrow::Cow<'l, str>>,
+        uuid: Option<Uuid>,
+        parent_tool_use_id: Option<String>,
+        #[serde(rename = "isReplay", default)]
+        is_replay: bool,
+        #[serde(rename = "isSynthetic", default)]
+        is_synthetic: bool,
+        local_command_source: Option<serde::de::IgnoredAny>,
+        message: Option<Message>,
+    }
+    #[derive(Deserialize)]
+    struct Message {
+        model: Option<String>,
+        content: Option<Content>,
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Content {
+        Blocks(Vec<Block>),
+        Text(serde::de::IgnoredAny),
+    }
+    #[derive(Deserialize)]
+    struct Block {
+        r#type: Option<String>,
+    }
+    let line: Line<'_> = serde_json::from_str(line).ok()?;
+    let message = line.message?;
+    let own = matches!(line.kind.as_deref(), Some("assistant" | "user"))
+        && line.parent_tool_use_id.is_none()
+        && !line.is_replay
+        && !line.is_synthetic
+        && line.local_command_source.is_none()
+        && message.model.as_deref() != Some("<synthetic>");
+    let blocks = match message.content {
+        Some(Content::Blocks(blocks)) => blocks,
+        Some(Content::Text(_)) | None => Vec::new(),
+    };
+    let binds =
+        blocks.iter().any(|block| matches!(block.r#type.as_deref(), Some("tool_use" | "tool_result")));
+    line.uuid.filter(|_| own).map(|id| Spoken { id, binds })
+}
+
+/// What we have to say comes as a block of its own, marked as what it is.
+fn with_head(head: Option<&str>, content: &Value) -> Value {
+    let Some(head) = head else { return content.clone() };
+    let head = json!({ "type": "text", "text": format!("<system-reminder>\n{head}\n</system-reminder>") });
+    let blocks = match content {
+        Value::Array(blocks) => blocks.clone(),
+        text => vec![json!({ "type": "text", "text": text })],
+    };
+    Value::Array([vec![head], blocks].concat())
 }
 
 fn permission_mode(asked: Option<&str>) -> &str {
@@ -215,7 +299,8 @@ fn note_task(ear: &mut Ear, value: &Value, open: bool) {
 mod tests {
     use super::*;
     use crate::testing::launch;
-    use ash_model::Outcome;
+    use ash_model::{Outcome, TurnId};
+
     fn argv(memory: Memory) -> String {
         Claude.launch(&launch(memory)).argv.join(" ")
     }

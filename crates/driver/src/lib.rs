@@ -62,9 +62,20 @@ pub struct Command {
 /// What we tell an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Say {
-    Hello { system_prompt: Option<String> },
-    Prompt { turn: TurnId, content: serde_json::Value, ask: Ask, attempt: u32 },
-    Interrupt { turn: TurnId },
+    Hello {
+        system_prompt: Option<String>,
+    },
+    Prompt {
+        turn: TurnId,
+        /// What we have to say ourselves before it.
+        head: Option<String>,
+        content: serde_json::Value,
+        ask: Ask,
+        attempt: u32,
+    },
+    Interrupt {
+        turn: TurnId,
+    },
 }
 
 /// What an agent's line means.
@@ -92,7 +103,7 @@ pub enum Heard {
 }
 
 /// What the agent says it found of an earlier conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Remembered {
     pub found: bool,
     pub turns: u64,
@@ -112,10 +123,81 @@ pub trait Driver: Send + Sync {
         None
     }
 
-    /// What it will know of these turns, by the lines of its transcript.
-    fn remembered(&self, _lines: &mut dyn Iterator<Item = Vec<u8>>, _turns: &[TurnId]) -> Remembered {
-        Remembered { found: false, turns: 0, damaged: 0 }
+    /// What this line says, if the agent keeps it as a message of its conversation.
+    fn spoken(&self, _line: &str) -> Option<Spoken> {
+        None
     }
+
+    /// Work in the background that begins (and what it is) or ends with this line, by its id.
+    fn background(&self, _line: &str) -> Option<(String, Option<String>)> {
+        None
+    }
+
+    /// What it will know of these messages, by the lines of its transcript.
+    fn survey(&self, _lines: &mut dyn Iterator<Item = Vec<u8>>, _expected: &[Expected]) -> Survey {
+        Survey::default()
+    }
+
+    /// The transcript as it should be, from what can be read of it and from our own log.
+    fn mend(&self, _lines: &mut dyn Iterator<Item = Vec<u8>>, _log: &[Logged], _native: &Native) -> Mended {
+        Mended::default()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spoken {
+    pub id: Uuid,
+    /// A call or its outcome: what was done is not done again.
+    pub binds: bool,
+}
+
+/// A message that our log says the agent knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expected {
+    pub id: Uuid,
+    pub prompt: bool,
+}
+
+/// What was found of a conversation by looking at the agent's transcript.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Survey {
+    pub remembered: Remembered,
+    /// Which of the expected messages it will not know.
+    pub missing: Vec<usize>,
+    /// Nothing is to be mended.
+    pub sound: bool,
+}
+
+/// A message of our log, with its words if they are needed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logged {
+    pub id: Uuid,
+    /// RFC 3339.
+    pub at: String,
+    pub words: Option<Words>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Words {
+    Prompt(serde_json::Value),
+    /// The agent's own line.
+    Line(String),
+}
+
+/// Whose transcript it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Native {
+    pub id: Uuid,
+    pub cwd: PathBuf,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Mended {
+    pub lines: Vec<Vec<u8>>,
+    /// Nothing of what was there could be used: it is all from our log.
+    pub rebuilt: bool,
+    pub repairs: Vec<String>,
+    pub lost: Vec<String>,
 }
 
 pub fn driver(runtime: Runtime) -> Box<dyn Driver> {

@@ -19,10 +19,16 @@ pub(crate) fn tell(say: &Say) -> Vec<u8> {
             hello
         }
         Say::Interrupt { turn } => control(&format!("interrupt-{turn}"), "interrupt"),
-        Say::Prompt { turn, content, ask: _, attempt } => json!({
-            "type": "user", "uuid": turn, "continue": *attempt > 1,
-            "message": { "role": "user", "content": content },
-        }),
+        Say::Prompt { turn, head, content, ask: _, attempt } => {
+            let mut line = json!({
+                "type": "user", "uuid": turn, "continue": *attempt > 1,
+                "message": { "role": "user", "content": content },
+            });
+            if let Some(head) = head {
+                line["head"] = json!(head);
+            }
+            line
+        }
     };
     self::line(&line)
 }
@@ -174,6 +180,7 @@ mod tests {
     fn the_same_prompt_is_told_in_the_same_bytes() {
         let say = Say::Prompt {
             turn: TurnId(uuid::Uuid::from_u128(1)),
+            head: None,
             content: json!("hi"),
             ask: Default::default(),
             attempt: 1,

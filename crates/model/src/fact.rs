@@ -1,7 +1,9 @@
 //! What happened to a session, one fact after the other. A session's state is a fold over these; what is not
 //! here did not happen. The JSON of a fact is a stored format: see `docs/formats.md`.
 
-use crate::{AgentName, Incarnation, Options, Receipt, Seq, SessionId, Timestamp, TurnId, kind::Problem};
+use crate::{
+    AgentName, Incarnation, Options, Receipt, Seq, SessionId, Tier, Timestamp, TurnId, kind::Problem,
+};
 use serde::{Deserialize, Serialize};
 
 /// A fact with its place in the log.
@@ -61,7 +63,7 @@ pub enum Fact {
         turn: TurnId,
         input: u64,
     },
-    /// A cut turn goes on; what was said after event `discard_after` by the attempt before does not count.
+    /// A cut turn goes on; what was said after event `discard_after` by the attempts before does not count.
     Continued {
         turn: TurnId,
         attempt: u32,
@@ -107,6 +109,10 @@ pub enum Fact {
     /// The sandbox is up and its agent answers.
     Awake {
         incarnation: Incarnation,
+        /// What a turn that was cut off had said and done up to this event is in the agent's memory: it goes on
+        /// from there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<Seq>,
     },
     /// The sandbox is gone, on purpose or not.
     Asleep {
@@ -116,6 +122,14 @@ pub enum Fact {
     Resuming,
     Resumed {
         receipt: Receipt,
+        /// What the agent is told at the head of the next message: how it came back.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        head: Option<String>,
+    },
+    /// The agent did not start with its memory from there; the next step down is tried.
+    ResumeFailed {
+        tier: Tier,
+        reason: String,
     },
     Paused,
     Stopped,
@@ -148,6 +162,7 @@ impl Fact {
             Fact::Asleep { .. } => "asleep",
             Fact::Resuming => "resuming",
             Fact::Resumed { .. } => "resumed",
+            Fact::ResumeFailed { .. } => "resume_failed",
             Fact::Paused => "paused",
             Fact::Stopped => "stopped",
             Fact::Failed { .. } => "failed",

@@ -106,6 +106,9 @@ pub struct Options {
     pub initial_agent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_interrupted: Option<OnInterrupted>,
+    /// Whether the agent is told, when it comes back, how long it slept and what happened meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wake_report: Option<bool>,
     /// The checkpoint that changes are counted from; without one, the agent's own files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,

@@ -47,6 +47,9 @@ pub struct Receipt {
     pub verified: bool,
     /// What did not come back, by name. Empty means nothing.
     pub lost: Vec<String>,
+    /// What of the agent's memory had to be mended, and how.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repaired: Vec<String>,
     /// The checkpoint number under which a tree that could not be trusted was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salvage: Option<u64>,

@@ -33,6 +33,7 @@ fn beginnings() -> Vec<Fact> {
         subagents: Some(json!({"a": {}})),
         initial_agent: Some("a".into()),
         on_interrupted: Some(OnInterrupted::Ask),
+        wake_report: None,
     };
     let parent = SessionId::parse("parent").expect("a name");
     let forked = |checkpoint| Fact::Forked {
@@ -131,6 +132,7 @@ fn life() -> Vec<Fact> {
         checkpoint: Some(4),
         verified: true,
         lost: Vec::new(),
+        repaired: Vec::new(),
         salvage: None,
     };
     let torn = Receipt {
@@ -143,11 +145,11 @@ fn life() -> Vec<Fact> {
         ..whole.clone()
     };
     let mut facts = vec![
-        Fact::Awake { incarnation },
+        Fact::Awake { incarnation, kept: None },
         Fact::Asleep { incarnation: Some(incarnation) },
         Fact::Asleep { incarnation: None },
         Fact::Resuming,
-        Fact::Resumed { receipt: whole },
+        Fact::Resumed { receipt: whole, head: None },
     ];
     let ways = [
         (Source::Cloud, Tier::Repaired),
@@ -155,9 +157,10 @@ fn life() -> Vec<Fact> {
         (Source::Local, Tier::History),
         (Source::Local, Tier::Fresh),
     ];
-    facts.extend(
-        ways.map(|(source, tier)| Fact::Resumed { receipt: Receipt { source, tier, ..torn.clone() } }),
-    );
+    facts.extend(ways.map(|(source, tier)| {
+        let receipt = Receipt { source, tier, ..torn.clone() };
+        Fact::Resumed { receipt, head: None }
+    }));
     let failed = Fact::Failed { problem: Problem::new("code", "A sentence.") };
     facts.extend([Fact::Paused, Fact::Stopped, failed, Fact::Ended]);
     facts
@@ -200,12 +203,33 @@ fn history() -> Vec<Fact> {
     ]
 }
 
+/// The way down, and what the agent is told of it.
+fn ladder() -> Vec<Fact> {
+    let receipt = Receipt {
+        path: Path::Cold,
+        source: Source::Local,
+        from: From::Checkpoint,
+        tier: Tier::Repaired,
+        checkpoint: Some(4),
+        verified: true,
+        lost: Vec::new(),
+        repaired: vec!["2 links mended".into()],
+        salvage: None,
+    };
+    let incarnation = Incarnation(Uuid::from_u128(8));
+    vec![
+        Fact::ResumeFailed { tier: Tier::Native, reason: "A sentence.".into() },
+        Fact::Awake { incarnation, kept: Some(41) },
+        Fact::Resumed { receipt, head: Some("You were asleep.".into()) },
+    ]
+}
+
 fn every_fact() -> Vec<Fact> {
-    [beginnings(), turns(), captures(), life(), later_options(), history()].concat()
+    [beginnings(), turns(), captures(), life(), later_options(), history(), ladder()].concat()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 21;
+const KINDS: usize = 22;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -229,6 +253,7 @@ fn place(fact: &Fact) -> usize {
         Fact::Failed { .. } => 18,
         Fact::Ended => 19,
         Fact::Rewound(_) => 20,
+        Fact::ResumeFailed { .. } => 21,
     }
 }
 

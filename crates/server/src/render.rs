@@ -75,7 +75,10 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
             error.into_iter().chain([Frame::new("done", done)]).collect()
         }
         Fact::Saved(saved) => named("checkpoint", serde_json::to_value(saved).unwrap_or_default()),
-        Fact::Resumed { receipt } => named("resumed", serde_json::to_value(receipt).unwrap_or_default()),
+        Fact::Resumed { receipt, .. } => named("resumed", serde_json::to_value(receipt).unwrap_or_default()),
+        Fact::ResumeFailed { tier, reason } => {
+            named("resume_failed", json!({ "tier": tier, "reason": reason }))
+        }
         Fact::Created { agent, version, .. } => {
             named("created", json!({ "agentName": agent, "agentVersion": version }))
         }

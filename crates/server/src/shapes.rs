@@ -157,7 +157,10 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
             action("created", json!({ "agentName": agent, "model": options.model }))
         }
         Fact::Forked { parent, .. } => action("forked", json!({ "parentSessionId": parent })),
-        Fact::Resumed { receipt } => action("resumed", serde_json::to_value(receipt).unwrap_or_default()),
+        Fact::Resumed { receipt, .. } => action("resumed", serde_json::to_value(receipt).unwrap_or_default()),
+        Fact::ResumeFailed { tier, reason } => {
+            action("resume_failed", json!({ "tier": tier, "reason": reason }))
+        }
         Fact::Continued { turn, attempt, discard_after, .. } => action(
             "turn_continued",
             json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after }),

@@ -5,6 +5,8 @@ mod close;
 mod exec;
 mod hear;
 mod load;
+mod recall;
+mod retell;
 mod rewind;
 mod save;
 mod wake;
@@ -364,7 +366,7 @@ impl Actor {
 
     async fn resume(&mut self, facts: Vec<Fact>, reply: Reply<Answer>) -> Result<()> {
         let warm = facts.iter().find_map(|fact| match fact {
-            Fact::Resumed { receipt } => Some(receipt.clone()),
+            Fact::Resumed { receipt, .. } => Some(receipt.clone()),
             _ => None,
         });
         let began = Instant::now();
@@ -644,6 +646,7 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         | Fact::Asleep { .. }
         | Fact::Resuming
         | Fact::Resumed { .. }
+        | Fact::ResumeFailed { .. }
         | Fact::Paused
         | Fact::Stopped
         | Fact::Failed { .. }

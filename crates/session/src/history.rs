@@ -4,9 +4,10 @@ use crate::{
     Error, Past, Result, Sessions,
     actor::{ForkPoint, Request},
     files::{FileSource, Place},
+    pool::Rooms,
     state::{Refused, State, Wish},
 };
-use ash_model::{Rewound, Seq, Then};
+use ash_model::{Rewound, Seq, SessionNo, Then};
 use ash_snapshot::TreeId;
 use ash_store::{Card, Checkpoint, EventQuery, Session};
 
@@ -56,16 +57,7 @@ impl Sessions {
 
     /// What of the session's log is not part of the conversation any more.
     pub async fn past(&self, session: &Session) -> Result<Past> {
-        let mut events = Vec::new();
-        loop {
-            let after = events.last().map_or(0, |event: &ash_model::Event| event.seq);
-            let query = EventQuery { after, limit: 1000, kinds: Past::KINDS.to_vec() };
-            let page = self.rooms().store.events(session.no, &query).await?;
-            if page.is_empty() {
-                return Ok(Past::of(&events));
-            }
-            events.extend(page);
-        }
+        past(self.rooms(), session.no).await
     }
 
     /// Conversation, agent and files go to a checkpoint together, back or forward.
@@ -114,6 +106,19 @@ impl Sessions {
             parent = Some(session.native_id);
         }
         Ok(then)
+    }
+}
+
+pub(crate) async fn past(rooms: &Rooms, session: SessionNo) -> Result<Past> {
+    let mut events = Vec::new();
+    loop {
+        let after = events.last().map_or(0, |event: &ash_model::Event| event.seq);
+        let query = EventQuery { after, limit: 1000, kinds: Past::KINDS.to_vec() };
+        let page = rooms.store.events(session, &query).await?;
+        if page.is_empty() {
+            return Ok(Past::of(&events));
+        }
+        events.extend(page);
     }
 }
 

@@ -1,10 +1,9 @@
 //! The way back into a conversation, and the receipt that says how far it went. What came back is compared with
 //! what our own log says was there; a resume that lost something says so.
 
-use crate::{Past, live::Fallback, state::State};
+use crate::{live::Fallback, state::State};
 use ash_driver::{Memory, Remembered};
-use ash_model::{Event, Fact, From, Path, Receipt, Source, Tier, TurnId};
-use std::collections::HashSet;
+use ash_model::{From, Path, Receipt, Seq, Source, Tier};
 use uuid::Uuid;
 
 /// Which conversation the agent is asked to take up.
@@ -16,22 +15,19 @@ pub(crate) fn memory(state: &State, id: Uuid) -> Memory {
     }
 }
 
-/// The kinds of events that say which turns the agent was told.
-pub(crate) const TOLD: [&str; 5] = ["forked", "started", "continued", "finished", "rewound"];
-
-/// The turns that the agent was told and that are over: those it should remember.
-pub(crate) fn told(events: &[Event]) -> Vec<TurnId> {
-    let past = Past::of(events);
-    let mut begun = HashSet::new();
-    let mut told = Vec::new();
-    for event in events.iter().filter(|event| !past.hides(event)) {
-        match &event.fact {
-            Fact::Started { turn, .. } | Fact::Continued { turn, .. } => _ = begun.insert(*turn),
-            Fact::Finished { turn, .. } if begun.contains(turn) => told.push(*turn),
-            _ => {}
-        }
-    }
-    told
+/// With which memory an agent starts.
+#[derive(Debug, Clone)]
+pub(crate) struct Recalled {
+    pub(crate) memory: Memory,
+    pub(crate) tier: Tier,
+    /// What is there of it, by our own look or by what the agent says.
+    pub(crate) found: Option<Remembered>,
+    pub(crate) repairs: Vec<String>,
+    pub(crate) lost: Vec<String>,
+    /// What a turn that was cut off had said and done, up to here, is part of it.
+    pub(crate) kept: Option<Seq>,
+    /// Where what was there before was put, and where it was.
+    pub(crate) aside: Option<(String, String)>,
 }
 
 /// Where the files came from.
@@ -51,12 +47,7 @@ pub(crate) struct Others<'o> {
     pub(crate) fallback: Option<&'o Fallback>,
 }
 
-pub(crate) fn receipt(
-    state: &State,
-    origin: Origin,
-    resumed: Option<&Remembered>,
-    others: Others<'_>,
-) -> Receipt {
+pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others: Others<'_>) -> Receipt {
     let Others { salvage, fallback } = others;
     let (source, from) = match origin {
         Origin::Live => (Source::Local, From::Live),
@@ -68,10 +59,11 @@ pub(crate) fn receipt(
         format!("checkpoint {instead_of}, which is damaged ({why}): the files are those of checkpoint {used}")
     }));
     let checkpoint = fallback.map(|fallback| fallback.used).or(state.checkpoint);
-    let tier = tier(state, resumed, &mut lost);
+    let tier = tier(state, recalled, &mut lost);
     // A cut turn may be in the agent's transcript or not, so one more than our log is whole too.
     let verified = lost.is_empty();
-    Receipt { path: Path::Cold, source, from, tier, checkpoint, verified, lost, salvage }
+    let repaired = recalled.repairs.clone();
+    Receipt { path: Path::Cold, source, from, tier, checkpoint, verified, lost, repaired, salvage }
 }
 
 fn lost_files(state: &State, origin: Origin) -> Vec<String> {
@@ -88,26 +80,44 @@ fn lost_files(state: &State, origin: Origin) -> Vec<String> {
     lost
 }
 
-fn tier(state: &State, resumed: Option<&Remembered>, lost: &mut Vec<String>) -> Tier {
-    let Some(resumed) = resumed else { return Tier::Fresh };
-    if !resumed.found {
-        if state.told > 0 {
-            lost.push(format!("conversation of {} turns", state.told));
+fn tier(state: &State, recalled: &Recalled, lost: &mut Vec<String>) -> Tier {
+    let Some(found) = &recalled.found else { return Tier::Fresh };
+    if !found.found {
+        if state.told == 0 {
+            return Tier::Fresh;
         }
-        return Tier::Fresh;
+        let told = match recalled.tier {
+            Tier::History => ", which is told to the agent as text",
+            Tier::Native | Tier::Repaired | Tier::Rebuilt | Tier::Fresh => "",
+        };
+        lost.push(format!("the agent's own memory of {} turns{told}", state.told));
+        return if recalled.tier == Tier::History { Tier::History } else { Tier::Fresh };
     }
-    if resumed.turns < state.told {
-        lost.push(format!("{} of {} turns of the conversation", state.told - resumed.turns, state.told));
+    if found.turns < state.told {
+        lost.push(format!("{} of {} turns of the conversation", state.told - found.turns, state.told));
     }
-    if resumed.damaged > 0 {
-        lost.push(format!("{} unreadable entries of the agent's transcript", resumed.damaged));
+    if found.damaged > 0 {
+        lost.push(format!("{} unreadable entries of the agent's transcript", found.damaged));
     }
-    Tier::Native
+    lost.extend(recalled.lost.iter().cloned());
+    recalled.tier
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn recalled(found: bool, turns: u64) -> Recalled {
+        Recalled {
+            memory: Memory::Own { id: Uuid::nil() },
+            tier: Tier::Native,
+            found: Some(Remembered { found, turns, damaged: 0 }),
+            repairs: Vec::new(),
+            lost: Vec::new(),
+            kept: None,
+            aside: None,
+        }
+    }
 
     fn with(told: u64) -> State {
         let mut state = State::new(0);
@@ -117,33 +127,32 @@ mod tests {
 
     #[test]
     fn a_conversation_that_is_not_found_is_named_as_lost() {
-        let missing = Remembered { found: false, turns: 0, damaged: 0 };
-        let receipt = receipt(&with(3), Origin::Live, Some(&missing), Others::default());
-        assert_eq!((receipt.tier, receipt.verified), (Tier::Fresh, false));
-        assert_eq!(receipt.lost, ["conversation of 3 turns"]);
+        let missing = receipt(&with(3), Origin::Live, &recalled(false, 0), Others::default());
+        assert_eq!((missing.tier, missing.verified), (Tier::Fresh, false));
+        assert_eq!(missing.lost, ["the agent's own memory of 3 turns"]);
+        let told = Recalled { tier: Tier::History, ..recalled(false, 0) };
+        let told = receipt(&with(3), Origin::Live, &told, Others::default());
+        assert_eq!((told.tier, told.verified), (Tier::History, false));
     }
 
     #[test]
     fn a_shorter_conversation_is_not_verified() {
-        let short = Remembered { found: true, turns: 2, damaged: 0 };
-        let receipt = receipt(&with(3), Origin::Checkpoint, Some(&short), Others::default());
+        let receipt = receipt(&with(3), Origin::Checkpoint, &recalled(true, 2), Others::default());
         assert_eq!((receipt.tier, receipt.verified), (Tier::Native, false));
         assert_eq!(receipt.lost, ["1 of 3 turns of the conversation"]);
     }
 
     #[test]
     fn a_whole_conversation_is_verified() {
-        let whole = Remembered { found: true, turns: 3, damaged: 0 };
-        let receipt = receipt(&with(3), Origin::Checkpoint, Some(&whole), Others::default());
+        let receipt = receipt(&with(3), Origin::Checkpoint, &recalled(true, 3), Others::default());
         assert!(receipt.verified && receipt.lost.is_empty());
     }
 
     #[test]
     fn files_of_an_older_checkpoint_are_said_to_be_so() {
-        let whole = Remembered { found: true, turns: 3, damaged: 0 };
         let fallback = Fallback { instead_of: 5, used: 3, why: "its pack is not there".to_owned() };
         let others = Others { fallback: Some(&fallback), ..Others::default() };
-        let receipt = receipt(&with(3), Origin::Checkpoint, Some(&whole), others);
+        let receipt = receipt(&with(3), Origin::Checkpoint, &recalled(true, 3), others);
         assert_eq!((receipt.checkpoint, receipt.verified), (Some(3), false));
         assert_eq!(
             receipt.lost,

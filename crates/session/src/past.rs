@@ -10,8 +10,8 @@ pub struct Past {
     undone: Vec<(Seq, Seq)>,
     /// Turns that had not begun when a rewind or a fork left them behind.
     never_begun: HashSet<TurnId>,
-    /// What attempts that were cut said, up to here.
-    cut: HashMap<TurnId, Seq>,
+    /// What attempts that were cut said, after the first and before the second.
+    cut: HashMap<TurnId, (Seq, Seq)>,
 }
 
 impl Past {
@@ -27,7 +27,7 @@ impl Past {
             }
             match &event.fact {
                 Fact::Continued { turn, discard_after, .. } => {
-                    past.cut.insert(*turn, *discard_after);
+                    past.cut.insert(*turn, (*discard_after, event.seq));
                 }
                 Fact::Forked { waiting, .. } => past.never_begun.extend(waiting),
                 _ => {}
@@ -48,7 +48,8 @@ impl Past {
         let superseded = match &event.fact {
             Fact::Queued { turn, .. } => self.never_begun.contains(turn),
             Fact::Said { .. } => {
-                event.turn.and_then(|turn| self.cut.get(&turn)).is_some_and(|upto| event.seq <= *upto)
+                let cut = event.turn.and_then(|turn| self.cut.get(&turn));
+                cut.is_some_and(|(after, before)| (after + 1..*before).contains(&event.seq))
             }
             _ => false,
         };
@@ -133,9 +134,10 @@ mod tests {
     #[test]
     fn an_attempt_that_was_cut_is_hidden_unless_the_next_one_was_undone() {
         let said = |seq| Event { turn: Some(turn(1)), ..event(seq, Fact::Said { line: String::new() }) };
-        let continued = Fact::Continued { turn: turn(1), attempt: 2, discard_after: 3, input: 2 };
+        let continued = Fact::Continued { turn: turn(1), attempt: 2, discard_after: 2, input: 2 };
         let log = [event(4, continued)];
         assert!(Past::of(&log).hides(&said(3)) && !Past::of(&log).hides(&said(5)));
+        assert!(!Past::of(&log).hides(&said(2)), "what the agent goes on from stays");
         let log = [log[0].clone(), rewound(7, 3, Vec::new())];
         assert!(!Past::of(&log).hides(&said(3)) && Past::of(&log).hides(&said(5)));
     }

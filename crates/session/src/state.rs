@@ -38,6 +38,11 @@ pub struct State {
     pub unborn: Option<Uuid>,
     /// An agent has run since, so that its own transcript is among the files.
     born: bool,
+    /// What the agent is told at the head of the next message.
+    pub head: Option<String>,
+    tell_once: bool,
+    /// What a turn that was cut off had said and done, up to here, the agent has in its memory.
+    pub kept: Option<Seq>,
     /// The next start is somebody coming back, who gets a receipt.
     pub resuming: bool,
     /// Somebody wants the session paused; if it was only the server that stopped, waiting turns go on.
@@ -160,6 +165,9 @@ impl State {
             told: 0,
             unborn: None,
             born: false,
+            head: None,
+            tell_once: false,
+            kept: None,
             resuming: false,
             held: false,
             turns_ever: 0,
@@ -254,7 +262,7 @@ impl State {
 
     /// The way back to active: at once if the sandbox is still there.
     fn back(&self) -> Fact {
-        if self.awake.is_some() { Fact::Resumed { receipt: self.warm() } } else { Fact::Resuming }
+        if self.awake.is_some() { Fact::Resumed { receipt: self.warm(), head: None } } else { Fact::Resuming }
     }
 
     fn warm(&self) -> Receipt {
@@ -266,6 +274,7 @@ impl State {
             checkpoint: self.checkpoint,
             verified: true,
             lost: Vec::new(),
+            repaired: Vec::new(),
             salvage: None,
         }
     }
@@ -334,6 +343,7 @@ impl State {
         let input = awake.next_input;
         let say = |attempt| Say::Prompt {
             turn: turn.id,
+            head: self.head.clone(),
             content: turn.content.clone(),
             ask: turn.ask.clone(),
             attempt,
@@ -342,7 +352,8 @@ impl State {
             Phase::Queued => Next::Tell { fact: Fact::Started { turn: turn.id, input }, input, say: say(1) },
             Phase::Cut => {
                 let attempt = turn.attempt + 1;
-                let fact = Fact::Continued { turn: turn.id, attempt, discard_after: self.last_seq, input };
+                let discard_after = self.kept.unwrap_or(turn.seq);
+                let fact = Fact::Continued { turn: turn.id, attempt, discard_after, input };
                 Next::Tell { fact, input, say: say(attempt) }
             }
             Phase::Running { .. } | Phase::Saving { .. } => Next::Wait,
@@ -468,7 +479,8 @@ impl State {
                 }
                 self.set_phase(*turn, Phase::Cut, TurnState::Cut);
             }
-            Fact::Awake { incarnation } => {
+            Fact::Awake { incarnation, kept } => {
+                self.kept = *kept;
                 // Number 1 was the greeting.
                 self.awake = Some(Awake { incarnation: *incarnation, next_input: 2 });
                 self.born = true;
@@ -478,12 +490,15 @@ impl State {
                 self.stop_running();
                 self.awake = None;
             }
+            Fact::ResumeFailed { .. } => {}
             Fact::Resuming => {
                 self.status = Status::Starting;
                 self.resuming = true;
             }
-            Fact::Resumed { receipt } => {
+            Fact::Resumed { receipt, head } => {
                 self.activate();
+                self.head.clone_from(head);
+                self.tell_once = receipt.tier == Tier::History;
                 // The newest could not be read, and an older one came back.
                 if receipt.checkpoint.is_some() && receipt.checkpoint < self.checkpoint {
                     (self.checkpoint, self.settled) = (receipt.checkpoint, receipt.checkpoint);
@@ -563,9 +578,14 @@ impl State {
     fn start(&mut self, id: TurnId, attempt: u32, input: u64) {
         let Some(turn) = self.turns.front_mut().filter(|turn| turn.id == id) else { return };
         turn.attempt = attempt;
-        let say = Say::Prompt { turn: id, content: turn.content.clone(), ask: turn.ask.clone(), attempt };
+        let (content, ask, head) = (turn.content.clone(), turn.ask.clone(), self.head.clone());
+        let say = Say::Prompt { turn: id, head, content, ask, attempt };
         turn.phase = Phase::Running { inputs: vec![(input, say)] };
         self.changed.push(row(turn, TurnState::Running));
+        // An agent that has the message in its memory does not read it again.
+        if attempt == 1 || self.tell_once {
+            self.head = None;
+        }
         self.took_input(input);
     }
 

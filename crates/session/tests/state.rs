@@ -180,7 +180,7 @@ fn a_stopped_or_ended_session_is_not_woken_by_a_death() {
     for (last, status) in [(Fact::Stopped, Status::Stopped), (Fact::Ended, Status::Ended)] {
         let mut state = State::new(0);
         let incarnation = Incarnation(Uuid::from_u128(1));
-        for (seq, fact) in (1..).zip([Fact::Awake { incarnation }, last]) {
+        for (seq, fact) in (1..).zip([Fact::Awake { incarnation, kept: None }, last]) {
             state.apply(seq, &fact);
         }
         let asleep = vec![Fact::Asleep { incarnation: Some(incarnation) }];
@@ -382,7 +382,7 @@ fn in_status(status: Status) -> State {
     let mut state = State::new(0);
     let fact = match status {
         Status::Starting => Fact::Resuming,
-        Status::Active => Fact::Awake { incarnation: Incarnation(Uuid::from_u128(1)) },
+        Status::Active => Fact::Awake { incarnation: Incarnation(Uuid::from_u128(1)), kept: None },
         Status::Paused => Fact::Paused,
         Status::Stopped => Fact::Stopped,
         Status::Error => Fact::Failed { problem: Death::Machine.problem() },

@@ -164,6 +164,21 @@ impl Folder {
         }
     }
 
+    /// Gives the file at a path a second name in the same folder: what takes its place then leaves it whole. False:
+    /// nothing was there.
+    pub fn link_aside(&self, path: &RelPath, to: &str) -> Result<bool, Error> {
+        let (folder, name) = path.split();
+        let failed = |e| Error::system("link", path.as_bytes(), e);
+        let folder = open::beneath(self.fd(), folder, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse);
+        let linked =
+            folder.and_then(|folder| rustix::fs::linkat(&folder, name, &folder, to, AtFlags::empty()));
+        match linked {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(e) => Err(failed(e)),
+        }
+    }
+
     /// A symbolic link's target, verbatim; anything else is `NotAFile`.
     pub fn read_link(&self, path: &RelPath) -> Result<Vec<u8>, Error> {
         let (folder, name) = path.split();

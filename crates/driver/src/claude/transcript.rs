@@ -2,9 +2,8 @@
 //! naming the one before it. What the next request holds is the chain that ends in the newest entry; whatever is not
 //! in it is forgotten, in silence. So we look before it does.
 
-use crate::Remembered;
-use ash_model::TurnId;
-use serde::Deserialize;
+use super::entry::{self, Entry, Faults, Speaker};
+use crate::{Remembered, Survey};
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
@@ -21,58 +20,135 @@ pub(super) fn place(cwd: &Path, id: Uuid) -> String {
 /// Whoever is inside writes it: more entries than this are not a conversation, and would fill our memory.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// What of an entry says where it belongs.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Entry {
-    uuid: Option<Uuid>,
-    parent_uuid: Option<Uuid>,
-    /// After a compaction the chain begins anew, and says what it stands for.
-    logical_parent_uuid: Option<Uuid>,
-    #[serde(default)]
-    is_sidechain: bool,
-}
-
-/// What of these turns it will know.
-pub(super) fn remembered(lines: &mut dyn Iterator<Item = Vec<u8>>, turns: &[TurnId]) -> Remembered {
-    let mut damaged = 0;
-    let mut before: HashMap<Uuid, Option<Uuid>> = HashMap::new();
-    let mut newest = None;
-    for line in lines.filter(|line| !line.is_empty()) {
-        match serde_json::from_slice::<Entry>(&line) {
-            Ok(_) if before.len() >= MOST_ENTRIES => damaged += 1,
-            Ok(Entry { uuid: Some(id), parent_uuid, logical_parent_uuid, is_sidechain: false }) => {
-                before.insert(id, parent_uuid.or(logical_parent_uuid));
-                newest = Some(id);
+/// What of the messages in our log it will know.
+pub(super) fn survey(lines: &mut dyn Iterator<Item = Vec<u8>>, expected: &[crate::Expected]) -> Survey {
+    let mut faults = Faults::default();
+    let mut thread = Thread::default();
+    let mut too_many = 0;
+    for line in lines {
+        let (pieces, wrong) = entry::pieces(&line);
+        faults += wrong;
+        for entry in pieces.iter().filter_map(|piece| entry::read(piece).flatten()) {
+            if thread.entries.len() >= MOST_ENTRIES {
+                too_many += 1;
+            } else {
+                thread.add(entry);
             }
-            Ok(_) => {}
-            Err(_) => damaged += 1,
         }
     }
-    let chain = chain(&before, newest);
-    let known = turns.iter().filter(|turn| chain.contains(&turn.0)).count() as u64;
-    // A chain that ends in an entry nobody has was torn somewhere in the middle.
-    let torn =
-        chain.iter().filter_map(|id| before.get(id)?.as_ref()).filter(|id| !before.contains_key(id)).count();
-    Remembered { found: newest.is_some(), turns: known, damaged: damaged + torn as u64 }
+    let known = thread.known();
+    let turns = expected.iter().filter(|message| message.prompt && known.contains(&message.id)).count();
+    let missing: Vec<usize> =
+        (0..expected.len()).filter(|number| !known.contains(&expected[*number].id)).collect();
+    let damaged = faults.unreadable + too_many + thread.torn(&known);
+    let unpaired = thread.unpaired(&known);
+    // Line separators it reads as what they are.
+    let sound = Faults { separators: 0, ..faults } == Faults::default()
+        && damaged == 0
+        && missing.is_empty()
+        && unpaired == Unpaired::default()
+        && thread.repeated == 0
+        && thread.ends();
+    let remembered = Remembered { found: !thread.entries.is_empty(), turns: turns as u64, damaged };
+    Survey { remembered, missing, sound }
 }
 
-fn chain(before: &HashMap<Uuid, Option<Uuid>>, newest: Option<Uuid>) -> HashSet<Uuid> {
-    let mut chain = HashSet::new();
-    let mut at = newest;
-    while let Some(id) = at {
-        // Hostile input: a circle ends here.
-        if !chain.insert(id) {
-            break;
+/// The entries in the order of the file, and how they hang together.
+#[derive(Debug, Default)]
+pub(super) struct Thread {
+    pub(super) entries: Vec<Entry>,
+    places: HashMap<Uuid, usize>,
+    pub(super) repeated: u64,
+}
+
+/// Calls whose outcome the conversation does not say though it goes on after them, and outcomes of no call. The real
+/// API takes neither.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Unpaired {
+    pub(super) calls: Vec<(Uuid, String)>,
+    pub(super) results: Vec<(Uuid, String)>,
+}
+
+impl Thread {
+    pub(super) fn add(&mut self, entry: Entry) {
+        if self.places.contains_key(&entry.id) {
+            self.repeated += 1;
+            return;
         }
-        at = before.get(&id).copied().flatten();
+        self.places.insert(entry.id, self.entries.len());
+        self.entries.push(entry);
     }
-    chain
+
+    pub(super) fn get(&self, id: Uuid) -> Option<&Entry> {
+        self.places.get(&id).map(|place| &self.entries[*place])
+    }
+
+    /// What the next request will hold: the chain that ends in the newest entry, and beside it the other blocks of
+    /// the messages in it, with what came of them.
+    pub(super) fn known(&self) -> HashSet<Uuid> {
+        let mut known = HashSet::new();
+        let mut messages: HashSet<&str> = HashSet::new();
+        let mut at = self.entries.last();
+        // Hostile input: a circle ends where it began.
+        while let Some(entry) = at.filter(|entry| known.insert(entry.id)) {
+            messages.extend(entry.message.as_deref().filter(|_| entry.speaker == Speaker::Assistant));
+            at = entry.before().and_then(|before| self.get(before));
+        }
+        for entry in &self.entries {
+            let same = entry.message.as_deref().is_some_and(|message| messages.contains(message));
+            let outcome =
+                !entry.results.is_empty() && entry.parent.is_some_and(|parent| known.contains(&parent));
+            if same || outcome {
+                known.insert(entry.id);
+            }
+        }
+        known
+    }
+
+    /// A chain that comes back to itself has no beginning.
+    fn ends(&self) -> bool {
+        let (mut at, mut steps) = (self.entries.last(), 0);
+        while let Some(entry) = at {
+            steps += 1;
+            if steps > self.entries.len() {
+                return false;
+            }
+            at = entry.before().and_then(|before| self.get(before));
+        }
+        true
+    }
+
+    /// How often the chain names an entry that nobody has.
+    fn torn(&self, known: &HashSet<Uuid>) -> u64 {
+        let before = known.iter().filter_map(|id| self.get(*id)?.before());
+        before.filter(|id| !self.places.contains_key(id)).count() as u64
+    }
+
+    pub(super) fn unpaired(&self, known: &HashSet<Uuid>) -> Unpaired {
+        let counts = || self.entries.iter().filter(|entry| known.contains(&entry.id));
+        let calls: HashSet<&str> = counts().flat_map(|entry| &entry.calls).map(String::as_str).collect();
+        let results: HashSet<&str> = counts().flat_map(|entry| &entry.results).map(String::as_str).collect();
+        // What the last message asked for may still be under way.
+        let last = self.entries.iter().rposition(|entry| known.contains(&entry.id) && entry.is_prompt());
+        let over = self.entries[..last.unwrap_or(0)].iter().filter(|entry| known.contains(&entry.id));
+        let named = |entry: &Entry, id: &String| (entry.id, id.clone());
+        Unpaired {
+            calls: over
+                .flat_map(|entry| entry.calls.iter().map(|call| named(entry, call)))
+                .filter(|(_, call)| !results.contains(call.as_str()))
+                .collect(),
+            results: counts()
+                .flat_map(|entry| entry.results.iter().map(|result| named(entry, result)))
+                .filter(|(_, result)| !calls.contains(result.as_str()))
+                .collect(),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Expected;
     use serde_json::{Value, json};
 
     fn id(number: u128) -> Uuid {
@@ -84,10 +160,27 @@ mod tests {
             .to_string()
     }
 
-    fn look(lines: &[String], turns: &[u128]) -> (bool, u64, u64) {
-        let turns: Vec<TurnId> = turns.iter().map(|turn| TurnId(id(*turn))).collect();
-        let mut lines = lines.iter().map(|line| line.clone().into_bytes());
-        let Remembered { found, turns, damaged } = remembered(&mut lines, &turns);
+    fn call(number: u128, parent: u128, message: &str, call: &str) -> String {
+        let content = json!([{"type": "tool_use", "id": call}]);
+        json!({"type": "assistant", "uuid": id(number), "parentUuid": id(parent), "message": {"id": message, "content": content}})
+            .to_string()
+    }
+
+    fn result(number: u128, parent: u128, call: &str) -> String {
+        let content = json!([{"type": "tool_result", "tool_use_id": call}]);
+        json!({"type": "user", "uuid": id(number), "parentUuid": id(parent), "message": {"content": content}})
+            .to_string()
+    }
+
+    fn look(lines: &[String], prompts: &[u128]) -> Survey {
+        let expected: Vec<Expected> =
+            prompts.iter().map(|number| Expected { id: id(*number), prompt: true }).collect();
+        survey(&mut lines.iter().map(|line| line.clone().into_bytes()), &expected)
+    }
+
+    /// Whether there is a conversation, how many of the turns are in it, and what is damaged.
+    fn found(lines: &[String], prompts: &[u128]) -> (bool, u64, u64) {
+        let Remembered { found, turns, damaged } = look(lines, prompts).remembered;
         (found, turns, damaged)
     }
 
@@ -107,7 +200,8 @@ mod tests {
             entry(2, Some(1), "assistant"),
             entry(3, Some(2), "user"),
         ];
-        assert_eq!(look(&lines, &[1, 3]), (true, 2, 0));
+        assert_eq!(found(&lines, &[1, 3]), (true, 2, 0));
+        assert!(look(&lines, &[1, 3]).sound);
     }
 
     #[test]
@@ -118,28 +212,31 @@ mod tests {
             entry(3, Some(2), "user"),
             entry(4, Some(1), "user"),
         ];
-        assert_eq!(look(&lines, &[1, 3, 4]), (true, 2, 0));
+        assert_eq!(found(&lines, &[1, 3, 4]), (true, 2, 0));
+        assert_eq!(look(&lines, &[1, 3, 4]).missing, [1]);
     }
 
     #[test]
     fn a_lost_line_in_the_middle_is_damage_and_loses_what_was_before() {
         let lines = [entry(1, None, "user"), entry(3, Some(2), "user"), entry(4, Some(3), "assistant")];
-        assert_eq!(look(&lines, &[1, 3]), (true, 1, 1));
+        assert_eq!(found(&lines, &[1, 3]), (true, 1, 1));
+        assert!(!look(&lines, &[1, 3]).sound);
     }
 
     #[test]
     fn nothing_is_nothing_and_nonsense_is_damage() {
-        assert_eq!(look(&[], &[1]), (false, 0, 0));
-        assert_eq!(look(&["{\"type\":".to_owned(), "\0\0\0".to_owned()], &[1]), (false, 0, 2));
+        assert_eq!(found(&[], &[1]), (false, 0, 0));
+        assert_eq!(found(&["{\"type\":".to_owned(), "hello".to_owned()], &[1]), (false, 0, 2));
         let circle = [entry(1, Some(2), "user"), entry(2, Some(1), "assistant")];
-        assert_eq!(look(&circle, &[1]), (true, 1, 0));
+        assert_eq!(found(&circle, &[1]), (true, 1, 0));
+        assert!(!look(&circle, &[1]).sound);
     }
 
     #[test]
     fn a_transcript_without_end_is_not_kept_without_end() {
         let entries = (1..).map(|n| entry(n, (n > 1).then(|| n - 1), "user").into_bytes());
-        let turns = [TurnId(id(1)), TurnId(id(MOST_ENTRIES as u128 + 1))];
-        let found = remembered(&mut entries.take(MOST_ENTRIES + 5), &turns);
+        let expected = [1, MOST_ENTRIES as u128 + 1].map(|number| Expected { id: id(number), prompt: true });
+        let found = survey(&mut entries.take(MOST_ENTRIES + 5), &expected).remembered;
         assert_eq!(found, Remembered { found: true, turns: 1, damaged: 5 });
     }
 
@@ -153,6 +250,34 @@ mod tests {
             boundary.to_string(),
             entry(4, Some(3), "user"),
         ];
-        assert_eq!(look(&lines, &[1, 4]), (true, 2, 0));
+        assert_eq!(found(&lines, &[1, 4]), (true, 2, 0));
+    }
+
+    /// As it is recorded: each result hangs on its own call, and only one of them is in the chain.
+    #[test]
+    fn calls_made_side_by_side_are_known_with_what_came_of_them() {
+        let lines = [
+            entry(1, None, "user"),
+            call(2, 1, "m", "a"),
+            call(3, 2, "m", "b"),
+            call(4, 3, "m", "c"),
+            result(5, 2, "a"),
+            result(6, 4, "c"),
+            result(7, 3, "b"),
+            entry(8, Some(7), "assistant"),
+            entry(9, Some(8), "user"),
+        ];
+        let survey = look(&lines, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert!(survey.sound, "{survey:?}");
+    }
+
+    #[test]
+    fn a_call_without_a_result_is_only_sound_while_it_may_be_under_way() {
+        let mut lines = vec![entry(1, None, "user"), call(2, 1, "m", "a")];
+        assert!(look(&lines, &[1]).sound, "the turn may have been cut off");
+        lines.push(entry(3, Some(2), "user"));
+        assert!(!look(&lines, &[1, 3]).sound);
+        let lines = [entry(1, None, "user"), result(2, 1, "a"), entry(3, Some(2), "user")];
+        assert!(!look(&lines, &[1, 3]).sound, "a result of nothing");
     }
 }

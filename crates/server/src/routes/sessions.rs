@@ -51,6 +51,7 @@ pub(super) struct Settable {
     subagents: Option<serde_json::Map<String, Value>>,
     initial_agent: Option<String>,
     on_interrupted: Option<OnInterrupted>,
+    wake_report: Option<bool>,
 }
 
 impl Settable {
@@ -76,6 +77,7 @@ impl Settable {
             subagents: self.subagents.map(Value::Object).or(before.subagents),
             initial_agent: self.initial_agent.or(before.initial_agent),
             on_interrupted: self.on_interrupted.or(before.on_interrupted),
+            wake_report: self.wake_report.or(before.wake_report),
             base: before.base,
         })
     }

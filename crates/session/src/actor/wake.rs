@@ -1,60 +1,73 @@
 //! Making a sandbox and starting the agent in it, with its files and its memory.
 
-use super::{AGENT, Actor, Done, Hands};
+use super::{AGENT, Actor, Done, Hands, recall::Rung};
 use crate::{
     Error, Result, ladder,
-    ladder::Origin,
-    ladder::Others,
+    ladder::{Origin, Others, Recalled},
     live::{Fallback, Live, Recipe},
     logs::{Level, Logs},
     pool::Rooms,
     state::{Phase, State},
 };
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
-use ash_model::{Fact, Incarnation, Problem, Saved, Seq, TurnId};
+use ash_model::{Fact, Incarnation, Problem, Saved, Seq, Tier};
 use ash_sandbox::{Inside, Link, Record, Records, Remote, Spec, Start, What};
-use ash_snapshot::{Folder, Links, RelPath, Taken, TreeId};
-use ash_store::{EventQuery, Lease, Session, Version};
+use ash_snapshot::{Taken, TreeId};
+use ash_store::{Lease, Session, Version};
 use std::{
-    io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 use tokio::time::Instant;
-use uuid::Uuid;
 
 /// How long an agent may take to answer its greeting.
 const GREETING: Duration = Duration::from_secs(60);
-/// 50 MB are a very long conversation, for which Claude Code takes 400 MB of memory.
-const LONGEST_TRANSCRIPT: u64 = 128 << 20;
-/// A longer line is no entry.
-const LONGEST_ENTRY: u64 = 32 << 20;
 
 /// A sandbox whose agent answers, and how it came to be.
 pub(super) struct Woken {
     hands: Hands,
     tree: Tree,
-    remembered: Option<Remembered>,
+    recalled: Recalled,
+    /// What did not work before it, from the top of the ladder.
+    failed: Vec<Fact>,
+    head: Option<String>,
     ear: Ear,
     began: Instant,
 }
 
 /// The files that a sandbox begins with.
-struct Tree {
-    origin: Origin,
+pub(super) struct Tree {
+    pub(super) origin: Origin,
     uid: Option<u32>,
-    fallback: Option<Fallback>,
+    pub(super) fallback: Option<Fallback>,
+}
+
+/// An agent that has answered.
+struct Started {
+    remote: Remote,
+    records: Records,
+    position: u64,
+    incarnation: Incarnation,
+    recalled: Recalled,
+    ear: Ear,
+}
+
+/// Which program is started, and how.
+struct Way<'w> {
+    driver: &'w dyn Driver,
+    version: &'w Version,
+    program: Option<PathBuf>,
 }
 
 /// Everything a start needs; it runs beside the actor.
-struct Waking {
-    rooms: Arc<Rooms>,
-    session: Session,
-    state: State,
+pub(super) struct Waking {
+    pub(super) rooms: Arc<Rooms>,
+    pub(super) session: Session,
+    pub(super) state: State,
     lease: Lease,
-    live: Live,
-    tree: Option<Option<u32>>,
+    pub(super) live: Live,
+    pub(super) tree: Option<Option<u32>>,
     logs: Arc<Logs>,
 }
 
@@ -80,17 +93,18 @@ impl Actor {
     }
 
     async fn greet(&mut self, woken: Woken) -> Result<()> {
-        let Woken { hands, tree: Tree { origin, uid, fallback }, remembered, ear, began } = woken;
+        let Woken { hands, tree: Tree { origin, uid, fallback }, recalled, failed, head, ear, began } = woken;
         self.tree = Some(uid);
         self.touch_later();
         let others = Others { salvage: self.salvage, fallback: fallback.as_ref() };
         let receipt = (self.state.resuming || fallback.is_some())
-            .then(|| ladder::receipt(&self.state, origin, remembered.as_ref(), others));
+            .then(|| ladder::receipt(&self.state, origin, &recalled, others));
         if let Some(Fallback { instead_of, used, why }) = &fallback {
             tracing::error!(session = %self.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
         }
-        let mut facts = vec![Fact::Awake { incarnation: hands.incarnation }];
-        facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt }));
+        let mut facts = failed;
+        facts.push(Fact::Awake { incarnation: hands.incarnation, kept: recalled.kept });
+        facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
         let position = (hands.incarnation, hands.position);
         if let Err(error) = self.commit(facts, Vec::new(), Some(position), None).await {
             // Nobody knows of this sandbox: the next try makes another.
@@ -194,18 +208,59 @@ impl Waking {
         let room = self.rooms.admit()?;
         self.clear().await?;
         let tree = self.tree(&version).await?;
-        let spec = self.spec(tree.uid, program.as_deref());
+        self.tree = Some(tree.uid);
+        let way = Way { driver: driver.as_ref(), version: &version, program };
+        let (started, failed) = self.descend(&way).await?;
+        let head = self.head(way.driver, &tree, &started.recalled).await?;
+        let Started { remote, records, position, incarnation, recalled, ear } = started;
+        let hands = Hands { incarnation, remote, records, position, _room: room };
+        Ok(Woken { hands, tree, recalled, failed, head, ear, began })
+    }
+
+    /// Down the ladder until the agent starts. If it does not even start without a memory, its memory is not at fault
+    /// and stays as it was.
+    async fn descend(&self, way: &Way<'_>) -> Result<(Started, Vec<Fact>)> {
+        let mut failed = Vec::new();
+        let mut tried = Vec::new();
+        for rung in [Rung::Found, Rung::Rebuilt, Rung::History] {
+            let inside = self.rooms.inside(&self.live);
+            let recalled = self.recall(rung, way.driver, &inside).await?;
+            match self.try_start(way, inside, recalled.clone()).await {
+                Ok(started) => return Ok((started, failed)),
+                Err(error) if is_about_memory(&error) && !matches!(recalled.memory, Memory::Fresh { .. }) => {
+                    let reason = error.problem().error;
+                    tracing::warn!(session = %self.session.id, tier = ?recalled.tier, reason, "the agent did not start with its memory");
+                    failed.push(Fact::ResumeFailed { tier: recalled.tier, reason });
+                    tried.push(recalled);
+                    self.clear().await?;
+                }
+                Err(error) => {
+                    for tried in tried.iter().chain([&recalled]).rev() {
+                        self.take_back(tried).await;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Err(failed_to_start())
+    }
+
+    async fn try_start(&self, way: &Way<'_>, inside: Inside, recalled: Recalled) -> Result<Started> {
+        let spec = self.spec(self.tree.flatten(), way.program.as_deref());
         let (remote, mut records) = self.launch(&spec).await?.split();
-        let began_well = self.start((&remote, &mut records), driver.as_ref(), &version, program).await;
-        let (remembered, position, ear) = match began_well {
-            Ok(ready) => ready,
+        match self.start((&remote, &mut records), way, inside, &recalled).await {
+            Ok((said, position, ear)) => {
+                let found = recalled.found.or(said);
+                let forgot = self.state.told > 0 && found.as_ref().is_some_and(|found| !found.found);
+                let tier = if forgot { Tier::History } else { recalled.tier };
+                let recalled = Recalled { found, tier, ..recalled };
+                Ok(Started { remote, records, position, incarnation: spec.incarnation, recalled, ear })
+            }
             Err(error) => {
                 remote.end().await.ok();
-                return Err(error);
+                Err(error)
             }
-        };
-        let hands = Hands { incarnation: spec.incarnation, remote, records, position, _room: room };
-        Ok(Woken { hands, tree, remembered, ear, began })
+        }
     }
 
     /// Only so many walls are built at once; what an agent does with its time holds nobody up.
@@ -284,19 +339,17 @@ impl Waking {
     async fn start(
         &self,
         (remote, records): (&Remote, &mut Records),
-        driver: &dyn Driver,
-        version: &Version,
-        program: Option<PathBuf>,
+        Way { driver, version, program }: &Way<'_>,
+        inside: Inside,
+        recalled: &Recalled,
     ) -> Result<(Option<Remembered>, u64, Ear)> {
-        let inside = self.rooms.inside(&self.live);
-        let (memory, looked) = self.memory(driver, &inside).await?;
         let launch = Launch {
             workspace: inside.workspace.clone(),
             home: inside.home.clone(),
             exe: inside.exe.clone(),
-            program: program.unwrap_or_else(|| inside.exe.clone()),
+            program: program.clone().unwrap_or_else(|| inside.exe.clone()),
             model_socket: inside.model_socket.clone(),
-            memory,
+            memory: recalled.memory,
             cut: self.state.current().is_some_and(|turn| turn.phase == Phase::Cut),
             options: self.session.options.clone(),
         };
@@ -316,41 +369,9 @@ impl Waking {
                 driver.tell(&Say::Hello { system_prompt: self.session.options.system_prompt.clone() }),
             )
             .await?;
-        let ready = self.listen(records, driver);
-        let (said, position, ear) = tokio::time::timeout(GREETING, ready)
+        tokio::time::timeout(GREETING, self.listen(records, *driver))
             .await
-            .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))??;
-        Ok((looked.or(said), position, ear))
-    }
-
-    async fn told(&self) -> Result<Vec<TurnId>> {
-        let (mut events, mut after) = (Vec::new(), 0);
-        loop {
-            let query = EventQuery { after, limit: 1000, kinds: ladder::TOLD.to_vec() };
-            let more = self.rooms.store.events(self.session.no, &query).await?;
-            let Some(last) = more.last() else { return Ok(ladder::told(&events)) };
-            after = last.seq;
-            events.extend(more);
-        }
-    }
-
-    /// Which conversation the agent takes up, and what of it is there, where we have to look ourselves.
-    async fn memory(&self, driver: &dyn Driver, inside: &Inside) -> Result<(Memory, Option<Remembered>)> {
-        let id = self.session.native_id;
-        let memory = ladder::memory(&self.state, id);
-        let from = match memory {
-            Memory::Fresh { .. } => return Ok((memory, None)),
-            Memory::Own { id } => id,
-            Memory::Fork { from, .. } => from,
-        };
-        let Some(place) = driver.transcript(&inside.workspace, from) else { return Ok((memory, None)) };
-        let told = self.told().await?;
-        let home = self.live.home();
-        let driver = ash_driver::driver(self.session.runtime);
-        let found = blocking(move || look_at_transcript(driver.as_ref(), &home, &place, &told)).await?;
-        // Asked for a conversation that it cannot read it would not start.
-        let memory = if found.found { memory } else { Memory::Fresh { id } };
-        Ok((memory, Some(found)))
+            .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))?
     }
 
     async fn listen(
@@ -392,41 +413,6 @@ impl Waking {
         }
         Err(failed("sandbox_failed", "The sandbox ended before its agent answered"))
     }
-}
-
-/// What an agent keeps of its conversation is written by whoever is inside, so it may be anything and of any size.
-/// What is no conversation is put aside, not lost: in its place it would keep the agent from starting.
-fn look_at_transcript(driver: &dyn Driver, home: &Path, place: &str, told: &[TurnId]) -> Result<Remembered> {
-    let home = Folder::open(home)?;
-    let path = RelPath::parse(place).map_err(ash_snapshot::Error::from)?;
-    let file = home.open_file(&path, Links::Refuse).ok().filter(|(_, is)| is.size <= LONGEST_TRANSCRIPT);
-    let found = match file {
-        Some((file, _)) => {
-            let mut reader = BufReader::new(file.take(LONGEST_TRANSCRIPT));
-            driver.remembered(&mut std::iter::from_fn(|| line(&mut reader)), told)
-        }
-        None => Remembered { found: false, turns: 0, damaged: 0 },
-    };
-    let name = place.rsplit('/').next().unwrap_or(place);
-    if !found.found {
-        match home.put_aside(&path, &format!("{name}.{}", Uuid::new_v4())) {
-            Ok(false) => {}
-            Ok(true) => tracing::warn!(transcript = place, "what is no conversation was put aside"),
-            // A folder on the way is none: the agent sees for itself.
-            Err(error) => tracing::warn!(transcript = place, %error, "what is no conversation stays"),
-        }
-    }
-    Ok(found)
-}
-
-/// The next line. One that is too long is cut, and what is left of it are lines of their own: nonsense, both.
-fn line(reader: &mut impl BufRead) -> Option<Vec<u8>> {
-    let mut line = Vec::new();
-    let read = reader.by_ref().take(LONGEST_ENTRY).read_until(b'\n', &mut line).ok()?;
-    if line.last() == Some(&b'\n') {
-        line.pop();
-    }
-    (read > 0).then_some(line)
 }
 
 /// What the tree is made from: the newest checkpoint, else the agent's own files.
@@ -490,6 +476,15 @@ pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| Error::Gone)?
+}
+
+/// The agent itself gave up, not what is around it.
+fn is_about_memory(error: &Error) -> bool {
+    matches!(error, Error::Failed(problem) if matches!(problem.code.as_str(), "agent_failed" | "agent_silent"))
+}
+
+fn failed_to_start() -> Error {
+    failed("agent_failed", "The agent could not be started; see the session's logs")
 }
 
 fn failed(code: &str, error: &str) -> Error {

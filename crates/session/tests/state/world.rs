@@ -503,8 +503,8 @@ impl World {
             server.dirty = true;
             server.hands = true;
         }
-        let resumed = resuming.then(|| Fact::Resumed { receipt: cold() });
-        self.note([Fact::Awake { incarnation }].into_iter().chain(resumed).collect());
+        let resumed = resuming.then(|| Fact::Resumed { receipt: cold(), head: None });
+        self.note([Fact::Awake { incarnation, kept: None }].into_iter().chain(resumed).collect());
     }
 
     fn saved(&mut self, turn: Option<TurnId>) {
@@ -746,6 +746,7 @@ impl World {
             | Fact::Asleep { .. }
             | Fact::Resuming
             | Fact::Resumed { .. }
+            | Fact::ResumeFailed { .. }
             | Fact::Paused
             | Fact::Stopped
             | Fact::Failed { .. } => {}
@@ -920,6 +921,7 @@ fn cold() -> Receipt {
         checkpoint: None,
         verified: true,
         lost: Vec::new(),
+        repaired: Vec::new(),
         salvage: None,
     }
 }

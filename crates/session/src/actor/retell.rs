@@ -1,0 +1,270 @@
+//! What the agent is told when it comes back, at the head of the next message: how long it slept, what of its work in
+//! the background is gone, what was changed meanwhile; and, if it has no memory of its own, what was said.
+
+use super::wake::{Tree, Waking, blocking};
+use crate::{
+    Result,
+    files::{FileSource, Place},
+    history,
+    ladder::{Origin, Recalled},
+};
+use ash_driver::Driver;
+use ash_model::{Event, Fact, Saved, Seq, Tier, Timestamp, TurnId};
+use ash_snapshot::TreeId;
+use ash_store::EventQuery;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+/// What of a conversation is told as text: the newest, up to so many bytes.
+const LONGEST_HISTORY: usize = 100_000;
+/// Of one message.
+const LONGEST_WORDS: usize = 8_000;
+const MOST_NAMES: usize = 20;
+
+impl Waking {
+    pub(super) async fn head(
+        &self,
+        driver: &dyn Driver,
+        tree: &Tree,
+        recalled: &Recalled,
+    ) -> Result<Option<String>> {
+        if !self.state.resuming || self.state.turns_ever == 0 {
+            return Ok(None);
+        }
+        let mut parts = Vec::new();
+        if self.session.options.wake_report != Some(false) {
+            parts.extend(self.report(driver, tree).await?);
+        }
+        if recalled.tier == Tier::History {
+            parts.extend(self.history().await?);
+        }
+        Ok((!parts.is_empty()).then(|| parts.join("\n\n")))
+    }
+
+    async fn report(&self, driver: &dyn Driver, tree: &Tree) -> Result<Option<String>> {
+        let facts = self.rooms.store.facts(self.session.no).await?;
+        let Some(slept) = slept(&facts) else { return Ok(None) };
+        let now = self.rooms.clock();
+        let mut sentences = vec![format!(
+            "You were asleep for {}, since {slept}: the session was paused or its sandbox ended, and it has been resumed.",
+            duration(now.0 - slept.0)
+        )];
+        let gone = self.background(driver, &facts).await?;
+        if gone.is_empty() {
+            sentences.push("Processes that ran in the background are gone.".to_owned());
+        } else {
+            sentences.push(format!("What ran in the background is gone: {}.", some(&gone)));
+        }
+        if let Some(fallback) = &tree.fallback {
+            sentences.push(format!(
+                "The newest files could not be read; they are those of checkpoint {}.",
+                fallback.used
+            ));
+        } else if tree.origin == Origin::Checkpoint && self.state.current().is_some() {
+            sentences.push(
+                "What the turn that was cut off had changed in files since the last checkpoint is gone."
+                    .to_owned(),
+            );
+        }
+        let changed = self.changed(&facts).await?;
+        if !changed.is_empty() {
+            sentences.push(format!("Meanwhile others changed files in the workspace: {}.", some(&changed)));
+        }
+        Ok(Some(sentences.join(" ")))
+    }
+
+    /// Work in the background that nobody heard the end of.
+    async fn background(&self, driver: &dyn Driver, facts: &[Event]) -> Result<Vec<String>> {
+        let awake = facts.iter().rev().find(|event| matches!(event.fact, Fact::Awake { .. }));
+        let mut after = awake.map_or(0, |event| event.seq);
+        let mut running: BTreeMap<String, String> = BTreeMap::new();
+        loop {
+            let query = EventQuery { after, limit: 1000, kinds: vec!["said"] };
+            let events = self.rooms.store.events(self.session.no, &query).await?;
+            let Some(last) = events.last() else { break };
+            after = last.seq;
+            for event in &events {
+                let Fact::Said { line } = &event.fact else { continue };
+                match driver.background(line) {
+                    Some((task, Some(what))) => _ = running.insert(task, what),
+                    Some((task, None)) => _ = running.remove(&task),
+                    None => {}
+                }
+            }
+        }
+        Ok(running.into_values().collect())
+    }
+
+    /// Files that are not as the last turn left them.
+    async fn changed(&self, facts: &[Event]) -> Result<Vec<String>> {
+        let Some((since, now)) = changed_trees(facts) else { return Ok(Vec::new()) };
+        let (Ok(since), Ok(tree)) = (TreeId::parse(since), TreeId::parse(now)) else { return Ok(Vec::new()) };
+        if since.same_files(&tree) {
+            return Ok(Vec::new());
+        }
+        let place =
+            Place { source: FileSource::Checkpoint { tree }, repo: self.rooms.repo(&self.session.tenant)? };
+        blocking(move || {
+            let changes = place.changes(&since, &|_, _| false)?;
+            Ok(changes.iter().map(|change| String::from_utf8_lossy(&change.path).into_owned()).collect())
+        })
+        .await
+    }
+
+    /// What was said, as text, the newest of it.
+    async fn history(&self) -> Result<Option<String>> {
+        let past = history::past(&self.rooms, self.session.no).await?;
+        let current = self.state.current().map(|turn| turn.id);
+        let waiting: HashSet<TurnId> = self.state.turns.iter().map(|turn| turn.id).collect();
+        let mut told: VecDeque<String> = VecDeque::new();
+        let (mut held, mut left_out, mut after): (usize, usize, Seq) = (0, 0, 0);
+        loop {
+            let query = EventQuery { after, limit: 1000, kinds: vec!["queued", "said"] };
+            let events = self.rooms.store.events(self.session.no, &query).await?;
+            let Some(last) = events.last() else { break };
+            after = last.seq;
+            for event in events.iter().filter(|event| !past.hides(event)) {
+                let words = match &event.fact {
+                    Fact::Queued { turn, .. } if waiting.contains(turn) => None,
+                    Fact::Queued { content, .. } => Some(format!("User: {}", cut(&plain(content)))),
+                    Fact::Said { .. } if event.turn.is_some() && event.turn == current => None,
+                    Fact::Said { line } => said(line),
+                    _ => None,
+                };
+                let Some(words) = words else { continue };
+                held += words.len();
+                told.push_back(words);
+                while held > LONGEST_HISTORY && told.len() > 1 {
+                    held -= told.pop_front().map_or(0, |gone| gone.len());
+                    left_out += 1;
+                }
+            }
+        }
+        if told.is_empty() {
+            return Ok(None);
+        }
+        let before = match left_out {
+            0 => String::new(),
+            count => format!(" {count} earlier messages are left out."),
+        };
+        let told: Vec<String> = told.into();
+        Ok(Some(format!(
+            "Your own memory of this conversation was lost. This is what was said in it, as text.{before}\n\n{}",
+            told.join("\n\n")
+        )))
+    }
+}
+
+/// When the agent last stopped.
+fn slept(facts: &[Event]) -> Option<Timestamp> {
+    facts.iter().rev().find(|event| matches!(event.fact, Fact::Asleep { .. })).map(|event| event.at)
+}
+
+/// The tree that the last turn left, and the newest one, if that is another.
+fn changed_trees(facts: &[Event]) -> Option<(&str, &str)> {
+    let mut saved = facts.iter().rev().filter_map(|event| match &event.fact {
+        Fact::Saved(saved) if !saved.salvage && !saved.mid_turn => Some(saved),
+        _ => None,
+    });
+    let newest = saved.next().filter(|saved| saved.turn.is_none())?;
+    let of_turn: &Saved = saved.find(|saved| saved.turn.is_some())?;
+    Some((&of_turn.tree, &newest.tree))
+}
+
+fn some(names: &[String]) -> String {
+    let more = names.len().saturating_sub(MOST_NAMES);
+    let mut shown: Vec<String> = names.iter().take(MOST_NAMES).map(|name| clean(name)).collect();
+    if more > 0 {
+        shown.push(format!("and {more} more"));
+    }
+    shown.join(", ")
+}
+
+/// On one line, and not longer than a name should be.
+fn clean(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+fn duration(milliseconds: i64) -> String {
+    let seconds = milliseconds.max(0) / 1000;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, minutes) => format!("{minutes} min"),
+        (0, hours, minutes) => format!("{hours} h {minutes} min"),
+        (days, hours, _) => format!("{days} d {hours} h"),
+    }
+}
+
+/// What a message of the agent's stream says, for somebody who reads.
+fn said(line: &str) -> Option<String> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    if value.get("parent_tool_use_id").is_some_and(|parent| !parent.is_null()) {
+        return None;
+    }
+    let speaker = match value["type"].as_str()? {
+        "assistant" => "Assistant",
+        "user" => "User",
+        _ => return None,
+    };
+    let words = plain(&value["message"]["content"]);
+    (!words.is_empty()).then(|| format!("{speaker}: {}", cut(&words)))
+}
+
+fn plain(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(blocks) => {
+            let texts: Vec<String> = blocks.iter().filter_map(block).collect();
+            texts.join("\n")
+        }
+        _ => String::new(),
+    }
+}
+
+fn block(block: &Value) -> Option<String> {
+    match block["type"].as_str()? {
+        "text" => block["text"].as_str().map(str::to_owned),
+        "tool_use" => {
+            Some(format!("[called {} with {}]", block["name"].as_str().unwrap_or("a tool"), block["input"]))
+        }
+        "tool_result" => Some(format!("[the call answered: {}]", plain(&block["content"]))),
+        _ => None,
+    }
+}
+
+fn cut(words: &str) -> String {
+    match words.char_indices().nth(LONGEST_WORDS) {
+        Some((end, _)) => format!("{} …", &words[..end]),
+        None => words.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sleep_is_told_in_the_words_of_people() {
+        for (seconds, words) in [(5, "5 s"), (60, "1 min"), (3_725, "1 h 2 min"), (200_000, "2 d 7 h")] {
+            assert_eq!(duration(seconds * 1000), words);
+        }
+        assert_eq!(duration(-5), "0 s", "a clock that was set back");
+    }
+
+    #[test]
+    fn calls_and_their_outcomes_are_told() {
+        let line = r#"{"type":"assistant","message":{"content":[{"type":"text","text":"I look"},{"type":"tool_use","name":"Bash","input":{"command":"ls"}}]}}"#;
+        assert_eq!(said(line).as_deref(), Some("Assistant: I look\n[called Bash with {\"command\":\"ls\"}]"));
+        let line = r#"{"type":"user","message":{"content":[{"type":"tool_result","content":"a.txt"}]}}"#;
+        assert_eq!(said(line).as_deref(), Some("User: [the call answered: a.txt]"));
+        assert_eq!(said(r#"{"type":"assistant","parent_tool_use_id":"t","message":{"content":"x"}}"#), None);
+    }
+
+    #[test]
+    fn names_cannot_say_more_than_names() {
+        let names: Vec<String> = (0..30).map(|n| format!("a\n{n}")).collect();
+        assert!(some(&names).starts_with("a0, a1, ") && some(&names).ends_with("a19, and 10 more"));
+        assert_eq!(cut(&"é".repeat(LONGEST_WORDS + 1)).chars().count(), LONGEST_WORDS + 2);
+    }
+}
