@@ -4,6 +4,7 @@
 mod bare;
 mod crowd;
 mod floor;
+mod forks;
 mod life;
 mod memory;
 mod report;
@@ -99,6 +100,8 @@ async fn run(args: &Args, stage: &Stage) -> Result<Report> {
     let line = memory::measure(&server, stage, &mut report).await?;
     eprintln!("{} rounds of everything …", args.samples);
     life::measure(&client, &line, stage, &mut report).await?;
+    eprintln!("forks …");
+    forks::measure(&server, &client, &mut report).await?;
     eprintln!("{} sessions by 4 clients …", args.crowd);
     crowd::measure(&client, &line, args.crowd, &mut report).await?;
     report.number("server RSS after all of it, MB", memory::resident(server.pid())?);

@@ -71,6 +71,10 @@ impl Server {
         Client { http: http(), url: self.url.clone() }
     }
 
+    pub(crate) fn data(&self) -> &Path {
+        &self.data
+    }
+
     /// Where a session's sandbox keeps its notes.
     pub(crate) fn run_dir(&self, session: &Value) -> Result<PathBuf> {
         let workspace = session["workspaceId"].as_str().context("a workspace")?;
