@@ -5,8 +5,10 @@
 //! block   = stored bytes; unpacked it is a row of objects (see `object.rs`), chunks of files or both
 //! table   = {blocks} root notes
 //! blocks  = offset:number stored:number raw:number how:u8 check:16
-//!           how: 0 plain, 1 zstd, 2 dropped (its bytes are gone); +4: sealed with the tenant's key
-//!           check: the beginning of the hash of the stored bytes
+//!           how: 0 plain, 1 zstd, 2 dropped (its bytes are gone), 3 trimmed (a check of its own, then zstd with
+//!           zeros where nothing is wanted);
+//!           +4: sealed with the tenant's key
+//!           check: the beginning of the hash of the stored bytes, as they were at first
 //! root    = 0 | 1 id:32 place                        the directory of roots of this snapshot
 //! notes   = { name:bytes length:number id:32 place } what travels with it: records and events, as chunks
 //! place   = pack:16 block:number start:number length:number; a pack of zeros is this one
@@ -14,14 +16,14 @@
 //! ```
 //! Numbers without a width are LEB128, others little-endian; `{…}` is a number and so many of them. Hashes are
 //! BLAKE3; `check` and the pack's name are their first 16 bytes. The name is the hash of `raw` and `check` of
-//! every block, root and notes: a pack from which collection dropped blocks keeps its name, and what lies
-//! in the others stays where it is.
+//! every block, root and notes: a pack from which collection dropped or trimmed blocks keeps its name, and what lies
+//! in them stays where it is.
 
 mod read;
 mod write;
 
 pub(crate) use read::{Pack, Unpacking, is_sealed};
-pub(crate) use write::{Blocks, Packing, Where, without};
+pub(crate) use write::{Blocks, Live, Packing, Where, is_worth_trimming, without};
 
 use crate::codec::{Cursor, Malformed, Read, put_bytes, put_number};
 use crate::id::{Id, PackId};
@@ -31,6 +33,9 @@ pub(crate) const MAGIC: &[u8; 8] = b"ASHPACK\x01";
 pub(crate) const FOOTER: usize = 1 + 8 + 4 + 32;
 pub(crate) const EXTENSION: &str = "pack";
 pub(crate) const TEMPORARY: &str = "new-";
+
+/// Of a hash, in the table and in names.
+const CHECK: usize = 16;
 
 /// Large enough that zstd sees how files are alike, small enough that one file is had without much else.
 pub(crate) const BLOCK: usize = 1 << 20;
@@ -43,6 +48,7 @@ pub(crate) enum How {
     Plain,
     Zstd,
     Dropped,
+    Trimmed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +87,7 @@ impl Table {
                 How::Plain => 0,
                 How::Zstd => 1,
                 How::Dropped => 2,
+                How::Trimmed => 3,
             };
             out.push(how | if block.sealed { 4 } else { 0 });
             out.extend_from_slice(&block.check);
@@ -138,6 +145,7 @@ fn read_block(cursor: &mut Cursor<'_>) -> Read<Block> {
         0 => How::Plain,
         1 => How::Zstd,
         2 => How::Dropped,
+        3 => How::Trimmed,
         _ => return Err(Malformed("a block of an unknown kind")),
     };
     if raw > LARGEST_BLOCK || stored > LARGEST_BLOCK + 1024 {

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use zstd::bulk::Decompressor;
 
-use super::{Block, FOOTER, How, LARGEST_TABLE, MAGIC, Table, file_name};
+use super::{Block, CHECK, FOOTER, How, LARGEST_TABLE, MAGIC, Table, beginning, file_name};
 use crate::Error;
 use crate::id::PackId;
 use crate::key::Key;
@@ -100,6 +100,20 @@ impl Pack {
         })
     }
 
+    /// Whether every bit of a block is as it was written. What is in it may be whole all the same: not every bit of
+    /// a zstd frame means something.
+    pub(crate) fn is_as_written(&self, number: u32) -> Result<(), Error> {
+        let (block, bytes) = self.stored(number)?;
+        let (check, bytes) = match block.how {
+            How::Trimmed => bytes.split_at_checked(CHECK).ok_or_else(|| self.damaged("it is cut short"))?,
+            How::Plain | How::Zstd | How::Dropped => (&block.check[..], &bytes[..]),
+        };
+        match beginning(bytes) == check {
+            true => Ok(()),
+            false => Err(self.damaged("a block is not as it was written")),
+        }
+    }
+
     /// A block as it was before it was packed. Its objects are still to be checked against their names.
     pub(crate) fn block(
         &self,
@@ -113,6 +127,9 @@ impl Pack {
             self.read_into(&block, &mut raw)?;
         } else {
             self.read_into(&block, &mut unpacking.stored)?;
+            if block.how == How::Trimmed {
+                unpacking.stored.drain(..CHECK.min(unpacking.stored.len()));
+            }
             self.unpack(&block, key, unpacking, &mut raw)?;
         }
         if raw.len() != block.raw as usize {

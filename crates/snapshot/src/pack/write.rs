@@ -1,7 +1,7 @@
 //! Writing a pack: several threads fill blocks of their own; the file appears under its name when all of it is
 //! on disk.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
 use std::time::SystemTime;
 
-use super::{BLOCK, Block, How, MAGIC, Noted, Pack, TEMPORARY, Table, beginning, file_name};
+use super::{BLOCK, Block, How, MAGIC, Noted, Pack, TEMPORARY, Table, Unpacking, beginning, file_name};
 use crate::disk::Disk;
 use crate::id::PackId;
 use crate::key::Key;
@@ -218,23 +218,43 @@ impl Blocks<'_, '_> {
     }
 }
 
-/// Writes a pack again without the blocks that are not wanted. Its name, its age and the places in it stay.
+/// What is wanted of each block: start and length.
+pub(crate) type Live = HashMap<u32, HashSet<(u32, u32)>>;
+
+/// Whether so little of a block is wanted that it is worth writing it again without the rest.
+pub(crate) fn is_worth_trimming(block: &Block, live: &HashSet<(u32, u32)>) -> bool {
+    let wanted: u64 = live.iter().map(|(_, length)| u64::from(*length)).sum();
+    matches!(block.how, How::Plain | How::Zstd) && wanted * 2 < u64::from(block.raw)
+}
+
+/// Writes a pack again without what is not wanted. Its name, its age and the places in it stay.
 /// `None`: it was captured anew meanwhile, and is left alone.
 pub(crate) fn without(
     place: Where<'_>,
     pack: &Pack,
-    wanted: &HashSet<u32>,
+    wanted: &Live,
     modified: SystemTime,
 ) -> Result<Option<u64>, Error> {
     let mut state = State::default();
     let mut table = pack.table.clone();
     for (number, block) in table.blocks.iter_mut().enumerate() {
         let number = number as u32;
-        if block.how == How::Dropped || !wanted.contains(&number) {
+        let Some(live) = wanted.get(&number).filter(|_| block.how != How::Dropped) else {
             *block = Block { offset: 0, stored: 0, how: How::Dropped, sealed: false, ..*block };
             continue;
-        }
-        let (_, bytes) = pack.stored(number)?;
+        };
+        let bytes = if is_worth_trimming(block, live) {
+            let bytes = trimmed(place, pack, number, live)?;
+            *block = Block {
+                stored: bytes.len() as u32,
+                how: How::Trimmed,
+                sealed: place.key.is_some(),
+                ..*block
+            };
+            bytes
+        } else {
+            pack.stored(number)?.1
+        };
         block.offset = place.append(&mut state, &bytes).map_err(|e| place.failed(e))?;
     }
     let done = place.close(&mut state, &table, Some(modified)).and_then(|()| {
@@ -248,4 +268,24 @@ pub(crate) fn without(
         Ok(Some(state.written))
     });
     done.map_err(|e| place.failed(e))
+}
+
+/// A block with zeros, which take no space, where nothing is wanted.
+fn trimmed(place: Where<'_>, pack: &Pack, number: u32, live: &HashSet<(u32, u32)>) -> Result<Vec<u8>, Error> {
+    let raw = pack.block(number, place.key, &mut Unpacking::default())?;
+    let mut kept = vec![0; raw.len()];
+    for (start, length) in live {
+        let range = *start as usize..(*start as usize).saturating_add(*length as usize);
+        let (Some(to), Some(from)) = (kept.get_mut(range.clone()), raw.get(range)) else {
+            return Err(pack.damaged("something lies behind the end of its block"));
+        };
+        to.copy_from_slice(from);
+    }
+    let packed = zstd::bulk::compress(&kept, LEVEL).map_err(|e| place.failed(e))?;
+    let packed = match place.key {
+        Some(key) => key.seal(&packed, b"block"),
+        None => packed,
+    };
+    // The block's own check is that of what it was, and part of the pack's name.
+    Ok([&beginning(&packed)[..], &packed].concat())
 }

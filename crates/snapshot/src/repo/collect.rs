@@ -1,4 +1,4 @@
-//! Collection: what no wanted snapshot needs goes away. What is wanted is marked first, block by block; a pack
+//! Collection: what no wanted snapshot needs goes away. What is wanted is marked first, piece by piece; a pack
 //! of which nothing is wanted is removed, one of which little is wanted is written again without the rest, under
 //! its own name and with everything in its place.
 //!
@@ -14,7 +14,7 @@ use super::Repo;
 use super::read::Reader;
 use crate::id::PackId;
 use crate::object::{Layout, Node, Piece, Place, Ref};
-use crate::pack::{self, EXTENSION, How};
+use crate::pack::{self, Block, EXTENSION, How, Live};
 use crate::{Error, TreeId};
 
 /// What must stay.
@@ -35,7 +35,7 @@ pub struct Collected {
     pub freed: u64,
 }
 
-type Marked = HashMap<PackId, HashSet<u32>>;
+type Marked = HashMap<PackId, Live>;
 
 impl Repo {
     /// Packs younger than `grace` stay whatever is in them: who made them may not have said so yet.
@@ -83,9 +83,11 @@ impl Repo {
         }
         for tree in trees.iter().chain(notes) {
             let pack = self.pack(tree.pack())?;
-            let blocks = pack.table.notes.iter().map(|note| note.at.place.block);
             // With or without notes it stays: it is the place where the snapshot begins.
-            marking.marked.entry(pack.id).or_default().extend(blocks);
+            marking.marked.entry(pack.id).or_default();
+            for note in &pack.table.notes {
+                marking.mark(&Place { pack: pack.id, ..note.at.place });
+            }
         }
         Ok(marking.marked)
     }
@@ -94,17 +96,15 @@ impl Repo {
         &self,
         id: PackId,
         modified: SystemTime,
-        marked: Option<&HashSet<u32>>,
+        marked: Option<&Live>,
         collected: &mut Collected,
     ) -> Result<(), Error> {
         let Some(marked) = marked else {
             return self.remove(id, modified, collected);
         };
         let pack = self.pack(id)?;
-        let dead = |number: usize| u32::try_from(number).is_ok_and(|number| !marked.contains(&number));
-        let blocks = pack.table.blocks.iter().enumerate();
-        let doomed = blocks.filter(|(number, block)| block.how != How::Dropped && dead(*number));
-        let garbage: u64 = doomed.map(|(_, block)| u64::from(block.stored)).sum();
+        let blocks = pack.table.blocks.iter().zip(0..);
+        let garbage: u64 = blocks.map(|(block, number)| garbage(block, marked.get(&number))).sum();
         if garbage * 2 < pack.size {
             collected.kept += 1;
             return Ok(());
@@ -153,6 +153,20 @@ impl Repo {
     }
 }
 
+/// How many of a block's bytes nobody wants, as far as they are worth writing it again.
+fn garbage(block: &Block, live: Option<&HashSet<(u32, u32)>>) -> u64 {
+    let stored = u64::from(block.stored);
+    match live {
+        _ if block.how == How::Dropped => 0,
+        None => stored,
+        Some(live) if pack::is_worth_trimming(block, live) => {
+            let wanted: u64 = live.iter().map(|(_, length)| u64::from(*length)).sum();
+            stored - stored * wanted / u64::from(block.raw).max(1)
+        }
+        Some(_) => 0,
+    }
+}
+
 /// Collection by one process must not meet captures by another: they do not know each other's pins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lock {
@@ -174,7 +188,8 @@ struct Marking<'m> {
 
 impl Marking<'_> {
     fn mark(&mut self, place: &Place) {
-        self.marked.entry(place.pack).or_default().insert(place.block);
+        let live = self.marked.entry(place.pack).or_default();
+        live.entry(place.block).or_default().insert((place.start, place.length));
     }
 
     fn directories(&mut self, root: Ref) -> Result<(), Error> {

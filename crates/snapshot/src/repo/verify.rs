@@ -1,7 +1,7 @@
 //! Proving that snapshots are whole: that everything they need is there, and, if asked, that every byte is what
 //! it was.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::Repo;
 use super::read::{DEEPEST, MOST_ENTRIES, Reader};
@@ -32,6 +32,9 @@ pub struct Verified {
     pub trees: u64,
     pub objects: u64,
     pub hurt: Vec<Hurt>,
+    /// Blocks of which a bit is not as it was written. What they hold may be whole all the same: not every bit of a
+    /// zstd frame means something. But the disk is not to be trusted.
+    pub marred: Vec<String>,
 }
 
 /// Of one snapshot so many faults are told.
@@ -73,6 +76,9 @@ impl Repo {
             }
         }
         verified.objects = verifying.sound.len() as u64;
+        if depth == Depth::Data {
+            verified.marred = verifying.marred()?;
+        }
         Ok(verified)
     }
 }
@@ -96,12 +102,23 @@ struct Verifying<'v> {
     faults: Vec<(Vec<u8>, String)>,
     /// Chunks that are still to be read, by where they lie: a block is unpacked once.
     waiting: BTreeMap<(PackId, u32), Vec<Waiting>>,
+    /// Blocks that were read.
+    blocks: HashSet<(PackId, u32)>,
 }
 
 impl<'v> Verifying<'v> {
     fn new(reader: &'v Reader<'v>, depth: Depth) -> Verifying<'v> {
         let (sound, entered, counts) = (HashSet::new(), HashSet::new(), HashMap::new());
-        Verifying { reader, depth, sound, entered, counts, faults: Vec::new(), waiting: BTreeMap::new() }
+        Verifying {
+            reader,
+            depth,
+            sound,
+            entered,
+            counts,
+            faults: Vec::new(),
+            waiting: BTreeMap::new(),
+            blocks: HashSet::new(),
+        }
     }
 
     fn tree(&mut self, repo: &Repo, tree: &TreeId) -> Result<(), Error> {
@@ -151,6 +168,7 @@ impl<'v> Verifying<'v> {
                 above.remove(&at.id);
                 continue;
             };
+            self.blocks.insert((at.place.pack, at.place.block));
             let below = entries.iter().filter_map(|entry| match entry.node {
                 Node::Dir(at) => Some(at),
                 Node::File(_) | Node::Link(_) => None,
@@ -189,6 +207,9 @@ impl<'v> Verifying<'v> {
         }
         let faults = self.faults.len();
         let Some(pieces) = self.found(path, self.reader.content(content))? else { return Ok(()) };
+        for list in self.reader.lists(at)? {
+            self.blocks.insert((list.place.pack, list.place.block));
+        }
         for piece in &pieces {
             if let Piece::Chunk { at, .. } = piece {
                 self.chunk(path, at)?;
@@ -220,7 +241,8 @@ impl<'v> Verifying<'v> {
     }
 
     fn chunks(&mut self) -> Result<(), Error> {
-        for (_, chunks) in std::mem::take(&mut self.waiting) {
+        for (block, chunks) in std::mem::take(&mut self.waiting) {
+            self.blocks.insert(block);
             for (at, path) in chunks {
                 if !self.sound.contains(&at) && self.found(&path, self.reader.chunk(&at))?.is_some() {
                     self.sound.insert(at);
@@ -228,6 +250,22 @@ impl<'v> Verifying<'v> {
             }
         }
         Ok(())
+    }
+
+    /// Blocks of which a bit is not as it was written, whether it means anything or not.
+    fn marred(&self) -> Result<Vec<String>, Error> {
+        let mut marred = Vec::new();
+        let blocks: BTreeSet<(PackId, u32)> = self.blocks.iter().copied().collect();
+        for (pack, block) in blocks {
+            match self.reader.pack(pack).and_then(|pack| pack.is_as_written(block)) {
+                Ok(()) => {}
+                Err(error) if error.kind() == Trouble::Damaged => {
+                    marred.push(format!("pack {pack}: block {block} is not as it was written"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(marred)
     }
 
     /// What is damaged is noted; what cannot be read for other reasons stops us.

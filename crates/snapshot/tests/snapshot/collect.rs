@@ -271,6 +271,37 @@ fn nothing_is_removed_as_long_as_a_wanted_snapshot_cannot_be_read() {
     assert!(repo.holds(&first));
 }
 
+/// Thirty turns of 400 KB each leave one small file each: what was beside them in their blocks goes.
+#[test]
+fn what_lies_beside_a_survivor_in_its_block_goes_too() {
+    let bench = Bench::in_memory();
+    let mut line = bench.line();
+    let mut newest = None;
+    for turn in 0..30 {
+        bench.write(&format!("kept{turn}"), &format!("survivor {turn}"));
+        std::fs::write(bench.at("large"), noise(60_000, turn)).expect("written");
+        for part in 0..6 {
+            std::fs::write(bench.at(&format!("part{part}")), noise(60_000, 100 * turn + part))
+                .expect("written");
+        }
+        newest = Some(line.take(&bench.repo).tree);
+    }
+    (0..6).for_each(|part| std::fs::remove_file(bench.at(&format!("part{part}"))).expect("removed"));
+    std::fs::remove_file(bench.at("large")).expect("removed");
+    let newest = [newest.expect("taken"), line.take(&bench.repo).tree][1].clone();
+    let wanted = Wanted { trees: vec![newest.clone()], notes: vec![] };
+    let size = || {
+        let packs = std::fs::read_dir(bench.repo_dir()).expect("listed").flatten();
+        packs.map(|pack| pack.metadata().expect("there").len()).sum::<u64>()
+    };
+    let before = size();
+    let collected = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    assert!(before > 10 << 20 && size() < 200_000, "{before} bytes became {}: {collected:?}", size());
+    bench.reopened().verify(&newest).expect("whole");
+    let again = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    assert_eq!((again.rewritten, again.removed), (0, 0), "once is enough");
+}
+
 /// The same files captured from scratch are the same pack: one of which something was dropped is whole again.
 #[test]
 fn what_was_dropped_comes_back_with_the_next_capture_of_it() {

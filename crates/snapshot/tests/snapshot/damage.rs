@@ -110,6 +110,12 @@ fn assert_named(pair: &Pair, what: &str) -> Vec<TreeId> {
     hurt
 }
 
+/// A bit that means nothing hurts nobody, and is found all the same.
+fn marred(pair: &Pair) -> Vec<String> {
+    let verified = pair.bench.reopened().verify_all(&pair.trees, Depth::Data, &mut |_| {});
+    verified.expect("verified").marred
+}
+
 fn each_flip(number: usize) {
     let pair = pair();
     let (path, sound) = &pair.packs[number];
@@ -120,14 +126,14 @@ fn each_flip(number: usize) {
             bytes[at] ^= flip;
             std::fs::write(path, bytes).expect("written");
             let what = format!("pack {number}, byte {at} of {} ^ {flip:#x}", sound.len());
-            if assert_named(&pair, &what).is_empty() {
+            if assert_named(&pair, &what).is_empty() && marred(&pair).is_empty() {
                 harmless.push(what);
             }
         }
     }
     assert_eq!(harmless, Vec::<String>::new(), "every byte is there for something");
     std::fs::write(path, sound).expect("written");
-    assert_eq!(assert_named(&pair, "mended"), vec![]);
+    assert_eq!((assert_named(&pair, "mended"), marred(&pair)), (vec![], vec![]));
 }
 
 #[test]

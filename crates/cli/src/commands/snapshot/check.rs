@@ -53,19 +53,30 @@ pub(super) fn verify(place: &Place, read_data: bool) -> Result<u8> {
         })
         .collect();
     let missing = missing(&listing);
-    let fine = harms.is_empty() && missing.is_empty() && listing.broken.is_empty();
+    let fine =
+        harms.is_empty() && missing.is_empty() && listing.broken.is_empty() && verified.marred.is_empty();
     if place.json {
         out::json(&json!({
             "snapshots": verified.trees, "objects": verified.objects, "readData": read_data,
             "hurt": harms.iter().map(json_of).collect::<Vec<_>>(), "missing": missing, "broken": listing.broken,
+            "marred": verified.marred,
         }));
     } else {
         show(&harms, &missing);
+        for block in &verified.marred {
+            println!("{} {}", paint(Paint::Yellow, "!"), out::harmless(block));
+        }
         warn_of(&listing.broken, place);
         let (snapshots, objects) = (plural(verified.trees, "snapshot"), plural(verified.objects, "object"));
         let checked = if read_data { "every byte was read" } else { "--read-data reads every byte, too" };
         let (colour, mark) = if fine { (Paint::Green, "✓") } else { (Paint::Red, "✗") };
-        let verdict = if fine { "whole".to_owned() } else { format!("{} hurt", harms.len()) };
+        let verdict = match harms.len() {
+            0 if fine => "whole".to_owned(),
+            0 if missing.is_empty() => {
+                "all can be restored, but the disk changed what was written".to_owned()
+            }
+            hurt => format!("{hurt} hurt"),
+        };
         eprintln!("{} {snapshots}, {objects}: {verdict}; {checked}", paint_err(colour, mark));
     }
     Ok(if fine { 0 } else { DAMAGED })
