@@ -11,12 +11,12 @@ use std::{
 const SECRET: &str = "sk-only-outside";
 
 /// Where ./test has put it. Without it these tests fail: a promise that was not looked at is none.
-fn program() -> String {
+pub fn program() -> String {
     std::env::var("ASH_TEST_CLAUDE").expect("ASH_TEST_CLAUDE names no Claude Code binary: run ./test")
 }
 
-struct Stage {
-    server: Server,
+pub struct Stage {
+    pub server: Server,
     model: Child,
     log: PathBuf,
 }
@@ -28,8 +28,13 @@ impl Drop for Stage {
 }
 
 impl Stage {
-    async fn set() -> Stage {
-        let mut server = Server::prepare(&[("ASH_CLAUDE_BIN", &program()), ("ANTHROPIC_API_KEY", SECRET)]);
+    pub async fn set() -> Stage {
+        Stage::with(&program()).await
+    }
+
+    /// With another program, which may be the real one behind a curtain.
+    pub async fn with(program: &str) -> Stage {
+        let mut server = Server::prepare(&[("ASH_CLAUDE_BIN", program), ("ANTHROPIC_API_KEY", SECRET)]);
         let log = server.dir.join("model.log");
         let mut model = Command::new(ash())
             .args(["dev", "model-server", "--log"])
@@ -45,7 +50,7 @@ impl Stage {
         Stage { server, model, log }
     }
 
-    async fn create(&self) -> String {
+    pub async fn create(&self) -> String {
         let client = self.server.client();
         let agent = self.server.dir.join("agent");
         std::fs::create_dir_all(&agent).expect("a folder");
@@ -57,7 +62,7 @@ impl Stage {
     }
 
     /// All requests that the model got.
-    fn requests(&self) -> Vec<Value> {
+    pub fn requests(&self) -> Vec<Value> {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         log.lines().map(|line| serde_json::from_str(line).expect("a request")).collect()
     }
@@ -75,7 +80,7 @@ impl Stage {
         assert_eq!(last["headers"]["x-api-key"], SECRET);
     }
 
-    async fn back(&self, id: &str) -> Value {
+    pub async fn back(&self, id: &str) -> Value {
         self.server.client().action(id, "resume").await["resume"].clone()
     }
 

@@ -15,6 +15,7 @@ mod history;
 mod hostile;
 mod keep;
 mod kill_server;
+mod ladder;
 mod life;
 mod model_server;
 mod ordinary_user;

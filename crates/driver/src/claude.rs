@@ -167,17 +167,8 @@ fn spoken(line: &str) -> Option<Spoken> {
     #[derive(Deserialize)]
     struct Message {
         model: Option<String>,
-        content: Option<Content>,
-    }
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Content {
-        Blocks(Vec<Block>),
-        Text(serde::de::IgnoredAny),
-    }
-    #[derive(Deserialize)]
-    struct Block {
-        r#type: Option<String>,
+        #[serde(default)]
+        content: Value,
     }
     let line: Line<'_> = serde_json::from_str(line).ok()?;
     let message = line.message?;
@@ -187,13 +178,10 @@ fn spoken(line: &str) -> Option<Spoken> {
         && !line.is_synthetic
         && line.local_command_source.is_none()
         && message.model.as_deref() != Some("<synthetic>");
-    let blocks = match message.content {
-        Some(Content::Blocks(blocks)) => blocks,
-        Some(Content::Text(_)) | None => Vec::new(),
-    };
-    let binds =
-        blocks.iter().any(|block| matches!(block.r#type.as_deref(), Some("tool_use" | "tool_result")));
-    line.uuid.filter(|_| own).map(|id| Spoken { id, binds })
+    let mut blocks = message.content.as_array().into_iter().flatten();
+    let binds = blocks.any(|block| block["type"] == "tool_use" || block["type"] == "tool_result");
+    let digest = entry::digest(&message.content);
+    line.uuid.filter(|_| own).map(|id| Spoken { id, binds, digest })
 }
 
 /// What we have to say comes as a block of its own, marked as what it is.

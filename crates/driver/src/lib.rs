@@ -149,6 +149,8 @@ pub struct Spoken {
     pub id: Uuid,
     /// A call or its outcome: what was done is not done again.
     pub binds: bool,
+    /// Of its words, as the agent should have them.
+    pub digest: u64,
 }
 
 /// A message that our log says the agent knows.
@@ -156,6 +158,8 @@ pub struct Spoken {
 pub struct Expected {
     pub id: Uuid,
     pub prompt: bool,
+    /// Of its words, where they are kept as they were said: a prompt may have got a head.
+    pub digest: Option<u64>,
 }
 
 /// What was found of a conversation by looking at the agent's transcript.

@@ -1,7 +1,11 @@
 //! One line of a transcript, as far as we have to understand it, and what can be read of a damaged one.
 
 use serde::Deserialize;
-use std::borrow::Cow;
+use serde_json::Value;
+use std::{
+    borrow::Cow,
+    hash::{Hash, Hasher},
+};
 use uuid::Uuid;
 
 /// An entry of the conversation itself: what belongs to a subagent, and what is only kept, is none.
@@ -16,6 +20,8 @@ pub(super) struct Entry {
     pub(super) message: Option<String>,
     pub(super) calls: Vec<String>,
     pub(super) results: Vec<String>,
+    /// Of its words.
+    pub(super) digest: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,19 +54,13 @@ pub(super) fn read(line: &[u8]) -> Option<Option<Entry>> {
         Some("assistant") => Speaker::Assistant,
         _ => Speaker::Program,
     };
-    let (mut calls, mut results, mut message_id) = (Vec::new(), Vec::new(), None);
-    if let Some(Message { id, content }) = message.filter(|_| speaker != Speaker::Program) {
-        message_id = id.map(Cow::into_owned);
-        if let Some(Content::Blocks(blocks)) = content {
-            for Block { kind, id, tool_use_id } in blocks {
-                match kind.as_deref() {
-                    Some("tool_use") => calls.extend(id.map(Cow::into_owned)),
-                    Some("tool_result") => results.extend(tool_use_id.map(Cow::into_owned)),
-                    _ => {}
-                }
-            }
-        }
-    }
+    let Message { id: message_id, content } =
+        message.filter(|_| speaker != Speaker::Program).unwrap_or_default();
+    let named = |kind: &str, name: &str| -> Vec<String> {
+        let blocks = content.as_array().into_iter().flatten().filter(|block| block["type"] == kind);
+        blocks.filter_map(|block| block[name].as_str().map(str::to_owned)).collect()
+    };
+    let (calls, results) = (named("tool_use", "id"), named("tool_result", "tool_use_id"));
     Some(Some(Entry {
         id,
         parent: parent_uuid,
@@ -69,6 +69,7 @@ pub(super) fn read(line: &[u8]) -> Option<Option<Entry>> {
         message: message_id,
         calls,
         results,
+        digest: digest(&content),
     }))
 }
 
@@ -82,39 +83,27 @@ struct Wire<'l> {
     logical_parent_uuid: Option<Uuid>,
     #[serde(default)]
     is_sidechain: bool,
-    #[serde(borrow)]
-    message: Option<Message<'l>>,
+    message: Option<Message>,
 }
 
-#[derive(Deserialize)]
-struct Message<'l> {
-    #[serde(borrow)]
-    id: Option<Cow<'l, str>>,
-    #[serde(borrow)]
-    content: Option<Content<'l>>,
+#[derive(Deserialize, Default)]
+struct Message {
+    id: Option<String>,
+    #[serde(default)]
+    content: Value,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content<'l> {
-    #[serde(borrow)]
-    Blocks(Vec<Block<'l>>),
-    Text(serde::de::IgnoredAny),
-}
-
-#[derive(Deserialize)]
-struct Block<'l> {
-    #[serde(borrow, rename = "type")]
-    kind: Option<Cow<'l, str>>,
-    #[serde(borrow)]
-    id: Option<Cow<'l, str>>,
-    #[serde(borrow)]
-    tool_use_id: Option<Cow<'l, str>>,
+/// The same words have the same.
+pub(super) fn digest(content: &Value) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    content.to_string().hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What was wrong with a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Faults {
+    /// Lines with bytes that are no text.
     pub(super) nuls: u64,
     /// Line separators that some readers take for the end of a line.
     pub(super) separators: u64,
@@ -132,6 +121,7 @@ impl std::ops::AddAssign for Faults {
     }
 }
 
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// How often a torn line is searched for the beginning of another one.
 const MOST_TRIES: usize = 64;
 /// How entries begin.
@@ -140,7 +130,8 @@ const HEADS: [&[u8]; 2] = [br#"{"parentUuid""#, br#"{"type""#];
 /// The entries on a line, each as a line of its own, and what was wrong with it.
 pub(super) fn pieces(line: &[u8]) -> (Vec<Vec<u8>>, Faults) {
     let mut faults = Faults::default();
-    let mut clean: Vec<u8> = line.iter().copied().filter(|byte| *byte != 0).collect();
+    let marked = line.strip_prefix(BYTE_ORDER_MARK);
+    let mut clean: Vec<u8> = marked.unwrap_or(line).iter().copied().filter(|byte| *byte != 0).collect();
     faults.nuls = u64::from(clean.len() != line.len());
     if clean.windows(3).any(is_separator) {
         faults.separators = 1;

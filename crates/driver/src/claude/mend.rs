@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{Logged, Mended, Native, Words};
 use serde_json::{Value, json};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use uuid::Uuid;
 
 /// What the model is told of a call whose outcome nobody recorded.
@@ -26,12 +26,15 @@ struct Row {
 #[derive(Debug, Default)]
 struct Done {
     put_back: u64,
+    /// Of those, the ones that were lost together with their neighbours: nobody knows what lay between them.
+    in_a_row: u64,
     relinked: u64,
     /// Links to entries that our log does not have.
     notes: u64,
     answered: u64,
     dropped: u64,
     repeated: u64,
+    altered: u64,
 }
 
 pub(super) fn mend(lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[Logged], native: &Native) -> Mended {
@@ -43,6 +46,7 @@ pub(super) fn mend(lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[Logged], nat
     // Notes to messages that are gone are notes to nothing.
     let rows = if rebuilt { Vec::new() } else { rows };
     let mut done = Done { repeated, ..Done::default() };
+    let rows = forget_altered(rows, log, &mut done);
     let lost_messages = log.iter().filter(|message| message.words.is_none()).count();
     let there: HashSet<Uuid> = rows.iter().filter_map(|row| Some(row.entry.as_ref()?.id)).collect();
     let lost_messages =
@@ -57,8 +61,18 @@ pub(super) fn mend(lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[Logged], nat
     }
     if rebuilt {
         lost.push("what the agent had noted beside the messages".to_owned());
-    } else if unaccounted + done.notes > 0 {
-        lost.push(format!("{} notes of the agent beside the messages", unaccounted + done.notes));
+    } else {
+        // A note that was torn is one that somebody hung on.
+        let notes = unaccounted.max(done.notes);
+        if notes > 0 {
+            lost.push(format!("{notes} notes of the agent beside the messages"));
+        }
+        if done.in_a_row > 0 {
+            lost.push(format!(
+                "what the agent had noted beside {} messages that were put back",
+                done.in_a_row
+            ));
+        }
     }
     if done.dropped > 0 {
         lost.push(format!("{} outcomes of calls that nobody recorded", done.dropped));
@@ -74,9 +88,10 @@ fn repairs(faults: &Faults, done: &Done) -> Vec<String> {
         (done.answered, "calls without a recorded outcome marked as unknown"),
         (done.dropped, "outcomes of unknown calls taken out"),
         (done.repeated, "repeated entries taken out"),
+        (done.altered, "altered messages taken out"),
         (faults.unreadable, "unreadable pieces taken out"),
         (faults.together, "entries given a line of their own"),
-        (faults.nuls, "lines freed of NUL bytes"),
+        (faults.nuls, "lines freed of bytes that are no text"),
         (faults.separators, "lines freed of line separators"),
     ]
     .into_iter()
@@ -87,8 +102,8 @@ fn repairs(faults: &Faults, done: &Done) -> Vec<String> {
 
 /// What can be read, what was wrong, and before which row each unreadable piece stood. One that ends the file was being
 /// written when somebody died: nothing else was to come of it.
-fn read_all(lines: &mut dyn Iterator<Item = Vec<u8>>) -> (Vec<Row>, Faults, HashMap<usize, u64>, u64) {
-    let (mut rows, mut faults, mut torn) = (Vec::<Row>::new(), Faults::default(), HashMap::new());
+fn read_all(lines: &mut dyn Iterator<Item = Vec<u8>>) -> (Vec<Row>, Faults, BTreeMap<usize, u64>, u64) {
+    let (mut rows, mut faults, mut torn) = (Vec::<Row>::new(), Faults::default(), BTreeMap::new());
     let (mut seen, mut repeated) = (HashSet::new(), 0);
     let mut tail_torn = 0;
     for line in lines {
@@ -111,13 +126,31 @@ fn read_all(lines: &mut dyn Iterator<Item = Vec<u8>>) -> (Vec<Row>, Faults, Hash
     (rows, faults, torn, repeated)
 }
 
+/// What somebody changed is taken out, and comes back as it was said.
+fn forget_altered(mut rows: Vec<Row>, log: &[Logged], done: &mut Done) -> Vec<Row> {
+    let said: HashMap<Uuid, u64> = log
+        .iter()
+        .filter_map(|message| match &message.words {
+            Some(Words::Line(line)) => Some((message.id, super::spoken(line)?.digest)),
+            Some(Words::Prompt(_)) | None => None,
+        })
+        .collect();
+    let before = rows.len();
+    rows.retain(|row| {
+        let Some(entry) = &row.entry else { return true };
+        said.get(&entry.id).is_none_or(|digest| *digest == entry.digest)
+    });
+    done.altered = (before - rows.len()) as u64;
+    rows
+}
+
 /// Puts what the log has and the transcript does not before what followed it. Each message that comes back accounts for
 /// one unreadable piece at its place; the number of the others is returned.
 fn put_back(
     rows: Vec<Row>,
     log: &[Logged],
     native: &Native,
-    mut torn: HashMap<usize, u64>,
+    mut torn: BTreeMap<usize, u64>,
     done: &mut Done,
 ) -> (Vec<Row>, u64) {
     let mut places: HashMap<Uuid, usize> = HashMap::new();
@@ -137,19 +170,23 @@ fn put_back(
     }
     let mut after = 0;
     let mut back: Vec<(usize, Row)> = Vec::new();
+    let mut gaps: HashMap<usize, u64> = HashMap::new();
     for (number, message) in log.iter().enumerate() {
         if let Some(place) = places.get(&message.id) {
             after = after.max(place + 1);
         } else if let Some(words) = &message.words {
             let place = first_child.get(&message.id).copied().unwrap_or(following[number]).max(after);
-            if let Some(pieces) = torn.get_mut(&place) {
-                *pieces = pieces.saturating_sub(1);
+            // It was one of those between the message before and the place where it comes back.
+            if let Some((_, pieces)) = torn.range_mut(after..=place).rev().find(|(_, pieces)| **pieces > 0) {
+                *pieces -= 1;
             }
             back.push((place, row_of(message, words, native)));
             done.put_back += 1;
+            *gaps.entry(place).or_default() += 1;
             after = place;
         }
     }
+    done.in_a_row = gaps.values().filter(|count| **count > 1).sum();
     let mut merged = Vec::with_capacity(rows.len() + back.len());
     let mut back = back.into_iter().peekable();
     for (place, row) in rows.into_iter().enumerate() {
@@ -214,16 +251,19 @@ fn hang(row: &mut Row, on: Uuid) {
 /// What names an entry that nobody has, or that comes later, hangs on the one before it.
 fn relink(mut rows: Vec<Row>, log: &[Logged], done: &mut Done) -> Vec<Row> {
     let ours: HashSet<Uuid> = log.iter().map(|message| message.id).collect();
+    let there: HashSet<Uuid> = rows.iter().filter_map(|row| Some(row.entry.as_ref()?.id)).collect();
     let (mut seen, mut last) = (HashSet::new(), None);
     for row in &mut rows {
         let Some(Entry { id, parent, logical, .. }) = row.entry.clone() else { continue };
         let before = parent.or(logical);
-        if let Some(last) = last
-            && before.is_none_or(|before| !seen.contains(&before))
-        {
-            done.notes += u64::from(before.is_some_and(|before| !ours.contains(&before)));
+        if before.is_none_or(|before| !seen.contains(&before)) && (before, last) != (None, None) {
+            done.notes +=
+                u64::from(before.is_some_and(|before| !ours.contains(&before) && !there.contains(&before)));
             done.relinked += 1;
-            hang(row, last);
+            match last {
+                Some(last) => hang(row, last),
+                None => unhang(row),
+            }
         }
         seen.insert(id);
         last = Some(id);

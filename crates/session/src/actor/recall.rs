@@ -174,13 +174,14 @@ impl Waking {
                         if begun.insert(*turn, true).is_none()
                             && let Some(seq) = asked.get(turn)
                         {
-                            let expected = Expected { id: turn.0, prompt: true };
+                            let expected = Expected { id: turn.0, prompt: true, digest: None };
                             add(Message { expected, seq: *seq }, false, Some(*turn));
                         }
                     }
                     Fact::Said { line } => {
                         if let Some(spoken) = driver.spoken(line) {
-                            let expected = Expected { id: spoken.id, prompt: false };
+                            let expected =
+                                Expected { id: spoken.id, prompt: false, digest: Some(spoken.digest) };
                             add(Message { expected, seq: event.seq }, spoken.binds, event.turn);
                         }
                     }
