@@ -94,8 +94,18 @@ pub(crate) enum Assistant {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Block {
-    Text { text: String },
+    Text {
+        text: String,
+    },
     ToolUse(ToolUse),
+    /// Kept as it came: the signature is over it.
+    Thinking {
+        thinking: String,
+        signature: String,
+    },
+    RedactedThinking {
+        data: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -109,15 +119,15 @@ impl AssistantMessage {
     pub(crate) fn text(&self) -> String {
         let texts = self.content.iter().filter_map(|block| match block {
             Block::Text { text } => Some(text.as_str()),
-            Block::ToolUse(_) => None,
+            Block::ToolUse(_) | Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
         });
         texts.collect()
     }
 
     pub(crate) fn calls(&self) -> impl Iterator<Item = &ToolUse> {
         self.content.iter().filter_map(|block| match block {
-            Block::Text { .. } => None,
             Block::ToolUse(call) => Some(call),
+            Block::Text { .. } | Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
         })
     }
 }
@@ -132,6 +142,9 @@ pub(crate) struct ToolResult {
 }
 
 impl ToolResult {
+    /// Of a call during which everything ended.
+    pub(crate) const UNKNOWN: &str = "[Tool call interrupted: its outcome is unknown]";
+
     /// For a call that was not seen through.
     pub(crate) fn refused(tool_use_id: String, why: &str) -> ToolResult {
         ToolResult { tool_use_id, content: why.to_owned(), is_error: true, tool_use_result: None }
@@ -174,6 +187,8 @@ pub(crate) enum Reason {
     AbortedStreaming,
     AbortedTools,
     ApiError,
+    /// What was asked is not taken by the model, so it is not shown to it again.
+    InvalidRequest,
     MaxTurns,
     TranscriptError,
 }
@@ -188,11 +203,16 @@ pub(crate) struct Usage {
 
 impl std::iter::Sum for Usage {
     fn sum<I: Iterator<Item = Usage>>(parts: I) -> Usage {
+        // Others say the numbers: they may be anything.
+        let add = u64::saturating_add;
         parts.fold(Usage::default(), |sum, part| Usage {
-            input_tokens: sum.input_tokens + part.input_tokens,
-            output_tokens: sum.output_tokens + part.output_tokens,
-            cache_creation_input_tokens: sum.cache_creation_input_tokens + part.cache_creation_input_tokens,
-            cache_read_input_tokens: sum.cache_read_input_tokens + part.cache_read_input_tokens,
+            input_tokens: add(sum.input_tokens, part.input_tokens),
+            output_tokens: add(sum.output_tokens, part.output_tokens),
+            cache_creation_input_tokens: add(
+                sum.cache_creation_input_tokens,
+                part.cache_creation_input_tokens,
+            ),
+            cache_read_input_tokens: add(sum.cache_read_input_tokens, part.cache_read_input_tokens),
         })
     }
 }
