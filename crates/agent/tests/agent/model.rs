@@ -5,6 +5,8 @@ use crate::harness::{Agent, Place, SESSION, streamed, types};
 use ash_dev::{Listen, Options, Script, Server};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -298,4 +300,53 @@ fn thoughts_are_kept_and_given_back_while_their_turn_lasts() {
     agent.answer("b", "hello");
     assert!(!model.last().to_string().contains("\"thinking\":"), "earlier thoughts are left out");
     assert_eq!(place.entries(SESSION)[1]["message"]["content"][0], *thought, "but kept");
+}
+
+/// Answers one request after the other with these bytes, and gives what it was asked.
+fn service(path: &std::path::Path, answers: Vec<String>) -> std::thread::JoinHandle<Vec<Value>> {
+    let listener = UnixListener::bind(path).expect("bind");
+    std::thread::spawn(move || {
+        let answer = |answer: String| {
+            let mut stream = BufReader::new(listener.accept().expect("a request").0);
+            let (mut line, mut length) = (String::new(), 0);
+            while line != "\r\n" {
+                line.clear();
+                stream.read_line(&mut line).expect("a header");
+                length = line
+                    .strip_prefix("content-length: ")
+                    .map_or(length, |n| n.trim().parse().expect("a number"));
+            }
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).expect("a body");
+            stream.get_mut().write_all(answer.as_bytes()).expect("answered");
+            serde_json::from_slice(&body).expect("json")
+        };
+        answers.into_iter().map(answer).collect()
+    })
+}
+
+#[test]
+fn thoughts_that_are_not_taken_are_left_out() {
+    let message = "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation.";
+    let refusal =
+        json!({"type": "error", "error": {"type": "invalid_request_error", "message": message}}).to_string();
+    let refused = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: {}\r\n\r\n{refusal}", refusal.len());
+    let events = [
+        json!({"type": "message_start", "message": {"id": "m"}}),
+        json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "fine"}}),
+        json!({"type": "message_stop"}),
+    ]
+    .map(|event| format!("data: {event}\n\n"))
+    .concat();
+    let answered = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{events}", events.len());
+    let place = Place::new();
+    fs::create_dir_all(place.transcript(SESSION).parent().expect("a folder")).expect("folder");
+    fs::write(place.transcript(SESSION), include_bytes!("../golden/transcript-2.jsonl")).expect("written");
+    let socket = place.home().join("model.sock");
+    let service = service(&socket, vec![refused, answered]);
+    assert_eq!(start(&place, &socket.display().to_string()).answer("a", "look around"), "fine");
+    let asked = service.join().expect("two requests");
+    let thoughts = asked.iter().map(|body| body.to_string().matches("\"thinking\":").count());
+    assert_eq!(thoughts.collect::<Vec<_>>(), [1, 0]);
+    assert_eq!(asked[1]["messages"][1]["content"][0]["text"], "I look.");
 }
