@@ -143,6 +143,8 @@ async fn a_conversation_with_a_model_survives_every_death() {
     assert_whole(&receipt);
     assert_eq!(receipt["from"], "checkpoint");
     stage.say(&id, &mut said).await;
+    let told = stage.last()["body"]["messages"].to_string();
+    assert!(told.contains("<system-reminder>\\nYou were asleep"), "it hears what happened: {told}");
 }
 
 #[tokio::test]
@@ -262,6 +264,12 @@ async fn who_wants_to_work_without_a_model_does() {
     {
         let id = stage.create_with(manifest, options).await;
         assert_eq!(client.text(&id, "run: echo hi").await, "hi", "{manifest}");
+        let call = "curl -s --unix-socket /run/ash/model.sock http://localhost/v1/messages -d '{}'";
+        let answer = client.exec(&id, call).await;
+        assert!(
+            answer["stdout"].to_string().contains("no way to a model"),
+            "nobody inside has one: {answer}"
+        );
     }
     assert_eq!(stage.requests().len(), 0);
     let id = stage.create_with("provider = \"offline\"\n", json!({ "provider": "anthropic" })).await;
@@ -270,6 +278,18 @@ async fn who_wants_to_work_without_a_model_does() {
         "The output begins with: hi",
         "the session has the last word"
     );
+}
+
+#[tokio::test]
+async fn where_claude_code_is_missing_the_built_in_agent_is_named() {
+    let server = Server::with(&[("ASH_CLAUDE_BIN", "/nowhere/claude"), ("ANTHROPIC_API_KEY", SECRET)]).await;
+    let client = server.client();
+    let agent = json!({ "name": "coder", "systemPrompt": "x", "runtime": "claude" });
+    client.post("/api/agents", agent).await;
+    let (status, answer) = client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "coder" }))).await;
+    assert_eq!((status.as_u16(), &answer["code"]), (422, &json!("runtime_missing")), "{answer}");
+    let error = answer["error"].as_str().expect("a sentence");
+    assert!(error.contains("ASH_CLAUDE_BIN") && error.contains("runtime = \"builtin\""), "{error}");
 }
 
 #[tokio::test]

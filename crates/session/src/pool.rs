@@ -83,6 +83,14 @@ impl Settings {
             (None, None) => Ok(Provider::Offline),
         }
     }
+
+    /// The way to a model, for a sandbox whose agent needs one. Whatever else runs there could use it too.
+    pub(crate) fn way_out(&self, runtime: Runtime, provider: Provider) -> Option<Egress> {
+        match (runtime, provider) {
+            (Runtime::Builtin, Provider::Offline) => None,
+            (Runtime::Builtin, Provider::Anthropic) | (Runtime::Claude, _) => self.egress.clone(),
+        }
+    }
 }
 
 /// What every session works with.

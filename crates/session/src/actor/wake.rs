@@ -10,7 +10,7 @@ use crate::{
     state::{Phase, State},
 };
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
-use ash_model::{Fact, Incarnation, Problem, Saved, Seq, Tier};
+use ash_model::{Fact, Incarnation, Problem, Provider, Saved, Seq, Tier};
 use ash_sandbox::{Inside, Link, Record, Records, Remote, Spec, Start, What};
 use ash_snapshot::{Taken, TreeId};
 use ash_store::{Lease, Session, Version};
@@ -363,7 +363,7 @@ impl Waking {
         env.extend(self.rooms.store.env(self.session.no).await?.expose());
         let start =
             Start { process: AGENT, argv: command.argv, env, cwd: inside.workspace, raw: false, stdin: true };
-        remote.egress(self.rooms.settings.egress.clone()).await?;
+        remote.egress(self.rooms.settings.way_out(version.runtime, *provider)).await?;
         remote.start(start).await?;
         remote
             .input(
