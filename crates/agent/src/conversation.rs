@@ -19,6 +19,9 @@ pub(crate) struct Entry {
 pub(crate) enum Fact {
     User {
         message: UserMessage,
+        /// What the host had to say before it, as how long the agent slept.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        head: Option<String>,
     },
     Assistant {
         message: AssistantMessage,
@@ -223,6 +226,7 @@ pub(crate) struct Turn {
     pub(crate) uuid: String,
     /// None if that line of the transcript was damaged.
     pub(crate) prompt: Option<Content>,
+    pub(crate) head: Option<String>,
     pub(crate) steps: Vec<Step>,
     pub(crate) ended: Option<Ended>,
 }
@@ -272,8 +276,10 @@ impl Turn {
 
     fn add(&mut self, uuid: String, fact: Fact) {
         match fact {
-            Fact::User { message } => {
-                self.prompt.get_or_insert(message.content);
+            Fact::User { message, head } => {
+                if self.prompt.is_none() {
+                    (self.prompt, self.head) = (Some(message.content), head);
+                }
             }
             Fact::Assistant { message } => self.steps.push(Step { uuid, message, results: Vec::new() }),
             Fact::ToolResult(result) => self.add_result(uuid, result),
@@ -304,7 +310,8 @@ impl Conversation {
     pub(crate) fn add(&mut self, entry: Entry) {
         let known = self.turns.iter().rposition(|turn| turn.uuid == entry.turn);
         let index = known.unwrap_or_else(|| {
-            self.turns.push(Turn { uuid: entry.turn, prompt: None, steps: Vec::new(), ended: None });
+            let (prompt, head, steps, ended) = (None, None, Vec::new(), None);
+            self.turns.push(Turn { uuid: entry.turn, prompt, head, steps, ended });
             self.turns.len() - 1
         });
         self.turns[index].add(entry.uuid, entry.fact);

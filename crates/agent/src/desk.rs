@@ -78,8 +78,8 @@ impl Desk {
         Hello { agent: "builtin", version: env!("CARGO_PKG_VERSION"), resumed: self.resumed.as_ref() }
     }
 
-    pub(crate) fn prompt(&mut self, uuid: Option<String>, content: Content) {
-        let prompt = Prompt { uuid: uuid.unwrap_or_else(ids::uuid), content };
+    pub(crate) fn prompt(&mut self, uuid: Option<String>, content: Content, head: Option<String>) {
+        let prompt = Prompt { uuid: uuid.unwrap_or_else(ids::uuid), content, head };
         let mut queue = self.room.queue();
         if queue.running.is_some() {
             queue.waiting.push_back(prompt);

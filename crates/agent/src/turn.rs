@@ -22,6 +22,8 @@ const NOT_RUN: &str = "[Tool call not run: the turn was interrupted]";
 pub(crate) struct Prompt {
     pub(crate) uuid: String,
     pub(crate) content: Content,
+    /// What the host has to say before it.
+    pub(crate) head: Option<String>,
 }
 
 pub(crate) struct Agent<'a> {
@@ -66,7 +68,7 @@ impl Agent<'_> {
         let uuid = prompt.uuid;
         if self.conversation.turn(&uuid).is_none_or(|turn| turn.prompt.is_none()) {
             let message = UserMessage { role: User::User, content: prompt.content };
-            self.record(&uuid, Fact::User { message })?;
+            self.record(&uuid, Fact::User { message, head: prompt.head })?;
         }
         self.conversation.bring_to_the_end(&uuid);
         self.show_start(&uuid);

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(crate) enum Incoming {
     ControlRequest { request_id: Value, request: Control },
     // Its `continue` is not read: the transcript knows better whether the turn was begun.
-    User { uuid: Option<String>, message: Said },
+    User { uuid: Option<String>, message: Said, head: Option<String> },
 }
 
 #[derive(Deserialize)]

@@ -272,6 +272,26 @@ fn the_folder_and_the_session_say_what_the_agent_is() {
 }
 
 #[test]
+fn what_the_host_has_to_say_is_shown_before_the_message_and_remembered() {
+    let (place, model) = (Place::new(), Model::new());
+    let mut agent = model.agent(&place);
+    agent.send(&json!({"type": "user", "uuid": "a", "head": "You were asleep.",
+        "message": {"role": "user", "content": "say: hi"}}));
+    assert_eq!(agent.until("result").pop().expect("a result")["result"], "hi");
+    drop(agent);
+    model.agent(&place).answer("b", "hello");
+    let shown = json!([
+        {"type": "text", "text": "<system-reminder>\nYou were asleep.\n</system-reminder>"},
+        {"type": "text", "text": "say: hi"},
+    ]);
+    assert_eq!(model.last()["messages"][0]["content"], shown);
+    assert_eq!(
+        place.resumed().answer("c", "run: echo offline it is not in the way"),
+        "offline it is not in the way"
+    );
+}
+
+#[test]
 fn a_transcript_with_the_thoughts_of_a_model_is_still_understood() {
     let (place, model) = (Place::new(), Model::new());
     fs::create_dir_all(place.transcript(SESSION).parent().expect("a folder")).expect("folder");

@@ -85,6 +85,7 @@ struct Messages(Vec<(Role, Vec<Value>)>);
 
 impl Messages {
     fn add(&mut self, turn: &Turn, thoughts_of: Option<&str>) {
+        self.say(Role::User, head(turn.head.as_deref()));
         self.say(Role::User, prompt(turn.prompt.as_ref()));
         for step in &turn.steps {
             self.say(Role::Assistant, said(&step.message, thoughts_of));
@@ -118,6 +119,12 @@ fn is_interrupted(ended: &Ended) -> bool {
         Some(Reason::ApiError | Reason::InvalidRequest | Reason::MaxTurns | Reason::TranscriptError)
         | None => false,
     }
+}
+
+/// Marked as Claude Code marks what is not the user's.
+fn head(head: Option<&str>) -> Vec<Value> {
+    let head = head.filter(|head| !is_blank(head));
+    head.map(|head| text(&format!("<system-reminder>\n{head}\n</system-reminder>"))).into_iter().collect()
 }
 
 fn prompt(prompt: Option<&Content>) -> Vec<Value> {
