@@ -4,7 +4,8 @@
 use serde_json::Value;
 use std::{collections::BTreeSet, process::Command};
 
-const EDGES: [&str; 23] = [
+const EDGES: [&str; 24] = [
+    "ash-agent -> ash-dev",
     "ash-bench -> ash-model",
     "ash-bench -> ash-store",
     "ash-bench-snapshot -> ash-snapshot",

@@ -71,7 +71,21 @@ fn as_root_root_hears_that_walls_can_be_built_here() {
     assert!(line(&text, "sandbox uids").contains("200000-265535"));
     assert!(line(&text, "data").ends_with("data is made at the first start"));
     assert_eq!(line(&text, "database"), "✓ database on a local file system");
-    assert_eq!(line(&text, "agent builtin"), format!("✓ agent builtin {}", env!("CARGO_PKG_VERSION")));
+    let builtin = format!(
+        "✓ agent builtin {} without a model: there is no ANTHROPIC_API_KEY",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(line(&text, "agent builtin"), builtin);
+    let with_key = doctor(&server, None, Bwrap::There)
+        .env("ANTHROPIC_API_KEY", "sk-secret")
+        .output()
+        .expect("ash doctor");
+    let with_key = self::text(&with_key);
+    assert!(
+        line(&with_key, "agent builtin").ends_with("with the models of https://api.anthropic.com"),
+        "{with_key}"
+    );
+    assert!(!with_key.contains("sk-secret"), "{with_key}");
     assert_eq!(line(&text, "server"), "✓ server not started; `ash start` starts it");
     assert!(!server.data.exists(), "looking changes nothing");
 }

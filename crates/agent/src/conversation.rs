@@ -19,6 +19,9 @@ pub(crate) struct Entry {
 pub(crate) enum Fact {
     User {
         message: UserMessage,
+        /// What the host had to say before it, as how long the agent slept.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        head: Option<String>,
     },
     Assistant {
         message: AssistantMessage,
@@ -94,8 +97,18 @@ pub(crate) enum Assistant {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Block {
-    Text { text: String },
+    Text {
+        text: String,
+    },
     ToolUse(ToolUse),
+    /// Kept as it came: the signature is over it.
+    Thinking {
+        thinking: String,
+        signature: String,
+    },
+    RedactedThinking {
+        data: String,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -109,15 +122,15 @@ impl AssistantMessage {
     pub(crate) fn text(&self) -> String {
         let texts = self.content.iter().filter_map(|block| match block {
             Block::Text { text } => Some(text.as_str()),
-            Block::ToolUse(_) => None,
+            Block::ToolUse(_) | Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
         });
         texts.collect()
     }
 
     pub(crate) fn calls(&self) -> impl Iterator<Item = &ToolUse> {
         self.content.iter().filter_map(|block| match block {
-            Block::Text { .. } => None,
             Block::ToolUse(call) => Some(call),
+            Block::Text { .. } | Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
         })
     }
 }
@@ -132,6 +145,9 @@ pub(crate) struct ToolResult {
 }
 
 impl ToolResult {
+    /// Of a call during which everything ended.
+    pub(crate) const UNKNOWN: &str = "[Tool call interrupted: its outcome is unknown]";
+
     /// For a call that was not seen through.
     pub(crate) fn refused(tool_use_id: String, why: &str) -> ToolResult {
         ToolResult { tool_use_id, content: why.to_owned(), is_error: true, tool_use_result: None }
@@ -174,6 +190,8 @@ pub(crate) enum Reason {
     AbortedStreaming,
     AbortedTools,
     ApiError,
+    /// What was asked is not taken by the model, so it is not shown to it again.
+    InvalidRequest,
     MaxTurns,
     TranscriptError,
 }
@@ -188,11 +206,16 @@ pub(crate) struct Usage {
 
 impl std::iter::Sum for Usage {
     fn sum<I: Iterator<Item = Usage>>(parts: I) -> Usage {
+        // Others say the numbers: they may be anything.
+        let add = u64::saturating_add;
         parts.fold(Usage::default(), |sum, part| Usage {
-            input_tokens: sum.input_tokens + part.input_tokens,
-            output_tokens: sum.output_tokens + part.output_tokens,
-            cache_creation_input_tokens: sum.cache_creation_input_tokens + part.cache_creation_input_tokens,
-            cache_read_input_tokens: sum.cache_read_input_tokens + part.cache_read_input_tokens,
+            input_tokens: add(sum.input_tokens, part.input_tokens),
+            output_tokens: add(sum.output_tokens, part.output_tokens),
+            cache_creation_input_tokens: add(
+                sum.cache_creation_input_tokens,
+                part.cache_creation_input_tokens,
+            ),
+            cache_read_input_tokens: add(sum.cache_read_input_tokens, part.cache_read_input_tokens),
         })
     }
 }
@@ -203,6 +226,7 @@ pub(crate) struct Turn {
     pub(crate) uuid: String,
     /// None if that line of the transcript was damaged.
     pub(crate) prompt: Option<Content>,
+    pub(crate) head: Option<String>,
     pub(crate) steps: Vec<Step>,
     pub(crate) ended: Option<Ended>,
 }
@@ -252,8 +276,10 @@ impl Turn {
 
     fn add(&mut self, uuid: String, fact: Fact) {
         match fact {
-            Fact::User { message } => {
-                self.prompt.get_or_insert(message.content);
+            Fact::User { message, head } => {
+                if self.prompt.is_none() {
+                    (self.prompt, self.head) = (Some(message.content), head);
+                }
             }
             Fact::Assistant { message } => self.steps.push(Step { uuid, message, results: Vec::new() }),
             Fact::ToolResult(result) => self.add_result(uuid, result),
@@ -284,7 +310,8 @@ impl Conversation {
     pub(crate) fn add(&mut self, entry: Entry) {
         let known = self.turns.iter().rposition(|turn| turn.uuid == entry.turn);
         let index = known.unwrap_or_else(|| {
-            self.turns.push(Turn { uuid: entry.turn, prompt: None, steps: Vec::new(), ended: None });
+            let (prompt, head, steps, ended) = (None, None, Vec::new(), None);
+            self.turns.push(Turn { uuid: entry.turn, prompt, head, steps, ended });
             self.turns.len() - 1
         });
         self.turns[index].add(entry.uuid, entry.fact);

@@ -7,7 +7,7 @@ use crate::flags::Flags;
 use crate::out::Out;
 use crate::transcript::{self, Place, Resumed};
 use crate::turn::{Agent, Prompt};
-use crate::wire::{Answer, Hello, Line, Notice};
+use crate::wire::{Answer, Control, Hello, Line, Notice};
 use crate::{ids, provider};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -30,6 +30,8 @@ struct Room {
     flags: Flags,
     place: Place,
     out: Out,
+    /// What the session has to say to the agent beforehand.
+    system_prompt: Mutex<Option<String>>,
     queue: Mutex<Queue>,
 }
 
@@ -47,20 +49,26 @@ impl Desk {
         if resumed.is_some() {
             crate::return_memory();
         }
-        let room = Room { flags, place, out: Out::default(), queue: Mutex::default() };
+        let system_prompt = Mutex::new(flags.system_prompt.clone());
+        let room = Room { flags, place, out: Out::default(), system_prompt, queue: Mutex::default() };
         Ok(Desk { room: Arc::new(room), resumed, worker: None })
     }
 
-    pub(crate) fn control(&self, request_id: &Value, subtype: &str) {
-        match subtype {
-            "initialize" => self.room.answer(Answer::Success { request_id, response: Some(self.hello()) }),
+    pub(crate) fn control(&self, request_id: &Value, request: Control) {
+        match request.subtype.as_str() {
+            "initialize" => {
+                if request.system_prompt.is_some() {
+                    *self.room.system_prompt() = request.system_prompt;
+                }
+                self.room.answer(Answer::Success { request_id, response: Some(self.hello()) });
+            }
             "interrupt" => {
                 let running = self.room.queue().running.clone();
                 // Answered first, so that the answer is never behind the end of the turn that it announces.
                 self.room.answer(Answer::Success { request_id, response: None });
                 running.inspect(Cancel::cancel);
             }
-            _ => self
+            subtype => self
                 .room
                 .answer(Answer::Error { request_id, error: &format!("unsupported request {subtype:?}") }),
         }
@@ -70,8 +78,8 @@ impl Desk {
         Hello { agent: "builtin", version: env!("CARGO_PKG_VERSION"), resumed: self.resumed.as_ref() }
     }
 
-    pub(crate) fn prompt(&mut self, uuid: Option<String>, content: Content) {
-        let prompt = Prompt { uuid: uuid.unwrap_or_else(ids::uuid), content };
+    pub(crate) fn prompt(&mut self, uuid: Option<String>, content: Content, head: Option<String>) {
+        let prompt = Prompt { uuid: uuid.unwrap_or_else(ids::uuid), content, head };
         let mut queue = self.room.queue();
         if queue.running.is_some() {
             queue.waiting.push_back(prompt);
@@ -112,14 +120,20 @@ impl Room {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn system_prompt(&self) -> MutexGuard<'_, Option<String>> {
+        self.system_prompt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn work(&self, prompt: Prompt, cancel: Cancel) {
         let (transcript, conversation) =
             self.place.open().unwrap_or_else(|error| self.die(&error.to_string()));
+        let system_prompt = self.system_prompt().clone();
         let mut agent = Agent {
             session: &self.flags.session,
-            system_prompt: self.flags.system_prompt.as_deref(),
+            system_prompt: system_prompt.as_deref(),
+            system: None,
             out: &self.out,
-            provider: provider::named(self.flags.provider),
+            provider: provider::named(&self.flags.answers),
             transcript,
             conversation,
         };

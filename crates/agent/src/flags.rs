@@ -1,25 +1,29 @@
 //! The command line, checked once. Hand-written: an argument parser would cost more than the agent.
 
 use crate::ids;
+use crate::provider::DEFAULT_MODEL;
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 #[derive(Debug, PartialEq)]
 pub(crate) struct Flags {
     pub(crate) session: String,
     pub(crate) resume: Option<String>,
-    pub(crate) provider: ProviderName,
+    pub(crate) answers: Answers,
     pub(crate) system_prompt: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum ProviderName {
+/// Who does, and what it takes to reach them.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Answers {
     Offline,
+    Anthropic { model: String, socket: PathBuf },
 }
 
 impl Flags {
     pub(crate) fn parse(args: Vec<OsString>) -> Result<Flags, String> {
         let (mut session, mut resume, mut system_prompt) = (None, None, None);
-        let mut provider = ProviderName::Offline;
+        let (mut provider, mut model, mut socket) = (None, None, None);
         let mut args = args.into_iter();
         while let Some(flag) = args.next() {
             let flag = flag.to_string_lossy().into_owned();
@@ -29,21 +33,31 @@ impl Flags {
                 "--session-id" => session = Some(file_name(value)?),
                 "--resume" => resume = Some(file_name(value)?),
                 "--system-prompt" => system_prompt = Some(value),
-                "--provider" => provider = named(&value)?,
-                // The offline provider has one model; the next provider takes its name from here.
-                "--model" => {}
+                "--provider" => provider = Some(value),
+                "--model" => model = Some(value),
+                "--model-socket" => socket = Some(PathBuf::from(value)),
                 _ => return Err(format!("unknown flag {flag}")),
             }
         }
         let session = session.or_else(|| resume.clone()).unwrap_or_else(ids::uuid);
-        Ok(Flags { session, resume, provider, system_prompt })
+        let answers = answers(provider.as_deref(), model, socket)?;
+        Ok(Flags { session, resume, answers, system_prompt })
     }
 }
 
-fn named(provider: &str) -> Result<ProviderName, String> {
+fn answers(
+    provider: Option<&str>,
+    model: Option<String>,
+    socket: Option<PathBuf>,
+) -> Result<Answers, String> {
     match provider {
-        "offline" => Ok(ProviderName::Offline),
-        _ => Err(format!("unknown provider {provider:?}; there is: offline")),
+        // Whatever the model is called.
+        None | Some("offline") => Ok(Answers::Offline),
+        Some("anthropic") => {
+            let socket = socket.ok_or("--provider anthropic needs --model-socket")?;
+            Ok(Answers::Anthropic { model: model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()), socket })
+        }
+        Some(other) => Err(format!("unknown provider {other:?}; there are: offline, anthropic")),
     }
 }
 
@@ -77,8 +91,20 @@ mod tests {
     }
 
     #[test]
+    fn a_model_has_a_name_even_if_nobody_gave_it_one() {
+        let answers = |args: &[&str]| parse(args).map(|flags| flags.answers);
+        let named = |model: &str| Ok(Answers::Anthropic { model: model.into(), socket: "/s".into() });
+        let socket = ["--provider", "anthropic", "--model-socket", "/s"];
+        assert_eq!(answers(&socket), named(DEFAULT_MODEL));
+        assert_eq!(answers(&[&socket[..], &["--model", "m"]].concat()), named("m"));
+        assert_eq!(answers(&["--model", "m"]), Ok(Answers::Offline));
+    }
+
+    #[test]
     fn what_is_not_understood_is_refused() {
-        for args in [&["--what", "x"][..], &["--provider", "oracle"], &["--session-id"]] {
+        for args in
+            [&["--what", "x"][..], &["--provider", "oracle"], &["--session-id"], &["--provider", "anthropic"]]
+        {
             assert!(parse(args).is_err(), "{args:?}");
         }
     }

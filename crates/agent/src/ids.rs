@@ -21,12 +21,22 @@ impl fmt::Display for Digest {
     }
 }
 
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0u8; N];
+    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    debug_assert_eq!(filled, Ok(N), "up to 256 bytes come whole");
+    bytes
+}
+
+/// For what should not happen everywhere at the same moment.
+pub(crate) fn dice() -> u8 {
+    let [byte] = random();
+    byte
+}
+
 /// A random UUID (version 4).
 pub(crate) fn uuid() -> String {
-    let mut bytes = [0u8; 16];
-    let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    debug_assert_eq!(filled, Ok(16), "up to 256 bytes come whole");
-    let number = u128::from_be_bytes(bytes);
+    let number = u128::from_be_bytes(random());
     let number = number & !(0xf << 76) | 0x4 << 76;
     let number = number & !(0x3 << 62) | 0x2 << 62;
     let hex = format!("{number:032x}");

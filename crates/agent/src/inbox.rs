@@ -34,8 +34,8 @@ fn hear(desk: &mut Desk, line: &[u8]) {
         return;
     }
     match serde_json::from_slice(line) {
-        Ok(Incoming::ControlRequest { request_id, request }) => desk.control(&request_id, &request.subtype),
-        Ok(Incoming::User { uuid, message }) => desk.prompt(uuid, message.content),
+        Ok(Incoming::ControlRequest { request_id, request }) => desk.control(&request_id, request),
+        Ok(Incoming::User { uuid, message, head }) => desk.prompt(uuid, message.content, head),
         Err(error) => desk.complain(&format!("a line on stdin was not understood: {error}")),
     }
 }

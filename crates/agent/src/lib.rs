@@ -9,6 +9,7 @@ mod desk;
 mod flags;
 mod ids;
 mod inbox;
+mod instructions;
 mod out;
 mod provider;
 mod tools;

@@ -1,10 +1,14 @@
 //! Who answers: a model, or what stands in for one.
 
+mod anthropic;
 mod offline;
 
 use crate::cancel::Cancel;
-use crate::conversation::{ToolUse, Turn, Usage};
-use crate::flags::ProviderName;
+use crate::conversation::{Block, Turn, Usage};
+use crate::flags::Answers;
+use std::time::Duration;
+
+pub(crate) use anthropic::DEFAULT_MODEL;
 
 pub(crate) trait Provider {
     /// The name that clients see.
@@ -15,7 +19,25 @@ pub(crate) trait Provider {
     fn answer(&self, request: &Request<'_>, sink: Sink<'_>, cancel: &Cancel) -> Result<Reply, Error>;
 }
 
-pub(crate) type Sink<'a> = &'a mut dyn FnMut(&str);
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(Word<'_>);
+
+/// What is told while an answer comes.
+pub(crate) enum Word<'a> {
+    Text(&'a str),
+    Again(Again),
+}
+
+/// A call failed and is made again. What was said in it is void.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Again {
+    pub(crate) attempt: u32,
+    pub(crate) most: u32,
+    pub(crate) delay: Duration,
+    /// None if there was no answer at all.
+    pub(crate) status: Option<u16>,
+    /// In the words of Claude Code.
+    pub(crate) kind: &'static str,
+}
 
 pub(crate) struct Request<'a> {
     pub(crate) system: Option<&'a str>,
@@ -24,23 +46,27 @@ pub(crate) struct Request<'a> {
 }
 
 /// Without calls, the answer is final.
+#[derive(Debug, PartialEq)]
 pub(crate) struct Reply {
     pub(crate) id: String,
-    pub(crate) text: String,
-    pub(crate) calls: Vec<ToolUse>,
+    pub(crate) content: Vec<Block>,
     pub(crate) usage: Usage,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) enum Error {
     Cancelled,
     /// Why, for a person.
-    #[allow(dead_code, reason = "nothing can fail offline; over a network it does")]
     Failed(String),
+    /// This request is not taken, today or tomorrow. What was asked in it must not be in the way of what is asked next.
+    Refused(String),
 }
 
-pub(crate) fn named(name: ProviderName) -> Box<dyn Provider> {
-    match name {
-        ProviderName::Offline => Box::new(offline::Offline),
+pub(crate) fn named(answers: &Answers) -> Box<dyn Provider> {
+    match answers {
+        Answers::Offline => Box::new(offline::Offline),
+        Answers::Anthropic { model, socket } => {
+            Box::new(anthropic::Anthropic { model: model.clone(), socket: socket.clone() })
+        }
     }
 }

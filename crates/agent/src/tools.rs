@@ -2,13 +2,16 @@
 //! a tool comes back, with an answer of bounded size.
 
 mod files;
+mod offered;
 mod run;
 mod search;
 
 use crate::cancel::Cancel;
 use crate::conversation::{Ran, ToolResult, ToolUse};
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+pub(crate) use offered::offered;
 
 pub(crate) const NAMES: [&str; 6] = ["run", "read", "write", "edit", "list", "search"];
 
@@ -48,6 +51,12 @@ pub(crate) fn call(call: &ToolUse, cancel: &Cancel) -> ToolResult {
     };
     let Outcome { content, is_error, ran: tool_use_result } = outcome;
     ToolResult { tool_use_id: call.id.clone(), content, is_error, tool_use_result }
+}
+
+/// The beginning of a file, for whoever wants only a look. None if it cannot be read as text.
+pub(crate) fn peek(path: &Path) -> Option<String> {
+    let (bytes, _) = files::beginning(path).ok()?;
+    (!files::is_binary(&bytes)).then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn perform(call: Call, cancel: &Cancel) -> Outcome {

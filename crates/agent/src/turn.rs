@@ -9,25 +9,29 @@ use crate::conversation::{
     Step, Subtype, ToolResult, ToolUse, Turn, User, UserMessage,
 };
 use crate::out::Out;
-use crate::provider::{self, Provider, Reply, Request};
+use crate::provider::{self, Provider, Reply, Request, Word};
 use crate::transcript::{self, Transcript};
 use crate::wire::{Delta, Event, Line, Notice};
-use crate::{ids, tools};
+use crate::{ids, instructions, tools};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A model that calls tools in circles must come to an end.
-const ROUNDS: usize = 50;
-const UNKNOWN: &str = "[Tool call interrupted: its outcome is unknown]";
+/// Long work takes a hundred; a model that calls tools in circles must come to an end.
+const ROUNDS: usize = 200;
 const NOT_RUN: &str = "[Tool call not run: the turn was interrupted]";
 
 pub(crate) struct Prompt {
     pub(crate) uuid: String,
     pub(crate) content: Content,
+    /// What the host has to say before it.
+    pub(crate) head: Option<String>,
 }
 
 pub(crate) struct Agent<'a> {
     pub(crate) session: &'a str,
+    /// The session's own.
     pub(crate) system_prompt: Option<&'a str>,
+    /// All that the agent is told beforehand. It stays the same while a turn lasts: thoughts are signed over it.
+    pub(crate) system: Option<String>,
     pub(crate) out: &'a Out,
     pub(crate) provider: Box<dyn Provider>,
     pub(crate) transcript: Transcript,
@@ -39,7 +43,7 @@ enum Stop {
     Answered,
     OutOfRounds,
     Aborted { reason: Reason, partial: String },
-    Failed(String),
+    Failed { reason: Reason, why: String },
 }
 
 impl Agent<'_> {
@@ -48,6 +52,7 @@ impl Agent<'_> {
         if self.conversation.turn(&uuid).is_some_and(|turn| turn.ended.is_some()) {
             return self.show_again(&uuid);
         }
+        self.system = instructions::all(self.system_prompt);
         let started = Instant::now();
         let ended = self.attempt(prompt, cancel).and_then(|stop| {
             let fact = self.ending(stop, started);
@@ -63,13 +68,13 @@ impl Agent<'_> {
         let uuid = prompt.uuid;
         if self.conversation.turn(&uuid).is_none_or(|turn| turn.prompt.is_none()) {
             let message = UserMessage { role: User::User, content: prompt.content };
-            self.record(&uuid, Fact::User { message })?;
+            self.record(&uuid, Fact::User { message, head: prompt.head })?;
         }
         self.conversation.bring_to_the_end(&uuid);
         self.show_start(&uuid);
         self.turn().steps.iter().for_each(|step| self.show_step(step));
         for call in self.turn().open_calls() {
-            self.record_result(ToolResult::refused(call, UNKNOWN))?;
+            self.record_result(ToolResult::refused(call, ToolResult::UNKNOWN))?;
         }
         self.rounds(cancel)
     }
@@ -95,15 +100,23 @@ impl Agent<'_> {
     fn ask(&mut self, cancel: &Cancel) -> Result<Reply, Stop> {
         let mut partial = String::new();
         let (out, session_id) = (self.out, self.session);
-        let mut sink = |text: &str| {
-            partial.push_str(text);
-            let event = Event::ContentBlockDelta { index: 0, delta: Delta::TextDelta { text } };
-            out.say(&Line::StreamEvent { session_id, event });
+        let mut sink = |word: Word<'_>| match word {
+            Word::Text(text) => {
+                partial.push_str(text);
+                let event = Event::ContentBlockDelta { index: 0, delta: Delta::TextDelta { text } };
+                out.say(&Line::StreamEvent { session_id, event });
+            }
+            Word::Again(again) => {
+                partial.clear();
+                let (uuid, retry) = (ids::uuid(), (&again).into());
+                out.say(&Line::System(Notice::ApiRetry { session_id, uuid: &uuid, retry }));
+            }
         };
-        let request = Request { system: self.system_prompt, turns: self.conversation.turns() };
+        let request = Request { system: self.system.as_deref(), turns: self.conversation.turns() };
         match self.provider.answer(&request, &mut sink, cancel) {
             Ok(reply) => Ok(reply),
-            Err(provider::Error::Failed(why)) => Err(Stop::Failed(why)),
+            Err(provider::Error::Failed(why)) => Err(Stop::Failed { reason: Reason::ApiError, why }),
+            Err(provider::Error::Refused(why)) => Err(Stop::Failed { reason: Reason::InvalidRequest, why }),
             Err(provider::Error::Cancelled) => {
                 Err(Stop::Aborted { reason: Reason::AbortedStreaming, partial })
             }
@@ -111,9 +124,10 @@ impl Agent<'_> {
     }
 
     fn message(&self, reply: Reply) -> AssistantMessage {
-        let text =
-            (!reply.text.is_empty() || reply.calls.is_empty()).then_some(Block::Text { text: reply.text });
-        let content = text.into_iter().chain(reply.calls.into_iter().map(Block::ToolUse)).collect();
+        let mut content = reply.content;
+        if content.is_empty() {
+            content.push(Block::Text { text: String::new() });
+        }
         let model = self.provider.model().to_owned();
         AssistantMessage { id: reply.id, role: Assistant::Assistant, model, content, usage: reply.usage }
     }
@@ -141,9 +155,7 @@ impl Agent<'_> {
                 (Subtype::ErrorMaxTurns, Some(Reason::MaxTurns), Some(error))
             }
             Stop::Aborted { reason, .. } => (Subtype::ErrorDuringExecution, Some(*reason), None),
-            Stop::Failed(error) => {
-                (Subtype::ErrorDuringExecution, Some(Reason::ApiError), Some(error.clone()))
-            }
+            Stop::Failed { reason, why } => (Subtype::ErrorDuringExecution, Some(*reason), Some(why.clone())),
         };
         let ending = Ending {
             subtype,
@@ -156,7 +168,7 @@ impl Agent<'_> {
         };
         match stop {
             Stop::Aborted { partial, .. } => Fact::Interrupted { ending, partial },
-            Stop::Answered | Stop::OutOfRounds | Stop::Failed(_) => Fact::Result(ending),
+            Stop::Answered | Stop::OutOfRounds | Stop::Failed { .. } => Fact::Result(ending),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The lines that cross stdin and stdout, in Claude Code's dialect, so that one client serves both agents.
 
 use crate::conversation::{AssistantMessage, Content, Ending, Ran, ToolResult, User};
+use crate::provider::Again;
 use crate::transcript::Resumed;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,12 +11,14 @@ use serde_json::Value;
 pub(crate) enum Incoming {
     ControlRequest { request_id: Value, request: Control },
     // Its `continue` is not read: the transcript knows better whether the turn was begun.
-    User { uuid: Option<String>, message: Said },
+    User { uuid: Option<String>, message: Said, head: Option<String> },
 }
 
 #[derive(Deserialize)]
 pub(crate) struct Control {
     pub(crate) subtype: String,
+    #[serde(rename = "systemPrompt")]
+    pub(crate) system_prompt: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -80,8 +83,45 @@ pub(crate) struct Hello<'a> {
 #[derive(Serialize)]
 #[serde(tag = "subtype", rename_all = "snake_case")]
 pub(crate) enum Notice<'a> {
-    Init { session_id: &'a str, model: &'a str, tools: &'a [&'a str], cwd: &'a str, turn: &'a str },
-    Error { session_id: &'a str, error: &'a str },
+    Init {
+        session_id: &'a str,
+        model: &'a str,
+        tools: &'a [&'a str],
+        cwd: &'a str,
+        turn: &'a str,
+    },
+    Error {
+        session_id: &'a str,
+        error: &'a str,
+    },
+    /// The model is asked again. Text that came since the last message is void.
+    ApiRetry {
+        session_id: &'a str,
+        uuid: &'a str,
+        #[serde(flatten)]
+        retry: Retry,
+    },
+}
+
+#[derive(Serialize)]
+pub(crate) struct Retry {
+    attempt: u32,
+    max_retries: u32,
+    retry_delay_ms: u64,
+    error_status: Option<u16>,
+    error: &'static str,
+}
+
+impl From<&Again> for Retry {
+    fn from(again: &Again) -> Retry {
+        Retry {
+            attempt: again.attempt,
+            max_retries: again.most - 1,
+            retry_delay_ms: u64::try_from(again.delay.as_millis()).unwrap_or(u64::MAX),
+            error_status: again.status,
+            error: again.kind,
+        }
+    }
 }
 
 #[derive(Serialize)]

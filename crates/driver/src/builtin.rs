@@ -1,6 +1,7 @@
 //! The built-in agent: `ash builtin-agent`, inside the sandbox. It speaks stream-json, as Claude Code does.
 
 use crate::{Command, Driver, Ear, Heard, Launch, Memory, Say, stream_json};
+use ash_model::Provider;
 use std::collections::BTreeMap;
 
 pub struct Builtin;
@@ -23,6 +24,13 @@ impl Driver for Builtin {
         if let Some(model) = &launch.options.model {
             flag("--model", model.clone());
         }
+        match launch.provider {
+            Provider::Offline => {}
+            Provider::Anthropic => {
+                flag("--provider", launch.provider.as_str().to_owned());
+                flag("--model-socket", launch.model_socket.display().to_string());
+            }
+        }
         Command { argv, env: BTreeMap::new() }
     }
 
@@ -43,6 +51,18 @@ mod tests {
 
     fn argv(memory: Memory) -> String {
         Builtin.launch(&launch(memory)).argv.join(" ")
+    }
+
+    #[test]
+    fn a_model_is_called_through_the_socket_and_no_key_is_inside() {
+        let launch = Launch { provider: Provider::Anthropic, ..launch(Memory::Fresh { id: Uuid::nil() }) };
+        let Command { argv, env } = Builtin.launch(&launch);
+        let said = argv.join(" ");
+        assert!(
+            said.ends_with("--model m --provider anthropic --model-socket /run/ash/model.sock"),
+            "{said}"
+        );
+        assert_eq!(env, BTreeMap::new());
     }
 
     #[test]

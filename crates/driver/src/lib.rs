@@ -13,7 +13,7 @@ pub use builtin::Builtin;
 pub use claude::Claude;
 pub use ear::Ear;
 
-use ash_model::{Ask, Options, Outcome, Problem, Runtime, TurnId, Usage};
+use ash_model::{Ask, Options, Outcome, Problem, Provider, Runtime, TurnId, Usage};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -31,6 +31,8 @@ pub struct Launch {
     pub program: PathBuf,
     /// Where model calls go, in HTTP; whoever listens there has the key.
     pub model_socket: PathBuf,
+    /// Who answers, where the agent is ours.
+    pub provider: Provider,
     pub memory: Memory,
     /// A turn was cut off, and goes on.
     pub cut: bool,
@@ -214,7 +216,7 @@ pub fn driver(runtime: Runtime) -> Box<dyn Driver> {
 #[cfg(test)]
 mod testing {
     use crate::{Launch, Memory};
-    use ash_model::Options;
+    use ash_model::{Options, Provider};
 
     pub(crate) fn launch(memory: Memory) -> Launch {
         Launch {
@@ -223,6 +225,7 @@ mod testing {
             exe: "/.ash/ash".into(),
             program: "/opt/claude/claude".into(),
             model_socket: "/run/ash/model.sock".into(),
+            provider: Provider::Offline,
             memory,
             cut: false,
             options: Options { model: Some("m".into()), ..Options::default() },

@@ -129,7 +129,11 @@ pub(crate) fn finished(value: &Value) -> Option<(Outcome, String, Usage, Option<
     };
     let problem = (how == Outcome::Failed).then(|| {
         let what = if result.result.is_empty() { &result.subtype } else { &result.result };
-        Problem::new("agent_error", format!("The agent gave up: {what}"))
+        // Its own words say who refused, and what to do.
+        match result.terminal_reason.as_str() {
+            "api_error" | "invalid_request" => Problem::new("model_error", what.clone()),
+            _ => Problem::new("agent_error", format!("The agent gave up: {what}")),
+        }
     });
     let usage = Usage {
         input_tokens: result.usage.input_tokens,

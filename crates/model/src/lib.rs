@@ -82,12 +82,41 @@ impl Runtime {
     }
 }
 
+/// Who answers the built-in agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Provider {
+    /// Nobody: it follows commands.
+    Offline,
+    Anthropic,
+}
+
+impl Provider {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Provider::Offline => "offline",
+            Provider::Anthropic => "anthropic",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Provider> {
+        match text {
+            "offline" => Some(Provider::Offline),
+            "anthropic" => Some(Provider::Anthropic),
+            _ => None,
+        }
+    }
+}
+
 /// What a caller may set on a session. Stored with it, re-applied on every start. Holds no secret.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Options {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// None: the agent's own, else whoever the server has a key for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Provider>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

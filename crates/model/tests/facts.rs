@@ -3,7 +3,7 @@
 
 use ash_model::{
     AgentName, Ask, Consistency, Death, Fact, From, Incarnation, OnInterrupted, Options, Outcome, Path,
-    Problem, Receipt, Rewound, Saved, SessionId, Source, Then, Tier, TurnId, Usage,
+    Problem, Provider, Receipt, Rewound, Saved, SessionId, Source, Then, Tier, TurnId, Usage,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -24,6 +24,7 @@ fn beginnings() -> Vec<Fact> {
     let options = Options {
         base: None,
         model: Some("m".into()),
+        provider: None,
         system_prompt: Some("Be kind".into()),
         permission_mode: Some("default".into()),
         allowed_tools: Some(vec!["Read".into()]),
@@ -224,8 +225,17 @@ fn ladder() -> Vec<Fact> {
     ]
 }
 
+/// And after those.
+fn providers() -> Vec<Fact> {
+    let agent = AgentName::parse("helper").expect("a name");
+    let with = |provider| Options { provider: Some(provider), ..Options::default() };
+    [Provider::Offline, Provider::Anthropic]
+        .map(|provider| Fact::Created { agent: agent.clone(), version: 2, options: with(provider) })
+        .to_vec()
+}
+
 fn every_fact() -> Vec<Fact> {
-    [beginnings(), turns(), captures(), life(), later_options(), history(), ladder()].concat()
+    [beginnings(), turns(), captures(), life(), later_options(), history(), ladder(), providers()].concat()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.

@@ -66,7 +66,7 @@ pub struct Config {
     /// A directory with a key for each tenant: what is saved from then on for new tenants is sealed with theirs
     #[arg(long, env = "ASH_SNAPSHOT_KEYS", value_name = "DIR")]
     pub snapshot_keys: Option<PathBuf>,
-    /// Key for model calls; it is added outside of the sandbox and never enters one
+    /// Key for model calls, with which the built-in agent has a model too; it is added outside of the sandbox and never enters one
     #[arg(long, env = "ANTHROPIC_API_KEY", hide_env_values = true)]
     pub anthropic_api_key: Option<SecretString>,
     /// Instead of a key: the token of a subscription, as `claude setup-token` prints it

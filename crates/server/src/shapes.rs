@@ -11,6 +11,9 @@ pub(crate) fn agent(agent: &Agent) -> Value {
         "runtime": agent.runtime, "config": config(agent),
         "createdAt": agent.created_at, "updatedAt": agent.updated_at,
     });
+    if let Some(provider) = agent.provider {
+        shown["provider"] = json!(provider);
+    }
     if !agent.env.0.is_empty() {
         shown["env"] = agent.env.0.keys().map(|name| (name.clone(), json!("***"))).collect();
     }

@@ -14,11 +14,11 @@ pub enum Error {
     #[error("Agent \"{0}\" not found")]
     NoAgent(String),
     #[error(
-        "Claude Code is not installed here: put `claude` on the server's PATH or set ASH_CLAUDE_BIN, or give the agent the runtime \"builtin\""
+        "Claude Code is not installed here: put `claude` on the server's PATH or set ASH_CLAUDE_BIN, or write runtime = \"builtin\" into the agent's ash.toml to use the agent that ash brings along"
     )]
     NoClaude,
     #[error(
-        "There is no key for model calls: set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN for the server and restart it, or give the agent the runtime \"builtin\""
+        "There is no key for model calls: set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN for the server and restart it, or write runtime = \"builtin\" and provider = \"offline\" into the agent's ash.toml to work without a model"
     )]
     NoKey,
     #[error("No workspace available for this session")]

@@ -11,8 +11,8 @@ use crate::{
     state::{State, Wake, Wish},
 };
 use ash_model::{
-    AgentName, Ask, Cursor, Fact, Note, Options, Receipt, Runtime, Saved, SessionId, SessionNo, Status,
-    TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Ask, Cursor, Fact, Note, Options, Provider, Receipt, Runtime, Saved, SessionId, SessionNo,
+    Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::{Backend, Egress, Inside, Limits, Spec};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
@@ -71,6 +71,24 @@ impl Settings {
             // Without a way out it would try again for minutes, and then fail.
             Runtime::Claude if self.egress.is_none() => Err(Error::NoKey),
             Runtime::Claude => self.claude.as_deref().map(Some).ok_or(Error::NoClaude),
+        }
+    }
+
+    /// Who answers the built-in agent: who was asked for, else whoever there is a key for.
+    pub(crate) fn provider(&self, wanted: Option<Provider>) -> Result<Provider> {
+        match (wanted, &self.egress) {
+            (Some(Provider::Anthropic), None) => Err(Error::NoKey),
+            (Some(wanted), _) => Ok(wanted),
+            (None, Some(_)) => Ok(Provider::Anthropic),
+            (None, None) => Ok(Provider::Offline),
+        }
+    }
+
+    /// The way to a model, for a sandbox whose agent needs one. Whatever else runs there could use it too.
+    pub(crate) fn way_out(&self, runtime: Runtime, provider: Provider) -> Option<Egress> {
+        match (runtime, provider) {
+            (Runtime::Builtin, Provider::Offline) => None,
+            (Runtime::Builtin, Provider::Anthropic) | (Runtime::Claude, _) => self.egress.clone(),
         }
     }
 }
@@ -306,6 +324,7 @@ impl Sessions {
             .await?
             .ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
         rooms.settings.program(agent.runtime)?;
+        rooms.settings.provider(new.options.provider.or(agent.provider))?;
         drop(rooms.admit()?);
         let created =
             Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };

@@ -2,8 +2,8 @@
 
 use crate::Env;
 use ash_model::{
-    AgentName, Consistency, Cursor, Delta, Epoch, Event, Incarnation, Note, Options, Problem, Runtime, Seq,
-    SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Consistency, Cursor, Delta, Epoch, Event, Incarnation, Note, Options, Problem, Provider,
+    Runtime, Seq, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use uuid::Uuid;
 
@@ -21,6 +21,7 @@ pub struct NewAgent {
     pub name: AgentName,
     pub tree: String,
     pub runtime: Runtime,
+    pub provider: Option<Provider>,
     /// The folder it was deployed from, or where uploads are said to be.
     pub origin: String,
     /// `None` keeps what is there.
@@ -35,6 +36,7 @@ pub struct Agent {
     pub name: AgentName,
     pub version: u32,
     pub runtime: Runtime,
+    pub provider: Option<Provider>,
     pub tree: String,
     pub origin: String,
     pub config: String,
@@ -47,6 +49,7 @@ pub struct Agent {
 pub struct Version {
     pub tree: String,
     pub runtime: Runtime,
+    pub provider: Option<Provider>,
     pub env: Env,
 }
 

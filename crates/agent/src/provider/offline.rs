@@ -4,9 +4,9 @@
 
 mod command;
 
-use super::{Error, Provider, Reply, Request, Sink};
+use super::{Error, Provider, Reply, Request, Sink, Word};
 use crate::cancel::Cancel;
-use crate::conversation::{Content, Step, Subtype, ToolUse, Turn, Usage};
+use crate::conversation::{Block, Content, Step, Subtype, ToolUse, Turn, Usage};
 use crate::ids::Digest;
 use command::Command;
 use std::time::Duration;
@@ -41,7 +41,9 @@ impl Provider for Offline {
         };
         let text = perform(&round.parts, sink, cancel)?;
         let usage = usage(request, &text, &round.calls);
-        Ok(Reply { id: format!("msg_{}", name(turn)), text, calls: round.calls, usage })
+        let text = (!text.is_empty() || round.calls.is_empty()).then_some(Block::Text { text });
+        let content = text.into_iter().chain(round.calls.into_iter().map(Block::ToolUse)).collect();
+        Ok(Reply { id: format!("msg_{}", name(turn)), content, usage })
     }
 }
 
@@ -103,7 +105,7 @@ fn perform(parts: &[Part], sink: Sink<'_>, cancel: &Cancel) -> Result<String, Er
                 return Err(Error::Cancelled);
             }
             let piece = if number == 0 { format!("{break_before}{piece}") } else { piece.to_owned() };
-            sink(&piece);
+            sink(Word::Text(&piece));
             said.push_str(&piece);
         }
     }

@@ -5,4 +5,5 @@ mod crashes;
 mod harness;
 mod interrupts;
 mod memory;
+mod model;
 mod protocol;

@@ -158,6 +158,10 @@ impl Printer {
             }
             "tool_result" => self.result(&frame.data),
             "turn_continued" => self.note("the turn was cut and goes on"),
+            "message" if frame.data["subtype"] == "api_retry" => {
+                let seconds = frame.data["retry_delay_ms"].as_u64().unwrap_or(0).div_ceil(1000);
+                self.note(&format!("the model does not answer; it is asked again in {seconds} s"));
+            }
             "error" => {
                 self.failed = true;
                 self.close();

@@ -11,7 +11,7 @@ use crate::{
     problem::{Answer, Problem},
     shapes,
 };
-use ash_model::{AgentName, Runtime, TenantId};
+use ash_model::{AgentName, Provider, Runtime, TenantId};
 use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, TreeId, Trouble};
 use ash_store::{Agent, NewAgent};
 use axum::{
@@ -52,6 +52,7 @@ pub(super) struct Change {
 #[serde(deny_unknown_fields)]
 struct Manifest {
     runtime: Option<Runtime>,
+    provider: Option<Provider>,
 }
 
 const MANIFEST: u64 = 64 << 10;
@@ -86,6 +87,7 @@ pub(super) async fn deploy(
         name: name.clone(),
         tree,
         runtime: runtime.or(manifest.runtime).unwrap_or(app.default_runtime),
+        provider: manifest.provider,
         origin: origin.display().to_string(),
         env,
         at: app.sessions.rooms().clock(),
@@ -213,8 +215,16 @@ pub(super) async fn make_default(app: &App, tenant: &TenantId, name: &AgentName)
         (rooms.repo(tenant)?, app.scratch.join(uuid::Uuid::new_v4().to_string()), name.clone());
     let files = (Vec::new(), Some(DEFAULT_PROMPT.to_owned()));
     let (tree, _) = blocking(move || from_upload(&repo, &scratch, &own, files)).await?;
-    let (runtime, origin, at) = (app.default_runtime, "built in".to_owned(), rooms.clock());
-    let agent = NewAgent { tenant: tenant.clone(), name: name.clone(), tree, runtime, origin, env: None, at };
+    let agent = NewAgent {
+        tenant: tenant.clone(),
+        name: name.clone(),
+        tree,
+        runtime: app.default_runtime,
+        provider: None,
+        origin: "built in".to_owned(),
+        env: None,
+        at: rooms.clock(),
+    };
     rooms.store.deploy(agent).await?;
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::{
     problem::{Answer, Problem},
     shapes,
 };
-use ash_model::{AgentName, OnInterrupted, Options, SessionId, SessionNo, Status, Timestamp};
+use ash_model::{AgentName, OnInterrupted, Options, Provider, SessionId, SessionNo, Status, Timestamp};
 use ash_session::{Fork, NewSession};
 use ash_store::{Filter, Session};
 use axum::{
@@ -42,6 +42,7 @@ pub(super) struct New {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Settable {
     model: Option<String>,
+    provider: Option<Value>,
     system_prompt: Option<String>,
     permission_mode: Option<String>,
     allowed_tools: Option<Vec<String>>,
@@ -68,6 +69,7 @@ impl Settable {
         }
         Ok(Options {
             model: self.model.or(before.model),
+            provider: self.provider.map(provider).transpose()?.or(before.provider),
             system_prompt: self.system_prompt.or(before.system_prompt),
             permission_mode: self.permission_mode.or(before.permission_mode),
             allowed_tools: self.allowed_tools.or(before.allowed_tools),
@@ -81,6 +83,20 @@ impl Settable {
             base: before.base,
         })
     }
+}
+
+/// A name, or an object with nothing but its `type`: whoever sends a key with it must hear that it is not taken.
+fn provider(given: Value) -> Answer<Provider> {
+    let name = match &given {
+        Value::Object(fields) if fields.len() == 1 => fields.get("type"),
+        other => Some(other),
+    };
+    name.and_then(Value::as_str).and_then(Provider::parse).ok_or_else(|| {
+        Problem::invalid(
+            "invalid_body",
+            "provider must be \"offline\" or \"anthropic\"; keys are set for the server, not for a session",
+        )
+    })
 }
 
 fn shown(app: &App, session: &Session) -> Value {

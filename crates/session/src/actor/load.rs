@@ -10,7 +10,8 @@ use crate::{
     state::{Found, State},
 };
 use ash_driver::Ear;
-use ash_model::{Cursor, Fact, Incarnation, OnInterrupted};
+use ash_model::{Cursor, Fact, Incarnation, OnInterrupted, Provider};
+use ash_sandbox::Egress;
 use ash_store::{EventQuery, Lease, Session};
 use std::{collections::VecDeque, sync::Arc};
 use tokio::{sync::mpsc, time::Instant};
@@ -174,12 +175,22 @@ impl Actor {
             remote.signal(process, 9).await.ok();
         }
         // The server's key may be another one now. A shim of an older server has no way out, and needs none.
-        remote.egress(self.rooms.settings.egress.clone()).await.ok();
+        remote.egress(self.way_out().await?).await.ok();
         self.hands = Some(Hands { incarnation, remote, records, position, _room: room });
         for (input, say) in self.state.untold(hello.last_in) {
             self.tell(input, &say).await;
         }
         Ok(Found::Alive(incarnation))
+    }
+
+    async fn way_out(&self) -> Result<Option<Egress>> {
+        let Session { tenant, agent, version, runtime, options, .. } = &self.session;
+        // Of an agent that was deleted meanwhile the turn goes on, as it began.
+        let version = self.rooms.store.version(tenant, agent, *version).await?;
+        let wanted = options.provider.or(version.and_then(|version| version.provider));
+        // Without a key there is no way, whoever was asked for.
+        let provider = self.rooms.settings.provider(wanted).unwrap_or(Provider::Anthropic);
+        Ok(self.rooms.settings.way_out(*runtime, provider))
     }
 
     /// What a dead shim wrote down after we last listened: a turn may have come to its end in it.

@@ -10,7 +10,7 @@ use crate::{
     state::{Phase, State},
 };
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
-use ash_model::{Fact, Incarnation, Problem, Saved, Seq, Tier};
+use ash_model::{Fact, Incarnation, Problem, Provider, Saved, Seq, Tier};
 use ash_sandbox::{Inside, Link, Record, Records, Remote, Spec, Start, What};
 use ash_snapshot::{Taken, TreeId};
 use ash_store::{Lease, Session, Version};
@@ -58,6 +58,7 @@ struct Way<'w> {
     driver: &'w dyn Driver,
     version: &'w Version,
     program: Option<PathBuf>,
+    provider: Provider,
 }
 
 /// Everything a start needs; it runs beside the actor.
@@ -205,11 +206,12 @@ impl Waking {
         let version = self.version().await?;
         let driver = ash_driver::driver(version.runtime);
         let program = self.rooms.settings.program(version.runtime)?.map(Path::to_owned);
+        let provider = self.rooms.settings.provider(self.session.options.provider.or(version.provider))?;
         let room = self.rooms.admit()?;
         self.clear().await?;
         let tree = self.tree(&version).await?;
         self.tree = Some(tree.uid);
-        let way = Way { driver: driver.as_ref(), version: &version, program };
+        let way = Way { driver: driver.as_ref(), version: &version, program, provider };
         let (started, failed) = self.descend(&way).await?;
         let head = self.head(way.driver, &tree, &started.recalled).await?;
         let Started { remote, records, position, incarnation, recalled, ear } = started;
@@ -339,7 +341,7 @@ impl Waking {
     async fn start(
         &self,
         (remote, records): (&Remote, &mut Records),
-        Way { driver, version, program }: &Way<'_>,
+        Way { driver, version, program, provider }: &Way<'_>,
         inside: Inside,
         recalled: &Recalled,
     ) -> Result<(Option<Remembered>, u64, Ear)> {
@@ -349,6 +351,7 @@ impl Waking {
             exe: inside.exe.clone(),
             program: program.clone().unwrap_or_else(|| inside.exe.clone()),
             model_socket: inside.model_socket.clone(),
+            provider: *provider,
             memory: recalled.memory,
             cut: self.state.current().is_some_and(|turn| turn.phase == Phase::Cut),
             options: self.session.options.clone(),
@@ -360,7 +363,7 @@ impl Waking {
         env.extend(self.rooms.store.env(self.session.no).await?.expose());
         let start =
             Start { process: AGENT, argv: command.argv, env, cwd: inside.workspace, raw: false, stdin: true };
-        remote.egress(self.rooms.settings.egress.clone()).await?;
+        remote.egress(self.rooms.settings.way_out(version.runtime, *provider)).await?;
         remote.start(start).await?;
         remote
             .input(

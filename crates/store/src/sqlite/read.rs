@@ -6,8 +6,8 @@ use crate::{
     Session, TurnRow, TurnState, Version, WhatItem,
 };
 use ash_model::{
-    AgentName, Consistency, Cursor, Epoch, Event, Fact, Incarnation, Runtime, Seq, SessionId, SessionNo,
-    Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Consistency, Cursor, Epoch, Event, Fact, Incarnation, Provider, Runtime, Seq, SessionId,
+    SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use sqlx::{Row, SqlitePool, query, sqlite::SqliteRow};
 use uuid::Uuid;
@@ -42,7 +42,7 @@ pub(super) async fn agents(
     name: Option<&AgentName>,
 ) -> Result<Vec<Agent>> {
     let rows = query(
-        "SELECT a.*, v.tree, v.runtime, v.origin FROM agents a
+        "SELECT a.*, v.tree, v.runtime, v.provider, v.origin FROM agents a
          JOIN agent_versions v ON v.agent = a.n AND v.version = a.version
          WHERE a.tenant = ?1 AND a.deleted_at IS NULL AND (?2 IS NULL OR a.name = ?2) ORDER BY a.name",
     )
@@ -60,6 +60,7 @@ fn agent(row: &SqliteRow, seal: &Seal) -> Result<Agent> {
         name: parsed(row, "name", |text| AgentName::parse(text).ok())?,
         version: row.try_get("version")?,
         runtime: parsed(row, "runtime", Runtime::parse)?,
+        provider: provider(row)?,
         tree: row.try_get("tree")?,
         origin: row.try_get("origin")?,
         config: row.try_get("config")?,
@@ -67,6 +68,11 @@ fn agent(row: &SqliteRow, seal: &Seal) -> Result<Agent> {
         created_at: Timestamp(row.try_get("created_at")?),
         updated_at: Timestamp(row.try_get("updated_at")?),
     })
+}
+
+fn provider(row: &SqliteRow) -> Result<Option<Provider>> {
+    let named: Option<&str> = row.try_get("provider")?;
+    named.map(|_| parsed(row, "provider", Provider::parse)).transpose()
 }
 
 /// Only of agents that are not deleted: a session of a deleted one does not start.
@@ -78,7 +84,7 @@ pub(super) async fn version(
     version: u32,
 ) -> Result<Option<Version>> {
     let row = query(
-        "SELECT v.tree, v.runtime, a.env FROM agents a JOIN agent_versions v ON v.agent = a.n
+        "SELECT v.tree, v.runtime, v.provider, a.env FROM agents a JOIN agent_versions v ON v.agent = a.n
          WHERE a.tenant = ? AND a.name = ? AND v.version = ? AND a.deleted_at IS NULL",
     )
     .bind(tenant.as_str())
@@ -88,7 +94,8 @@ pub(super) async fn version(
     .await?;
     row.map(|row| {
         let env = seal.unseal(row.try_get("env")?)?;
-        Ok(Version { tree: row.try_get("tree")?, runtime: parsed(&row, "runtime", Runtime::parse)?, env })
+        let runtime = parsed(&row, "runtime", Runtime::parse)?;
+        Ok(Version { tree: row.try_get("tree")?, runtime, provider: provider(&row)?, env })
     })
     .transpose()
 }

@@ -1,7 +1,7 @@
 //! Agents with their versions, and API keys.
 
 use crate::fixture::{agent, env, tenant};
-use ash_model::{Runtime, Timestamp};
+use ash_model::{Provider, Runtime, Timestamp};
 use ash_store::{Agent, Env, Key, NewAgent, Store};
 use std::collections::BTreeMap;
 
@@ -11,6 +11,7 @@ fn new_agent(name: &str) -> NewAgent {
         name: agent(name),
         tree: "tree-1".into(),
         runtime: Runtime::Builtin,
+        provider: None,
         origin: "/agents/helper".into(),
         env: None,
         at: Timestamp(1),
@@ -50,6 +51,7 @@ pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
     let second = NewAgent {
         tree: "tree-2".into(),
         runtime: Runtime::Claude,
+        provider: Some(Provider::Offline),
         origin: "elsewhere".into(),
         at: Timestamp(2),
         ..new_agent("helper")
@@ -60,8 +62,10 @@ pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
     assert_eq!(second.env.expose(), env("K", "v").expose(), "an env that is not given is kept");
     let version = async |n| store.version(&tenant("t"), &agent("helper"), n).await.expect("read");
     let (one, two) = (version(1).await.expect("there"), version(2).await.expect("there"));
-    assert_eq!((one.tree.as_str(), one.runtime), ("tree-1", Runtime::Builtin));
-    assert_eq!((two.tree.as_str(), two.runtime), ("tree-2", Runtime::Claude));
+    assert_eq!((one.tree.as_str(), one.runtime, one.provider), ("tree-1", Runtime::Builtin, None));
+    let expected = ("tree-2", Runtime::Claude, Some(Provider::Offline));
+    assert_eq!((two.tree.as_str(), two.runtime, two.provider), expected);
+    assert_eq!(second.provider, Some(Provider::Offline));
     assert_eq!(two.env.expose(), env("K", "v").expose());
     assert!(version(0).await.is_none() && version(3).await.is_none());
     let names: Vec<u32> = store.agents(&tenant("t")).await.expect("read").iter().map(|a| a.version).collect();

@@ -34,6 +34,7 @@ async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
         name: agent("helper"),
         tree: "tree".into(),
         runtime: Runtime::Builtin,
+        provider: None,
         origin: "/x".into(),
         env: Some(env("KEY", "hunter2-of-the-agent")),
         at: Timestamp(1),

@@ -11,7 +11,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_WORDS: u64 = 4096;
 
 pub(super) async fn check(config: &Config) -> Vec<Check> {
-    vec![Check::fine("agent builtin", ash_server::VERSION), claude(config.default_runtime).await]
+    vec![builtin(config), claude(config.default_runtime).await]
+}
+
+/// Who will answer it.
+fn builtin(config: &Config) -> Check {
+    let answers = match config.egress() {
+        Some(egress) => format!("with the models of {}", egress.upstream),
+        None => "without a model: there is no ANTHROPIC_API_KEY".to_owned(),
+    };
+    Check::fine("agent builtin", format!("{} {answers}", ash_server::VERSION))
 }
 
 async fn claude(default: Runtime) -> Check {

@@ -1,0 +1,350 @@
+//! As much of HTTP/1.1 as one request and its answer need. What comes is bounded and checked: whoever is inside the
+//! sandbox may have put something else behind the socket.
+
+use super::failure::Failure;
+
+/// Where bytes come from. 0 is the end.
+pub(super) trait Source {
+    fn read(&mut self, into: &mut [u8]) -> Result<usize, Failure>;
+}
+
+/// Of all headers together.
+const MOST_HEAD: usize = 64 << 10;
+/// An answer of the longest kind, with all that is said around every token.
+const MOST_BODY: u64 = 64 << 20;
+/// A size and what may follow it.
+const MOST_CHUNK_LINE: usize = 1 << 10;
+/// `100 Continue` and the like, which are not the answer.
+const MOST_NOTES: usize = 8;
+const BUFFER: usize = 16 << 10;
+
+pub(super) fn request(path: &str, body: &[u8]) -> Vec<u8> {
+    let version = env!("CARGO_PKG_VERSION");
+    let length = body.len();
+    let mut bytes = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         accept: text/event-stream\r\nanthropic-version: 2023-06-01\r\nuser-agent: ash/{version}\r\n\
+         content-length: {length}\r\n\r\n"
+    )
+    .into_bytes();
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Head {
+    pub(super) status: u16,
+    /// Names in lower case.
+    pub(super) headers: Vec<(String, String)>,
+}
+
+impl Head {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    fn all(&self, name: &str) -> Vec<&str> {
+        self.headers.iter().filter(|(found, _)| found == name).map(|(_, value)| value.as_str()).collect()
+    }
+}
+
+pub(super) struct Answer<S> {
+    pub(super) head: Head,
+    pub(super) body: Body<S>,
+}
+
+pub(super) struct Body<S> {
+    reader: Reader<S>,
+    framing: Framing,
+    left: u64,
+}
+
+#[derive(Debug, PartialEq)]
+enum Framing {
+    Length(u64),
+    /// What is left of this chunk.
+    Chunk(u64),
+    NextChunk,
+    Over,
+}
+
+pub(super) fn answer<S: Source>(source: S) -> Result<Answer<S>, Failure> {
+    let mut reader = Reader { source, buffer: vec![0; BUFFER], start: 0, end: 0 };
+    for _ in 0..MOST_NOTES {
+        let head = head(&mut reader)?;
+        if head.status >= 200 {
+            let framing = framing(&head)?;
+            return Ok(Answer { head, body: Body { reader, framing, left: MOST_BODY } });
+        }
+    }
+    Err(Failure::nonsense("notes without an answer"))
+}
+
+fn head<S: Source>(reader: &mut Reader<S>) -> Result<Head, Failure> {
+    let mut room = MOST_HEAD;
+    let mut line = || {
+        let line = reader.line(room)?;
+        room -= line.len();
+        String::from_utf8(line).map_err(|_| Failure::nonsense("a header that is not text"))
+    };
+    let status = status(&line()?)?;
+    let mut headers = Vec::new();
+    loop {
+        let line = line()?;
+        if line.is_empty() {
+            return Ok(Head { status, headers });
+        }
+        let (name, value) =
+            line.split_once(':').ok_or_else(|| Failure::nonsense("a header without a colon"))?;
+        headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+    }
+}
+
+fn status(line: &str) -> Result<u16, Failure> {
+    let number =
+        line.strip_prefix("HTTP/1.1 ").or(line.strip_prefix("HTTP/1.0 ")).and_then(|rest| rest.get(..3));
+    let number = number.and_then(|number| number.parse().ok()).filter(|number| (100..1000).contains(number));
+    number.ok_or_else(|| Failure::nonsense("no status"))
+}
+
+/// An answer without a length and without chunks is refused: its end could not be told from a broken connection.
+fn framing(head: &Head) -> Result<Framing, Failure> {
+    match (head.all("transfer-encoding")[..].as_ref(), head.all("content-length")[..].as_ref()) {
+        ([coding], []) if coding.eq_ignore_ascii_case("chunked") => Ok(Framing::NextChunk),
+        ([], [length]) if length.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let length = length.parse().map_err(|_| Failure::nonsense("a length"))?;
+            Ok(if length == 0 { Framing::Over } else { Framing::Length(length) })
+        }
+        _ => Err(Failure::nonsense("no length")),
+    }
+}
+
+impl<S: Source> Body<S> {
+    /// Appends what came; false at the end.
+    pub(super) fn read(&mut self, into: &mut Vec<u8>) -> Result<bool, Failure> {
+        if self.framing == Framing::NextChunk {
+            self.framing = self.next_chunk()?;
+        }
+        let left = match self.framing {
+            Framing::Length(left) | Framing::Chunk(left) => left,
+            Framing::NextChunk | Framing::Over => return Ok(false),
+        };
+        let piece = self.reader.some(left)?;
+        let length = piece.len() as u64;
+        into.extend_from_slice(piece);
+        self.left = self.left.checked_sub(length).ok_or_else(|| Failure::nonsense("a body without end"))?;
+        self.framing = match self.framing {
+            Framing::Length(left) if left == length => Framing::Over,
+            Framing::Length(left) => Framing::Length(left - length),
+            Framing::Chunk(left) if left == length => {
+                self.end_of_chunk()?;
+                Framing::NextChunk
+            }
+            Framing::Chunk(left) => Framing::Chunk(left - length),
+            Framing::NextChunk => Framing::NextChunk,
+            Framing::Over => Framing::Over,
+        };
+        Ok(true)
+    }
+
+    fn next_chunk(&mut self) -> Result<Framing, Failure> {
+        let line = self.reader.line(MOST_CHUNK_LINE)?;
+        let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        let size =
+            std::str::from_utf8(digits).ok().filter(|size| size.bytes().all(|b| b.is_ascii_hexdigit()));
+        let size = size.and_then(|size| u64::from_str_radix(size, 16).ok());
+        match size.ok_or_else(|| Failure::nonsense("the size of a chunk"))? {
+            0 => {
+                self.skip_trailers()?;
+                Ok(Framing::Over)
+            }
+            size if size > MOST_BODY => Err(Failure::nonsense("the size of a chunk")),
+            size => Ok(Framing::Chunk(size)),
+        }
+    }
+
+    fn skip_trailers(&mut self) -> Result<(), Failure> {
+        let mut room = MOST_HEAD;
+        loop {
+            match self.reader.line(room)?.len() {
+                0 => return Ok(()),
+                length => room -= length,
+            }
+        }
+    }
+
+    fn end_of_chunk(&mut self) -> Result<(), Failure> {
+        match self.reader.line(MOST_CHUNK_LINE)?.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::nonsense("a chunk longer than its size")),
+        }
+    }
+}
+
+struct Reader<S> {
+    source: S,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl<S: Source> Reader<S> {
+    /// At least one byte, and at most so many.
+    fn some(&mut self, most: u64) -> Result<&[u8], Failure> {
+        if self.start == self.end {
+            self.start = 0;
+            self.end = self.source.read(&mut self.buffer)?;
+            if self.end == 0 {
+                return Err(Failure::Broken("the answer was cut off".into()));
+            }
+        }
+        let length = (self.end - self.start).min(usize::try_from(most).unwrap_or(usize::MAX));
+        self.start += length;
+        Ok(&self.buffer[self.start - length..self.start])
+    }
+
+    /// Without its end. The line and its end have at most so many bytes.
+    fn line(&mut self, most: usize) -> Result<Vec<u8>, Failure> {
+        let mut line = Vec::new();
+        while line.len() < most {
+            match self.some(1)? {
+                b"\n" => {
+                    let without = line.strip_suffix(b"\r").map_or(line.len(), <[u8]>::len);
+                    line.truncate(without);
+                    return Ok(line);
+                }
+                byte => line.extend_from_slice(byte),
+            }
+        }
+        Err(Failure::nonsense("a line without end"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives so many bytes at a time, and for ever if it repeats.
+    struct Script<'a> {
+        bytes: &'a [u8],
+        then: &'a [u8],
+        size: usize,
+    }
+
+    impl Source for Script<'_> {
+        fn read(&mut self, into: &mut [u8]) -> Result<usize, Failure> {
+            let wanted = self.size.min(into.len());
+            let mut length = 0;
+            while length < wanted {
+                if self.bytes.is_empty() {
+                    self.bytes = self.then;
+                }
+                let some = self.bytes.len().min(wanted - length);
+                if some == 0 {
+                    break;
+                }
+                into[length..length + some].copy_from_slice(&self.bytes[..some]);
+                self.bytes = &self.bytes[some..];
+                length += some;
+            }
+            Ok(length)
+        }
+    }
+
+    fn whole(bytes: &str, size: usize) -> Result<(u16, String), Failure> {
+        read(Script { bytes: bytes.as_bytes(), then: b"", size })
+    }
+
+    fn endless(bytes: &str, then: &str) -> Failure {
+        let script = Script { bytes: bytes.as_bytes(), then: then.as_bytes(), size: 8192 };
+        read(script).expect_err("refused")
+    }
+
+    fn read(script: Script<'_>) -> Result<(u16, String), Failure> {
+        let mut answer = answer(script)?;
+        let mut body = Vec::new();
+        while answer.body.read(&mut body)? {}
+        Ok((answer.head.status, String::from_utf8(body).expect("UTF-8")))
+    }
+
+    const CHUNKED: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n";
+
+    #[test]
+    fn an_answer_is_the_same_however_it_is_cut() {
+        let chunked = format!(
+            "HTTP/1.1 100 Continue\r\n\r\n{CHUNKED}5;x=y\r\nhello\r\n1 \r\n,\r\nA\r\n you there\r\n0\r\nx: y\r\n\r\nmore"
+        );
+        let counted = "HTTP/1.1 529 \r\nContent-Length: 5\r\nX: y:z\r\n\r\nhello and more";
+        let none = "HTTP/1.1 500 No\nContent-Length: 0\n\n";
+        for size in 1..=chunked.len() {
+            assert_eq!(whole(&chunked, size), Ok((200, "hello, you there".into())), "{size}");
+            assert_eq!(whole(counted, size), Ok((529, "hello".into())), "{size}");
+            assert_eq!(whole(none, size), Ok((500, String::new())), "{size}");
+        }
+    }
+
+    #[test]
+    fn headers_are_found_whatever_their_case() {
+        let bytes = b"HTTP/1.1 429 Slow down\r\nRetry-After:  3 \r\ncontent-length: 0\r\n\r\n";
+        let answer = answer(Script { bytes, then: b"", size: 7 }).expect("an answer");
+        assert_eq!((answer.head.header("retry-after"), answer.head.header("x")), (Some("3"), None));
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_anywhere_is_broken() {
+        let text = format!("{CHUNKED}5\r\nhello\r\n0\r\n\r\n");
+        for end in 0..text.len() {
+            let broken = whole(&text[..end], 3);
+            assert!(matches!(broken, Err(Failure::Broken(_))), "{end}: {broken:?}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bytes in [
+            "",
+            "\r\n\r\n",
+            "SSH-2.0-OpenSSH\r\n\r\n",
+            "HTTP/2 200 OK\r\n\r\n",
+            "HTTP/1.1 20\r\n\r\n",
+            "HTTP/1.1 abc\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n\r\nuntil the end",
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\ncontent-length: +5\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999\r\n\r\n",
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n",
+        ] {
+            assert!(whole(bytes, 64).is_err(), "{bytes:?}");
+        }
+        for size in
+            ["", "x", "-1", "+1", "0x5", "5 5", "ffffffffffffffff", "fffffffffffffffff", "7fffffff", ";5"]
+        {
+            assert!(whole(&format!("{CHUNKED}{size}\r\nhello\r\n0\r\n\r\n"), 64).is_err(), "{size:?}");
+        }
+        assert!(whole(&format!("{CHUNKED}4\r\nhello\r\n0\r\n\r\n"), 64).is_err(), "longer than its size");
+        assert!(whole("HTTP/1.1 200 \u{fffd}\r\nx: \u{7f}\r\ncontent-length: 0\r\n\r\n", 64).is_ok());
+        let bytes = b"HTTP/1.1 200 OK\r\nx: \xff\r\ncontent-length: 0\r\n\r\n";
+        assert!(answer(Script { bytes, then: b"", size: 64 }).is_err());
+    }
+
+    #[test]
+    fn what_has_no_end_is_refused() {
+        let one = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+        for (bytes, then) in [
+            ("", "x"),
+            ("HTTP/1.1 200 OK\r\n", "a: b\r\n"),
+            ("HTTP/1.1 200 OK\r\na: ", "b"),
+            ("", "HTTP/1.1 100 Continue\r\n\r\n"),
+            (CHUNKED, "1"),
+            (CHUNKED, one.as_str()),
+            (&format!("{CHUNKED}0\r\n"), "a: b\r\n"),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 9999999999999\r\n\r\n", "x"),
+        ] {
+            let refused = endless(bytes, then);
+            assert!(matches!(refused, Failure::Broken(_)), "{refused:?}");
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! An answer of a model, put together from the events in which it comes. Pure.
+
+use super::failure::{Failure, Wrong};
+use crate::conversation::{Block, ToolUse, Usage};
+use crate::provider::Reply;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// More than any model makes in one answer.
+const MOST_BLOCKS: usize = 1000;
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Event {
+    MessageStart {
+        message: Start,
+    },
+    ContentBlockStart {
+        index: usize,
+        content_block: Opened,
+    },
+    ContentBlockDelta {
+        index: usize,
+        delta: More,
+    },
+    MessageDelta {
+        #[serde(default)]
+        delta: End,
+        #[serde(default)]
+        usage: Counts,
+    },
+    MessageStop,
+    Error {
+        error: Wrong,
+    },
+    /// Pings, ends of blocks, and whatever is invented one day.
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Start {
+    id: String,
+    #[serde(default)]
+    usage: Counts,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Opened {
+    Text {
+        #[serde(default)]
+        text: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+    },
+    Thinking {
+        #[serde(default)]
+        thinking: String,
+        #[serde(default)]
+        signature: String,
+    },
+    RedactedThinking {
+        data: String,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum More {
+    TextDelta {
+        text: String,
+    },
+    InputJsonDelta {
+        partial_json: String,
+    },
+    ThinkingDelta {
+        thinking: String,
+    },
+    SignatureDelta {
+        signature: String,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize, Default)]
+struct End {
+    stop_reason: Option<String>,
+}
+
+/// Each is the whole so far, and left out if it did not change.
+#[derive(Deserialize, Default)]
+struct Counts {
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    cache_creation_input_tokens: Option<u64>,
+    cache_read_input_tokens: Option<u64>,
+}
+
+enum Part {
+    Text(String),
+    Call { id: String, name: String, input: String },
+    Thinking { thinking: String, signature: String },
+    RedactedThinking(String),
+    Unknown,
+}
+
+#[derive(Default)]
+pub(super) struct Message {
+    id: String,
+    parts: Vec<Part>,
+    usage: Usage,
+    stop_reason: Option<String>,
+    over: bool,
+}
+
+impl Message {
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// The text is what the user should see at once.
+    pub(super) fn take(&mut self, data: &[u8]) -> Result<Option<String>, Failure> {
+        let event = serde_json::from_slice(data).map_err(|error| Failure::nonsense(&error.to_string()))?;
+        match event {
+            Event::MessageStart { message } => {
+                self.id = message.id;
+                self.count(&message.usage);
+            }
+            Event::ContentBlockStart { index, content_block } => return self.open(index, content_block),
+            Event::ContentBlockDelta { index, delta } => return self.add(index, delta),
+            Event::MessageDelta { delta, usage } => {
+                self.stop_reason = delta.stop_reason.or(self.stop_reason.take());
+                self.count(&usage);
+            }
+            Event::MessageStop => self.over = true,
+            Event::Error { error } => return Err(Failure::Refused(error.into())),
+            Event::Other => {}
+        }
+        Ok(None)
+    }
+
+    fn open(&mut self, index: usize, opened: Opened) -> Result<Option<String>, Failure> {
+        if index != self.parts.len() || index >= MOST_BLOCKS {
+            return Err(Failure::nonsense("a block out of order"));
+        }
+        let shown = if let Opened::Text { text } = &opened { Some(text.clone()) } else { None };
+        self.parts.push(match opened {
+            Opened::Text { text } => Part::Text(text),
+            Opened::ToolUse { id, name } => Part::Call { id, name, input: String::new() },
+            Opened::Thinking { thinking, signature } => Part::Thinking { thinking, signature },
+            Opened::RedactedThinking { data } => Part::RedactedThinking(data),
+            Opened::Other => Part::Unknown,
+        });
+        Ok(shown.filter(|text| !text.is_empty()))
+    }
+
+    fn add(&mut self, index: usize, delta: More) -> Result<Option<String>, Failure> {
+        let part = self.parts.get_mut(index).ok_or_else(|| Failure::nonsense("a piece of no block"))?;
+        match (part, delta) {
+            (Part::Text(text), More::TextDelta { text: more }) => {
+                text.push_str(&more);
+                return Ok(Some(more).filter(|more| !more.is_empty()));
+            }
+            (Part::Call { input, .. }, More::InputJsonDelta { partial_json }) => {
+                input.push_str(&partial_json)
+            }
+            (Part::Thinking { thinking, .. }, More::ThinkingDelta { thinking: more }) => {
+                thinking.push_str(&more)
+            }
+            (Part::Thinking { signature, .. }, More::SignatureDelta { signature: whole }) => {
+                *signature = whole
+            }
+            (_, More::Other) | (Part::Unknown, _) => {}
+            _ => return Err(Failure::nonsense("a piece of another kind than its block")),
+        }
+        Ok(None)
+    }
+
+    fn count(&mut self, counts: &Counts) {
+        let usage = &mut self.usage;
+        for (number, counted) in [
+            (&mut usage.input_tokens, counts.input_tokens),
+            (&mut usage.output_tokens, counts.output_tokens),
+            (&mut usage.cache_creation_input_tokens, counts.cache_creation_input_tokens),
+            (&mut usage.cache_read_input_tokens, counts.cache_read_input_tokens),
+        ] {
+            *number = counted.unwrap_or(*number);
+        }
+    }
+
+    pub(super) fn reply(self) -> Result<Reply, Failure> {
+        let stop_reason = self.stop_reason.as_deref().unwrap_or_default();
+        let cut = stop_reason == "max_tokens";
+        let content = self.parts.into_iter().filter_map(|part| finished(part, cut).transpose());
+        let content = content.collect::<Result<Vec<Block>, Failure>>()?;
+        let says = |block: &Block| match block {
+            Block::Text { text } => !text.trim().is_empty(),
+            Block::ToolUse(_) => true,
+            Block::Thinking { .. } | Block::RedactedThinking { .. } => false,
+        };
+        match (content.iter().any(says), stop_reason) {
+            (_, "refusal") => Err(Failure::Declined),
+            (false, "max_tokens") => Err(Failure::OutOfTokens),
+            (true | false, _) => Ok(Reply { id: self.id, content, usage: self.usage }),
+        }
+    }
+}
+
+/// `cut`: the answer reached its longest. A call that was cut off is kept without its input, which no tool that
+/// changes anything accepts: the model is told so, and tries again.
+fn finished(part: Part, cut: bool) -> Result<Option<Block>, Failure> {
+    Ok(match part {
+        Part::Text(text) if text.is_empty() => None,
+        Part::Text(text) => Some(Block::Text { text }),
+        Part::Call { id, name, input } => {
+            let input = match serde_json::from_str::<Map<String, Value>>(&input) {
+                Ok(input) => input,
+                Err(_) if cut || input.trim().is_empty() => Map::new(),
+                Err(error) => return Err(Failure::nonsense(&format!("the input of {name}: {error}"))),
+            };
+            Some(Block::ToolUse(ToolUse { id, name, input: Value::Object(input) }))
+        }
+        Part::Thinking { thinking, signature } => Some(Block::Thinking { thinking, signature }),
+        Part::RedactedThinking(data) => Some(Block::RedactedThinking { data }),
+        Part::Unknown => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn take(events: &[Value]) -> Result<(Message, String), Failure> {
+        let (mut message, mut shown) = (Message::default(), String::new());
+        for event in events {
+            shown.extend(message.take(event.to_string().as_bytes())?);
+        }
+        Ok((message, shown))
+    }
+
+    fn start(index: usize, block: Value) -> Value {
+        json!({"type": "content_block_start", "index": index, "content_block": block})
+    }
+
+    fn delta(index: usize, delta: Value) -> Value {
+        json!({"type": "content_block_delta", "index": index, "delta": delta})
+    }
+
+    fn stop(reason: &str) -> [Value; 2] {
+        let delta = json!({"stop_reason": reason, "stop_sequence": null});
+        [
+            json!({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 40}}),
+            json!({"type": "message_stop"}),
+        ]
+    }
+
+    fn began() -> Value {
+        let usage = json!({"input_tokens": 5, "output_tokens": 1, "cache_creation_input_tokens": 6, "cache_read_input_tokens": 7});
+        json!({"type": "message_start", "message": {"id": "msg_1", "type": "message", "usage": usage}})
+    }
+
+    #[test]
+    fn an_answer_with_everything_in_it_is_put_together_in_order() {
+        let events = [
+            began(),
+            json!({"type": "ping"}),
+            start(0, json!({"type": "thinking", "thinking": "", "signature": ""})),
+            delta(0, json!({"type": "thinking_delta", "thinking": "hm"})),
+            delta(0, json!({"type": "signature_delta", "signature": "sig"})),
+            json!({"type": "content_block_stop", "index": 0}),
+            start(1, json!({"type": "redacted_thinking", "data": "xyz"})),
+            start(2, json!({"type": "text", "text": ""})),
+            delta(2, json!({"type": "text_delta", "text": "I am "})),
+            delta(2, json!({"type": "citations_delta", "citation": {}})),
+            delta(2, json!({"type": "text_delta", "text": "here"})),
+            start(3, json!({"type": "novelty", "x": 1})),
+            delta(3, json!({"type": "text_delta", "text": "of it"})),
+            start(4, json!({"type": "tool_use", "id": "t1", "name": "run", "input": {}})),
+            delta(4, json!({"type": "input_json_delta", "partial_json": ""})),
+            delta(4, json!({"type": "input_json_delta", "partial_json": "{\"command\":"})),
+            delta(4, json!({"type": "input_json_delta", "partial_json": "\"ls\"}"})),
+            start(5, json!({"type": "tool_use", "id": "t2", "name": "list", "input": {}})),
+            json!({"type": "never_heard_of", "index": "x"}),
+        ];
+        let (message, shown) = take(&[&events[..], &stop("tool_use")].concat()).expect("taken");
+        assert_eq!((shown.as_str(), message.is_over()), ("I am here", true));
+        let call =
+            |id: &str, name: &str, input| Block::ToolUse(ToolUse { id: id.into(), name: name.into(), input });
+        let expected = Reply {
+            id: "msg_1".into(),
+            content: vec![
+                Block::Thinking { thinking: "hm".into(), signature: "sig".into() },
+                Block::RedactedThinking { data: "xyz".into() },
+                Block::Text { text: "I am here".into() },
+                call("t1", "run", json!({"command": "ls"})),
+                call("t2", "list", json!({})),
+            ],
+            usage: Usage {
+                input_tokens: 5,
+                output_tokens: 40,
+                cache_creation_input_tokens: 6,
+                cache_read_input_tokens: 7,
+            },
+        };
+        assert_eq!(message.reply(), Ok(expected));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let text = start(0, json!({"type": "text", "text": ""}));
+        for events in [
+            vec![json!("text")],
+            vec![json!({})],
+            vec![json!({"type": "message_start"})],
+            vec![start(1, json!({"type": "text"}))],
+            vec![start(0, json!({"type": "tool_use"}))],
+            vec![delta(0, json!({"type": "text_delta", "text": "x"}))],
+            vec![text.clone(), delta(0, json!({"type": "input_json_delta", "partial_json": "{}"}))],
+            vec![text.clone(), text],
+        ] {
+            assert!(matches!(take(&events), Err(Failure::Broken(_))), "{events:?}");
+        }
+        for data in [&b"{"[..], b"\xff", b"", b"[DONE]"] {
+            assert!(Message::default().take(data).is_err());
+        }
+        let many: Vec<Value> = (0..=MOST_BLOCKS).map(|index| start(index, json!({"type": "text"}))).collect();
+        assert!(take(&many).is_err());
+    }
+
+    #[test]
+    fn an_error_in_the_middle_is_a_refusal() {
+        let error = json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
+        let Err(Failure::Refused(refusal)) = take(&[began(), error]) else { panic!("refused") };
+        assert_eq!((refusal.status, refusal.kind.as_str()), (None, "overloaded_error"));
+    }
+
+    #[test]
+    fn a_call_that_is_no_call_is_asked_for_again_unless_there_was_no_more_room() {
+        let half = [
+            began(),
+            start(0, json!({"type": "tool_use", "id": "t", "name": "write", "input": {}})),
+            delta(0, json!({"type": "input_json_delta", "partial_json": "{\"path\": \"a"})),
+        ];
+        let reply = |reason| take(&[&half[..], &stop(reason)].concat()).expect("taken").0.reply();
+        assert!(matches!(reply("tool_use"), Err(Failure::Broken(_))));
+        let call = ToolUse { id: "t".into(), name: "write".into(), input: json!({}) };
+        assert_eq!(reply("max_tokens").map(|reply| reply.content), Ok(vec![Block::ToolUse(call)]));
+    }
+
+    #[test]
+    fn an_answer_that_is_none_says_why() {
+        let reply = |reason| take(&[&[began()][..], &stop(reason)].concat()).expect("taken").0.reply();
+        assert_eq!(reply("refusal"), Err(Failure::Declined));
+        assert_eq!(reply("max_tokens"), Err(Failure::OutOfTokens));
+        assert_eq!(reply("end_turn").map(|reply| reply.content), Ok(vec![]));
+    }
+}

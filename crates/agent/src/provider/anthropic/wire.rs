@@ -1,0 +1,111 @@
+//! The socket on which models are called. Every wait ends when the turn is cancelled, and one day by itself.
+
+use super::failure::Failure;
+use super::http::Source;
+use crate::cancel::{Cancel, timespec};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+/// While a model thinks, the service says every few seconds that it is still there.
+const SILENCE: Duration = Duration::from_secs(300);
+
+pub(super) struct Wire<'a> {
+    socket: OwnedFd,
+    cancel: &'a Cancel,
+}
+
+impl Wire<'_> {
+    pub(super) fn connect<'a>(path: &Path, cancel: &'a Cancel) -> Result<Wire<'a>, Failure> {
+        let broken = |error: Errno| Failure::Broken(format!("cannot connect to {}: {error}", path.display()));
+        // Non-blocking: a full queue is an error that passes, not a wait that nobody can end.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(broken)?;
+        connect(&socket, &SocketAddrUnix::new(path).map_err(broken)?).map_err(broken)?;
+        Ok(Wire { socket, cancel })
+    }
+
+    pub(super) fn send(&mut self, mut bytes: &[u8]) -> Result<(), Failure> {
+        while !bytes.is_empty() {
+            self.wait(PollFlags::OUT)?;
+            match send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                // Who hangs up before the end has said why, perhaps; that is what is read next.
+                Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, what: PollFlags) -> Result<(), Failure> {
+        loop {
+            let mut fds = [PollFd::new(self.cancel, PollFlags::IN), PollFd::new(&self.socket, what)];
+            match poll(&mut fds, Some(&timespec(SILENCE))) {
+                Ok(0) => {
+                    return Err(Failure::Broken(format!("nothing came for {} s", SILENCE.as_secs())));
+                }
+                Ok(_) if !fds[0].revents().is_empty() => return Err(Failure::Cancelled),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+}
+
+fn broken(error: Errno) -> Failure {
+    Failure::Broken(format!("the connection broke: {error}"))
+}
+
+impl Source for Wire<'_> {
+    fn read(&mut self, into: &mut [u8]) -> Result<usize, Failure> {
+        loop {
+            self.wait(PollFlags::IN)?;
+            match rustix::io::read(&self.socket, &mut *into) {
+                Ok(length) => return Ok(length),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_wait_ends_when_the_turn_is_cancelled() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("sock");
+        let cancel = Cancel::new().expect("eventfd");
+        assert!(matches!(Wire::connect(&path, &cancel), Err(Failure::Broken(_))), "nobody is there");
+        let _listener = UnixListener::bind(&path).expect("bind");
+        let mut wire = Wire::connect(&path, &cancel).expect("connected");
+        let far = cancel.clone();
+        let canceller = std::thread::spawn(move || far.cancel());
+        assert_eq!(wire.read(&mut [0; 8]), Err(Failure::Cancelled));
+        // More than a socket holds, and nobody reads.
+        assert_eq!(wire.send(&vec![0; 64 << 20]), Err(Failure::Cancelled));
+        canceller.join().expect("no panic");
+    }
+
+    #[test]
+    fn who_hangs_up_early_is_still_listened_to() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("sock");
+        let cancel = Cancel::new().expect("eventfd");
+        let listener = UnixListener::bind(&path).expect("bind");
+        let mut wire = Wire::connect(&path, &cancel).expect("connected");
+        drop(listener.accept().expect("accepted"));
+        assert_eq!(wire.send(&vec![0; 64 << 20]), Ok(()));
+    }
+}
