@@ -242,8 +242,8 @@ impl Actor {
     }
 
     pub(super) async fn note_asleep(&mut self) -> Result<()> {
-        match self.state.awake.as_ref().map(|awake| awake.incarnation) {
-            Some(incarnation) => self.note(vec![Fact::Asleep { incarnation: Some(incarnation) }]).await,
+        match self.state.awake {
+            Some(_) => self.note(self.state.falls_asleep()).await,
             None => Ok(()),
         }
     }
