@@ -15,8 +15,8 @@ fn program() -> String {
     std::env::var("ASH_TEST_CLAUDE").expect("ASH_TEST_CLAUDE names no Claude Code binary: run ./test")
 }
 
-struct Stage {
-    server: Server,
+pub struct Stage {
+    pub server: Server,
     model: Child,
     log: PathBuf,
 }
@@ -28,8 +28,13 @@ impl Drop for Stage {
 }
 
 impl Stage {
-    async fn set() -> Stage {
+    pub async fn set() -> Stage {
+        Stage::with(&[]).await
+    }
+
+    pub async fn with(env: &[(&str, &str)]) -> Stage {
         let mut server = Server::prepare(&[("ASH_CLAUDE_BIN", &program()), ("ANTHROPIC_API_KEY", SECRET)]);
+        env.iter().for_each(|(name, value)| server.set(name, value));
         let log = server.dir.join("model.log");
         let mut model = Command::new(ash())
             .args(["dev", "model-server", "--log"])
@@ -45,19 +50,24 @@ impl Stage {
         Stage { server, model, log }
     }
 
-    async fn create(&self) -> String {
+    pub async fn create(&self) -> String {
+        self.create_with(json!({})).await
+    }
+
+    pub async fn create_with(&self, mut options: Value) -> String {
         let client = self.server.client();
         let agent = self.server.dir.join("agent");
         std::fs::create_dir_all(&agent).expect("a folder");
         std::fs::write(agent.join("CLAUDE.md"), "Answer in one line.").expect("written");
         std::fs::write(agent.join("ash.toml"), "runtime = \"claude\"\n").expect("written");
         client.post("/api/agents", json!({ "name": "coder", "path": agent })).await;
-        let made = client.post("/api/sessions", json!({ "agent": "coder" })).await;
+        options["agent"] = json!("coder");
+        let made = client.post("/api/sessions", options).await;
         made["session"]["id"].as_str().expect("an id").to_owned()
     }
 
     /// All requests that the model got.
-    fn requests(&self) -> Vec<Value> {
+    pub fn requests(&self) -> Vec<Value> {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         log.lines().map(|line| serde_json::from_str(line).expect("a request")).collect()
     }
@@ -75,11 +85,11 @@ impl Stage {
         assert_eq!(last["headers"]["x-api-key"], SECRET);
     }
 
-    async fn back(&self, id: &str) -> Value {
+    pub async fn back(&self, id: &str) -> Value {
         self.server.client().action(id, "resume").await["resume"].clone()
     }
 
-    async fn agent(&self, id: &str) -> (u32, u32) {
+    pub async fn agent(&self, id: &str) -> (u32, u32) {
         let init = self.server.live(id).await.join("run/init");
         let info: Value = serde_json::from_slice(&std::fs::read(init).expect("an init file")).expect("json");
         let init = info["pid"].as_u64().or_else(|| info["init"]["pid"].as_u64()).expect("a pid") as u32;

@@ -18,6 +18,8 @@ mod kill_server;
 mod life;
 mod model_server;
 mod ordinary_user;
+mod permissions;
+mod permissions_shell;
 mod restart;
 mod snapshot;
 mod support;
