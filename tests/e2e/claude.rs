@@ -4,7 +4,7 @@ use crate::support::{Server, ash, children, cmdline, eventually, signal};
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
@@ -48,6 +48,19 @@ impl Stage {
         server.set("ANTHROPIC_BASE_URL", line.trim_start_matches("listening on ").trim_end());
         server.launch().await;
         Stage { server, model, log }
+    }
+
+    /// With another program in the place of Claude Code.
+    pub async fn with_agent(mut self, program: &Path) -> Stage {
+        self.server.kill9();
+        let copy = self.server.dir.join("bin/claude");
+        std::fs::create_dir(self.server.dir.join("bin")).expect("a folder");
+        std::fs::copy(program, &copy).expect("copied");
+        std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("made to run");
+        self.server.set("ASH_CLAUDE_BIN", copy.to_str().expect("a name"));
+        self.server.launch().await;
+        self
     }
 
     pub async fn create(&self) -> String {

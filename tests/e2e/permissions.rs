@@ -180,8 +180,15 @@ async fn a_server_that_dies_meanwhile_is_not_missed_and_the_call_is_made_once() 
     stage.server.crash_and_start().await;
     let client = stage.server.client();
     assert_eq!(pending(&client, &id).await, json!([asked]));
-    allow(&client, &id, &asked).await;
-    // The next one may die before the agent has heard it, or after.
+    let mut stream = client.follow(&id, &client.session_seq(&id).await).await;
+    let (answering, question) = (client.clone(), (id.clone(), asked.clone()));
+    tokio::spawn(async move {
+        let path =
+            format!("/api/sessions/{}/permissions/{}", question.0, question.1["id"].as_str().expect("an id"));
+        answering.request(Method::POST, &path).json(&json!({ "behavior": "allow" })).send().await.ok();
+    });
+    // It is in the log; whether the agent has heard it by now is a matter of luck.
+    stream.until("permission_answered").await;
     stage.server.crash_and_start().await;
     let client = stage.server.client();
     until_rest(&client, &id).await;
@@ -190,6 +197,44 @@ async fn a_server_that_dies_meanwhile_is_not_missed_and_the_call_is_made_once() 
     assert_eq!(count(&client, &id, "permission_request").await, 1);
     assert_eq!(count(&client, &id, "permission_answered").await, 1);
     assert_eq!(count(&client, &id, "turn_ended").await, 1);
+}
+
+#[tokio::test]
+async fn a_session_that_is_paused_stopped_or_shut_down_meanwhile_keeps_nobody_waiting() {
+    // Longer than the test waits for a server to stop.
+    let mut stage = Stage::with(&[("ASH_STOP_GRACE", "300")]).await;
+    let id = careful(&stage).await;
+    let client = stage.server.client();
+    let mut stream = client.send(&id, "run: echo paused >> file").await;
+    let asked = stream.until("permission_request").await.pop().expect("a frame").data;
+    client.action(&id, "pause").await;
+    allow(&client, &id, &asked).await;
+    assert_eq!(find(&stream.until("done").await, "done")["status"], "done");
+    client.action(&id, "resume").await;
+
+    let mut stream = client.send(&id, "run: echo stopped >> file").await;
+    stream.until("permission_request").await;
+    client.action(&id, "stop").await;
+    assert_eq!(find(&stream.until("done").await, "done")["status"], "interrupted");
+    assert_eq!(pending(&client, &id).await, json!([]));
+    stage.back(&id).await;
+
+    client.send(&id, "run: echo shut down >> file").await.until("permission_request").await;
+    stage.server.stop().await;
+    stage.server.launch().await;
+    let client = stage.server.client();
+    // What it had written down is shown as interrupted, what it had not is asked for again.
+    let mut last = Value::Null;
+    eventually("the turn is over", async || {
+        if let Some(again) = pending(&client, &id).await.get(0).filter(|again| **again != last) {
+            last = again.clone();
+            allow(&client, &id, again).await;
+        }
+        (client.session(&id).await["openTurns"] == 0).then_some(())
+    })
+    .await;
+    let lines = output(&client, &id, "cat file").await;
+    assert!(matches!(lines.as_str(), "paused\n" | "paused\nshut down\n"), "{lines}");
 }
 
 #[tokio::test]
@@ -381,4 +426,41 @@ async fn the_python_client_passes_requests_on() {
     let done = tokio::task::spawn_blocking(move || command.output()).await.expect("run").expect("python");
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success() && out.trim() == "all good", "{out}\n{err}");
+}
+
+/// Whoever is inside may have replaced the agent.
+#[tokio::test]
+async fn an_agent_that_asks_for_everything_at_once_hurts_nobody() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/e2e/clients/agent.sh");
+    let stage = Stage::with(&[("ASH_INTERRUPT_GRACE", "0")]).await.with_agent(&here).await;
+    let id = careful(&stage).await;
+    let client = stage.server.client();
+    let (status, refused) = change(&client, &id, json!({ "model": "m" })).await;
+    assert_eq!((status.as_u16(), &refused["code"]), (422, &json!("setting_refused")), "{refused}");
+    assert!(refused["error"].as_str().is_some_and(|error| error.contains("not with me")), "{refused}");
+    assert_eq!(
+        client.session(&id).await["config"],
+        json!({ "permissionMode": "default" }),
+        "nothing is stored"
+    );
+
+    let mut stream = client.send(&id, "go").await;
+    eventually("the rest is denied", async || {
+        (count(&client, &id, "permission_answered").await == 8).then_some(())
+    })
+    .await;
+    assert_eq!(pending(&client, &id).await.as_array().map(Vec::len), Some(32));
+    let first = until_asked(&client, &id).await;
+    allow(&client, &id, &first).await;
+    let (status, refused) = tokio::join!(change(&client, &id, json!({ "permissionMode": "plan" })), async {
+        eventually("it is told", async || (count(&client, &id, "setting").await == 2).then_some(())).await;
+        client.action(&id, "interrupt").await;
+    })
+    .0;
+    assert_eq!((status.as_u16(), &refused["code"]), (503, &json!("try_again")), "{refused}");
+    stream.rest().await;
+    eventually("all are taken back", async || (pending(&client, &id).await == json!([])).then_some(())).await;
+    assert_eq!(count(&client, &id, "permission_request").await, 40);
+    assert_eq!(count(&client, &id, "permission_answered").await, 40);
+    assert!(!stage.server.log().contains("panicked"), "{}", stage.server.log());
 }
