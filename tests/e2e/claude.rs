@@ -18,6 +18,7 @@ fn program() -> String {
 pub struct Stage {
     pub server: Server,
     model: Child,
+    url: String,
     log: PathBuf,
 }
 
@@ -45,9 +46,17 @@ impl Stage {
             .expect("a model server");
         let mut line = String::new();
         BufReader::new(model.stdout.take().expect("stdout")).read_line(&mut line).expect("a line");
-        server.set("ANTHROPIC_BASE_URL", line.trim_start_matches("listening on ").trim_end());
+        let url = line.trim_start_matches("listening on ").trim_end().to_owned();
+        server.set("ANTHROPIC_BASE_URL", &url);
         server.launch().await;
-        Stage { server, model, log }
+        Stage { server, model, url, log }
+    }
+
+    /// What the model answers from now on.
+    pub async fn script(&self, rules: Value) {
+        let http = self.server.client().http;
+        let sent = http.post(format!("{}/_script", self.url)).body(rules.to_string()).send().await;
+        assert!(sent.expect("a model server").status().is_success(), "{rules}");
     }
 
     /// With another program in the place of Claude Code.

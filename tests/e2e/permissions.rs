@@ -345,6 +345,35 @@ async fn a_permission_mode_that_is_set_on_a_live_session_counts_at_once_and_stay
 }
 
 #[tokio::test]
+async fn a_mode_that_the_agent_has_left_with_leave_can_be_set_again() {
+    let stage = Stage::set().await;
+    let id = stage.create().await;
+    let client = stage.server.client();
+    let leaves = json!([{ "when": { "contains": "leave the plan" }, "times": 1,
+        "reply": [{ "type": "tool_use", "name": "ExitPlanMode", "input": { "plan": "do it" } }] }]);
+    stage.script(leaves).await;
+    let mode = async |text: &str| {
+        let mut stream = client.send(&id, text).await;
+        let mut mode = Value::Null;
+        while let Some(frame) = stream.next().await {
+            if frame.event == "permission_request" {
+                allow(&client, &id, &frame.data).await;
+            }
+            if frame.data["subtype"] == "init" {
+                mode = frame.data["permissionMode"].clone();
+            }
+        }
+        mode
+    };
+    let plan = json!({ "permissionMode": "plan" });
+    assert_eq!(change(&client, &id, plan.clone()).await.0, StatusCode::OK);
+    assert_eq!(mode("leave the plan").await, "plan");
+    assert_eq!(mode("hello").await, "bypassPermissions", "as it was before the plan");
+    assert_eq!(change(&client, &id, plan).await.0, StatusCode::OK);
+    assert_eq!(mode("hello again").await, "plan");
+}
+
+#[tokio::test]
 async fn a_mode_can_be_set_while_a_call_waits() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;

@@ -144,7 +144,7 @@ async fn at_a_terminal_one_is_asked() {
     let asked = until_asked(&client, &id).await;
     allow(&client, &id, &asked).await;
     let screen = terminal.end().await;
-    assert!(screen.contains("\"allow\" by \"client\""), "{screen}");
+    assert!(screen.contains("(allow by client)"), "{screen}");
     assert_eq!(output(&client, &id, "cat file").await, "made\nmade\n");
 }
 

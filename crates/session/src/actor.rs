@@ -26,7 +26,7 @@ use crate::{
     state::{Next, State, Wish},
 };
 use ash_driver::{Driver, Ear, Say};
-use ash_model::{Delta, Fact, Incarnation, Note, Options, Receipt, Rewound, Status, TurnId};
+use ash_model::{Delta, Fact, Incarnation, Note, Options, Receipt, Rewound, Setting, Status, TurnId};
 use ash_sandbox::{Record, Records, Remote};
 use ash_snapshot::Taken;
 use ash_store::{Append, Checkpoint, Lease, Session};
@@ -74,6 +74,7 @@ pub(crate) enum Request {
     /// Answered when the live agent, if there is one, goes on with them.
     Options {
         options: Options,
+        settings: Vec<Setting>,
         reply: Reply<()>,
     },
     /// Files were written from outside.
@@ -289,8 +290,8 @@ impl Actor {
                 self.files(purpose, reply);
                 Ok(())
             }
-            Request::Options { options, reply } => {
-                self.change_options(options, reply);
+            Request::Options { options, settings, reply } => {
+                self.change_options(options, settings, reply);
                 Ok(())
             }
             Request::Touched => {

@@ -1,7 +1,7 @@
 //! What an agent waits for, for whoever may give it; and what a client changes of a live session.
 
 use crate::{Result, Sessions, actor::Request, state::Wish};
-use ash_model::{Asked, Fact, Options, PermissionId, SessionNo, Verdict};
+use ash_model::{Asked, Fact, Options, PermissionId, SessionNo, Setting, Verdict};
 use ash_store::{EventQuery, Session};
 
 impl Sessions {
@@ -29,8 +29,13 @@ impl Sessions {
     }
 
     /// Tells a live agent what it can go on with, and waits until it has agreed. The caller stores them afterwards.
-    pub async fn change_options(&self, no: SessionNo, options: Options) -> Result<()> {
+    pub async fn change_options(
+        &self,
+        no: SessionNo,
+        options: Options,
+        settings: Vec<Setting>,
+    ) -> Result<()> {
         self.open_for_work()?;
-        self.ask(no, |reply| Request::Options { options, reply }).await
+        self.ask(no, |reply| Request::Options { options, settings, reply }).await
     }
 }

@@ -140,7 +140,8 @@ pub(crate) async fn turn(mut stream: Stream, api: &Api, session: &str) -> Result
             Next::Frame(frame) if frame.event == "permission_answered" => {
                 if desk.forget(&frame.data["id"]) {
                     eprintln!();
-                    printer.note(&format!("{} by {}", frame.data["behavior"], frame.data["by"]));
+                    let said = |name: &str| frame.data[name].as_str().unwrap_or_default();
+                    printer.note(&format!("{} by {}", said("behavior"), said("by")));
                 }
             }
             Next::Frame(frame) => printer.frame(&frame),

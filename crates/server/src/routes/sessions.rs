@@ -13,7 +13,7 @@ use crate::{
     shapes,
 };
 use ash_model::{
-    AgentName, OnInterrupted, OnPermissionTimeout, Options, SessionId, SessionNo, Status, Timestamp,
+    AgentName, OnInterrupted, OnPermissionTimeout, Options, SessionId, SessionNo, Setting, Status, Timestamp,
 };
 use ash_session::{Fork, NewSession};
 use ash_store::{Filter, Session};
@@ -64,6 +64,12 @@ pub(super) struct Settable {
 }
 
 impl Settable {
+    /// What a live agent can go on with.
+    fn settings(&self) -> Vec<Setting> {
+        let model = self.model.clone().map(Setting::Model);
+        model.into_iter().chain(self.permission_mode.clone().map(Setting::PermissionMode)).collect()
+    }
+
     fn over(self, before: Options) -> Answer<Options> {
         at_most("model", self.model.as_deref(), MOST_MODEL)?;
         at_most("systemPrompt", self.system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
@@ -201,8 +207,9 @@ pub(super) async fn change_config(
 /// A live agent first: what it does not agree to is not stored.
 async fn change_live(app: App, no: SessionNo, change: Settable) -> Answer<()> {
     let _alone = app.changing_options.lock(no).await;
+    let settings = change.settings();
     let options = change.over(app.sessions.get(no).await?.options)?;
-    app.sessions.change_options(no, options.clone()).await?;
+    app.sessions.change_options(no, options.clone(), settings).await?;
     Ok(app.sessions.rooms().store.set_options(no, &options).await?)
 }
 

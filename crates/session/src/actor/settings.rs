@@ -20,9 +20,9 @@ pub(super) struct Change {
 }
 
 impl Actor {
-    pub(super) fn change_options(&mut self, options: Options, reply: Reply<()>) {
+    pub(super) fn change_options(&mut self, options: Options, settings: Vec<Setting>, reply: Reply<()>) {
         let left = match self.driver.takes_settings() {
-            true => differences(&self.session.options, &options),
+            true => settings.into_iter().filter(|setting| is_news(&self.session.options, setting)).collect(),
             false => VecDeque::new(),
         };
         self.changes.push_back(Change { options, left, told: None, reply });
@@ -83,26 +83,11 @@ impl Actor {
     }
 }
 
-fn differences(before: &Options, after: &Options) -> VecDeque<Setting> {
-    let changed = |before: &Option<String>, after: &Option<String>| after.clone().filter(|_| before != after);
-    let model = changed(&before.model, &after.model).map(Setting::Model);
-    let mode = changed(&before.permission_mode, &after.permission_mode).map(Setting::PermissionMode);
-    model.into_iter().chain(mode).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_changed_is_told() {
-        let before =
-            Options { model: Some("a".into()), system_prompt: Some("x".into()), ..Options::default() };
-        let after =
-            Options { model: Some("b".into()), system_prompt: Some("y".into()), ..Options::default() };
-        let mode = Options { permission_mode: Some("default".into()), ..after.clone() };
-        assert_eq!(differences(&before, &after), [Setting::Model("b".into())]);
-        assert_eq!(differences(&after, &mode), [Setting::PermissionMode("default".into())]);
-        assert!(differences(&mode, &mode).is_empty());
+/// Whoever names a model twice gets one note of it in the conversation. A mode is always told: the agent may have
+/// left it since, as one leaves a plan that was agreed to.
+fn is_news(now: &Options, setting: &Setting) -> bool {
+    match setting {
+        Setting::Model(model) => now.model.as_ref() != Some(model),
+        Setting::PermissionMode(_) => true,
     }
 }
