@@ -4,13 +4,14 @@
 use serde_json::Value;
 use std::{collections::BTreeSet, process::Command};
 
-const EDGES: [&str; 24] = [
+const EDGES: [&str; 25] = [
     "ash-agent -> ash-dev",
     "ash-bench -> ash-model",
     "ash-bench -> ash-store",
     "ash-bench-snapshot -> ash-snapshot",
     "ash-cli -> ash-agent",
     "ash-cli -> ash-dev",
+    "ash-cli -> ash-driver",
     "ash-cli -> ash-model",
     "ash-cli -> ash-sandbox",
     "ash-cli -> ash-server",

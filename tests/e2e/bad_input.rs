@@ -170,7 +170,7 @@ async fn raw(server: &Server, headers: &[u8], (method, path): (&str, &str), body
 }
 
 /// Every route beneath a session, with a body that is all right.
-const OF_A_SESSION: [(&str, &str); 26] = [
+const OF_A_SESSION: [(&str, &str); 28] = [
     ("GET /api/sessions/{}", ""),
     ("DELETE /api/sessions/{}", ""),
     ("PATCH /api/sessions/{}/config", "{}"),
@@ -187,6 +187,8 @@ const OF_A_SESSION: [(&str, &str); 26] = [
     ("POST /api/sessions/{}/interrupt", ""),
     ("POST /api/sessions/{}/exec", r#"{"command":"true"}"#),
     ("GET /api/sessions/{}/logs", ""),
+    ("GET /api/sessions/{}/permissions", ""),
+    ("POST /api/sessions/{}/permissions/00000000-0000-0000-0000-000000000001", r#"{"behavior":"allow"}"#),
     ("GET /api/sessions/{}/messages", ""),
     ("POST /api/sessions/{}/messages", r#"{"content":"x"}"#),
     ("GET /api/sessions/{}/events", ""),
@@ -330,6 +332,12 @@ async fn a_body_with_a_wrong_field_is_refused() {
         ("PATCH /api/sessions/<id>/config", r#"{"model":"<129>"}"#, 400, "invalid_body"),
         ("PATCH /api/sessions/<id>/config", r#"{"permissionMode":"root"}"#, 400, "invalid_body"),
         ("PATCH /api/sessions/<id>/config", r#"{"allowedTools":"x"}"#, 400, "invalid_body"),
+        ("PATCH /api/sessions/<id>/config", r#"{"permissionTimeout":604801}"#, 400, "invalid_body"),
+        ("PATCH /api/sessions/<id>/config", r#"{"permissionTimeout":-1}"#, 400, "invalid_body"),
+        ("PATCH /api/sessions/<id>/config", r#"{"onPermissionTimeout":"shrug"}"#, 400, "invalid_body"),
+        ("POST /api/sessions/<id>/permissions/x", r#"{"behavior":"allow"}"#, 404, "permission_not_found"),
+        ("POST /api/sessions/<id>/permissions/x", "{", 400, "invalid_json"),
+        ("POST /api/sessions/<id>/permissions/x", "[]", 400, "invalid_body"),
         ("POST /api/sessions/<id>/fork", r#"{"sessionId":".."}"#, 400, "invalid_body"),
         ("POST /api/sessions/<id>/fork", r#"{"sessionId":"<id>"}"#, 409, "session_exists"),
         ("POST /api/sessions/<id>/fork", r#"{"checkpoint":"1"}"#, 400, "invalid_body"),

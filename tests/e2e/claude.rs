@@ -4,7 +4,7 @@ use crate::support::{Server, ash, children, cmdline, eventually, signal};
 use serde_json::{Value, json};
 use std::{
     io::{BufRead, BufReader},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
@@ -18,6 +18,7 @@ pub fn program() -> String {
 pub struct Stage {
     pub server: Server,
     model: Child,
+    url: String,
     log: PathBuf,
 }
 
@@ -29,12 +30,12 @@ impl Drop for Stage {
 
 impl Stage {
     pub async fn set() -> Stage {
-        Stage::with(&program()).await
+        Stage::with(&[]).await
     }
 
-    /// With another program, which may be the real one behind a curtain.
-    pub async fn with(program: &str) -> Stage {
-        let mut server = Server::prepare(&[("ASH_CLAUDE_BIN", program), ("ANTHROPIC_API_KEY", SECRET)]);
+    pub async fn with(env: &[(&str, &str)]) -> Stage {
+        let mut server = Server::prepare(&[("ASH_CLAUDE_BIN", &program()), ("ANTHROPIC_API_KEY", SECRET)]);
+        env.iter().for_each(|(name, value)| server.set(name, value));
         let log = server.dir.join("model.log");
         let mut model = Command::new(ash())
             .args(["dev", "model-server", "--log"])
@@ -45,19 +46,45 @@ impl Stage {
             .expect("a model server");
         let mut line = String::new();
         BufReader::new(model.stdout.take().expect("stdout")).read_line(&mut line).expect("a line");
-        server.set("ANTHROPIC_BASE_URL", line.trim_start_matches("listening on ").trim_end());
+        let url = line.trim_start_matches("listening on ").trim_end().to_owned();
+        server.set("ANTHROPIC_BASE_URL", &url);
         server.launch().await;
-        Stage { server, model, log }
+        Stage { server, model, url, log }
+    }
+
+    /// What the model answers from now on.
+    pub async fn script(&self, rules: Value) {
+        let http = self.server.client().http;
+        let sent = http.post(format!("{}/_script", self.url)).body(rules.to_string()).send().await;
+        assert!(sent.expect("a model server").status().is_success(), "{rules}");
+    }
+
+    /// With another program in the place of Claude Code.
+    pub async fn with_agent(mut self, program: &Path) -> Stage {
+        self.server.kill9();
+        let copy = self.server.dir.join("bin/claude");
+        std::fs::create_dir(self.server.dir.join("bin")).expect("a folder");
+        std::fs::copy(program, &copy).expect("copied");
+        std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .expect("made to run");
+        self.server.set("ASH_CLAUDE_BIN", copy.to_str().expect("a name"));
+        self.server.launch().await;
+        self
     }
 
     pub async fn create(&self) -> String {
+        self.create_with(json!({})).await
+    }
+
+    pub async fn create_with(&self, mut options: Value) -> String {
         let client = self.server.client();
         let agent = self.server.dir.join("agent");
         std::fs::create_dir_all(&agent).expect("a folder");
         std::fs::write(agent.join("CLAUDE.md"), "Answer in one line.").expect("written");
         std::fs::write(agent.join("ash.toml"), "runtime = \"claude\"\n").expect("written");
         client.post("/api/agents", json!({ "name": "coder", "path": agent })).await;
-        let made = client.post("/api/sessions", json!({ "agent": "coder" })).await;
+        options["agent"] = json!("coder");
+        let made = client.post("/api/sessions", options).await;
         made["session"]["id"].as_str().expect("an id").to_owned()
     }
 
@@ -84,7 +111,7 @@ impl Stage {
         self.server.client().action(id, "resume").await["resume"].clone()
     }
 
-    async fn agent(&self, id: &str) -> (u32, u32) {
+    pub async fn agent(&self, id: &str) -> (u32, u32) {
         let init = self.server.live(id).await.join("run/init");
         let info: Value = serde_json::from_slice(&std::fs::read(init).expect("an init file")).expect("json");
         let init = info["pid"].as_u64().or_else(|| info["init"]["pid"].as_u64()).expect("a pid") as u32;

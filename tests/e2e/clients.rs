@@ -7,7 +7,7 @@ use std::{
 };
 
 /// `./test` puts the client from PyPI here. Its absence is a failure: a test that is skipped proves nothing.
-fn python() -> PathBuf {
+pub fn python() -> PathBuf {
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
     assert!(python.exists(), "{} is missing: run ./test, which installs it", python.display());
     python

@@ -146,7 +146,7 @@ async fn the_steps_down_are_tried_and_said_and_taken_back_if_they_were_in_vain()
     let dir = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
     set_mode(dir.path(), 0o755);
     let (claude, refuse) = curtain(dir.path());
-    let stage = Stage::with(&claude.display().to_string()).await;
+    let stage = Stage::with(&[("ASH_CLAUDE_BIN", &claude.display().to_string())]).await;
     let id = stage.create().await;
     let client = stage.server.client();
     client.say(&id, "say: the tower is high").await;

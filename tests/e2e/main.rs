@@ -20,6 +20,8 @@ mod ladder;
 mod life;
 mod model_server;
 mod ordinary_user;
+mod permissions;
+mod permissions_shell;
 mod restart;
 mod snapshot;
 mod support;

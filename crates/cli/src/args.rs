@@ -148,6 +148,9 @@ pub(crate) enum Session {
         id: Option<String>,
         #[arg(long)]
         model: Option<String>,
+        /// What needs leave: bypassPermissions (nothing), default, acceptEdits, plan or dontAsk
+        #[arg(long, value_name = "MODE")]
+        permission_mode: Option<String>,
         /// A variable for its environment
         #[arg(short, long = "env", value_name = "KEY=VALUE")]
         env: Vec<String>,
@@ -215,6 +218,24 @@ pub(crate) enum Session {
     Rewind { id: String, checkpoint: u64 },
     /// Stop the turn that runs
     Interrupt { id: String },
+    /// What its agent waits for: leave to make a call, or the answer to a question
+    Permissions { id: String },
+    /// Let its agent make a call, or answer its question
+    Allow {
+        id: String,
+        permission: String,
+        /// To a question: the choice, or QUESTION=CHOICE if there are several
+        #[arg(short, long = "answer", value_name = "CHOICE")]
+        answers: Vec<String>,
+    },
+    /// Do not let its agent make a call
+    Deny {
+        id: String,
+        permission: String,
+        /// What the agent is told
+        #[arg(short, long)]
+        message: Option<String>,
+    },
     /// Run a command in its sandbox; exits as the command does
     Exec {
         id: String,

@@ -8,6 +8,7 @@ mod doctor;
 mod folder;
 mod history;
 mod link;
+mod permission;
 pub(crate) mod serve;
 mod sessions;
 mod show;

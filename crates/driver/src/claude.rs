@@ -11,6 +11,7 @@ use crate::{
     Command, Driver, Ear, Expected, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken, Survey,
     ear::Answer, stream_json,
 };
+use ash_model::Setting;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -32,6 +33,8 @@ impl Driver for Claude {
         flag("--input-format", "stream-json");
         flag("--output-format", "stream-json");
         flag("--settings", SETTINGS);
+        // A call that needs leave is put to us, and waits for the answer.
+        flag("--permission-prompt-tool", "stdio");
         match launch.memory {
             Memory::Fresh { id } => flag("--session-id", &id.to_string()),
             Memory::Own { id } => flag("--resume", &id.to_string()),
@@ -78,8 +81,18 @@ impl Driver for Claude {
                 "type": "user", "uuid": turn,
                 "message": { "role": "user", "content": with_head(head.as_deref(), content) },
             })),
-            Say::Hello { .. } | Say::Interrupt { .. } => stream_json::tell(say),
+            Say::Set { setting: Setting::PermissionMode(mode), input } => {
+                let setting = Setting::PermissionMode(permission_mode(Some(mode)).to_owned());
+                stream_json::tell(&Say::Set { setting, input: *input })
+            }
+            Say::Hello { .. } | Say::Interrupt { .. } | Say::Answer { .. } | Say::Set { .. } => {
+                stream_json::tell(say)
+            }
         }
+    }
+
+    fn takes_settings(&self) -> bool {
+        true
     }
 
     fn transcript(&self, cwd: &Path, id: Uuid) -> Option<String> {
@@ -321,7 +334,12 @@ mod tests {
     fn rested(heard: &[Heard]) -> Option<(TurnId, Outcome, String)> {
         heard.iter().find_map(|heard| match heard {
             Heard::Rested { turn, how, text, .. } => Some((*turn, *how, text.clone())),
-            Heard::Ready { .. } | Heard::Delta { .. } | Heard::Message { .. } => None,
+            Heard::Ready { .. }
+            | Heard::Delta { .. }
+            | Heard::Message { .. }
+            | Heard::Asked { .. }
+            | Heard::Withdrawn { .. }
+            | Heard::Set { .. } => None,
         })
     }
 
@@ -472,7 +490,12 @@ mod tests {
                 .flat_map(|line| hear(&mut first, line.clone()))
                 .filter_map(|heard| match heard {
                     Heard::Message { line } => Some(line),
-                    Heard::Ready { .. } | Heard::Delta { .. } | Heard::Rested { .. } => None,
+                    Heard::Ready { .. }
+                    | Heard::Delta { .. }
+                    | Heard::Rested { .. }
+                    | Heard::Asked { .. }
+                    | Heard::Withdrawn { .. }
+                    | Heard::Set { .. } => None,
                 })
                 .collect();
             let mut second = told();

@@ -6,6 +6,7 @@
 
 mod builtin;
 mod claude;
+mod control;
 mod ear;
 mod stream_json;
 
@@ -13,7 +14,7 @@ pub use builtin::Builtin;
 pub use claude::Claude;
 pub use ear::Ear;
 
-use ash_model::{Ask, Options, Outcome, Problem, Provider, Runtime, TurnId, Usage};
+use ash_model::{Ask, Options, Outcome, Problem, Provider, Runtime, Setting, TurnId, Usage, Verdict};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -78,6 +79,17 @@ pub enum Say {
     Interrupt {
         turn: TurnId,
     },
+    /// To a request of its own; `input` is what the call was to be made with.
+    Answer {
+        request: String,
+        input: serde_json::Value,
+        verdict: Verdict,
+    },
+    /// `input` is the number that it is said under.
+    Set {
+        setting: Setting,
+        input: u64,
+    },
 }
 
 /// What an agent's line means.
@@ -93,6 +105,24 @@ pub enum Heard {
     },
     Message {
         line: String,
+    },
+    /// It waits until somebody lets it make a call, or answers a question.
+    Asked {
+        request: String,
+        tool: String,
+        input: serde_json::Value,
+        tool_use_id: Option<String>,
+        suggestions: Vec<serde_json::Value>,
+        question: bool,
+    },
+    /// It does not wait for that any more.
+    Withdrawn {
+        request: String,
+    },
+    /// It goes on with what was set by this input, or says why not.
+    Set {
+        input: u64,
+        refused: Option<String>,
     },
     /// Nothing more comes for this turn.
     Rested {
@@ -118,6 +148,11 @@ pub trait Driver: Send + Sync {
     /// The lines that say it, each with its newline.
     fn tell(&self, say: &Say) -> Vec<u8>;
     fn hear(&self, ear: &mut Ear, line: &[u8]) -> Vec<Heard>;
+
+    /// Whether a live agent can be told to go on with another model or permission mode.
+    fn takes_settings(&self) -> bool {
+        false
+    }
 
     /// Where in its home the agent keeps a conversation that we have to look at ourselves, because it does not say
     /// what it found of it.

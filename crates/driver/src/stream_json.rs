@@ -1,6 +1,6 @@
 //! The newline-JSON dialect of Claude Code, which the built-in agent speaks too.
 
-use crate::{Heard, Remembered, Say};
+use crate::{Heard, Remembered, Say, control};
 use ash_model::{Outcome, Problem, Usage};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,13 +12,12 @@ pub(crate) fn tell(say: &Say) -> Vec<u8> {
     let line = match say {
         // Not on the command line: it may be larger than an argument, and it is nobody's business.
         Say::Hello { system_prompt } => {
-            let mut hello = control("hello", "initialize");
+            let mut hello = request("hello", "initialize");
             if let Some(prompt) = system_prompt {
                 hello["request"]["systemPrompt"] = json!(prompt);
             }
             hello
         }
-        Say::Interrupt { turn } => control(&format!("interrupt-{turn}"), "interrupt"),
         Say::Prompt { turn, head, content, ask: _, attempt } => {
             let mut line = json!({
                 "type": "user", "uuid": turn, "continue": *attempt > 1,
@@ -29,6 +28,9 @@ pub(crate) fn tell(say: &Say) -> Vec<u8> {
             }
             line
         }
+        Say::Interrupt { turn } => request(&format!("interrupt-{turn}"), "interrupt"),
+        Say::Answer { request, input, verdict } => control::answer(request, input, verdict),
+        Say::Set { setting, input } => control::set(setting, *input),
     };
     self::line(&line)
 }
@@ -39,7 +41,7 @@ pub(crate) fn line(value: &Value) -> Vec<u8> {
     line
 }
 
-fn control(id: &str, subtype: &str) -> Value {
+fn request(id: &str, subtype: &str) -> Value {
     json!({ "type": "control_request", "request_id": id, "request": { "subtype": subtype } })
 }
 
@@ -47,8 +49,12 @@ pub(crate) fn hear(line: &[u8]) -> Vec<Heard> {
     let Some(text) = one_line(line) else { return vec![garbled(line)] };
     let Ok(value) = serde_json::from_str::<Value>(&text) else { return vec![garbled(line)] };
     match value.get("type").and_then(Value::as_str) {
-        Some("control_response") => ready(&value).into_iter().collect(),
-        Some("control_request" | "control_cancel_request" | "keep_alive") => Vec::new(),
+        Some("control_response") => {
+            ready(&value).or_else(|| control::was_set(&value["response"])).into_iter().collect()
+        }
+        Some("control_request") => control::asked(&value).into_iter().collect(),
+        Some("control_cancel_request") => control::withdrawn(&value).into_iter().collect(),
+        Some("keep_alive") => Vec::new(),
         Some("stream_event") => vec![Heard::Delta { line: text }],
         Some("result") => {
             let rested = rested(&value);

@@ -2,7 +2,8 @@
 //! here did not happen. The JSON of a fact is a stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, Incarnation, Options, Receipt, Seq, SessionId, Tier, Timestamp, TurnId, kind::Problem,
+    AgentName, AnsweredBy, Asked, Incarnation, Options, PermissionId, Receipt, Seq, SessionId, Setting, Tier,
+    Timestamp, TurnId, Verdict, kind::Problem,
 };
 use serde::{Deserialize, Serialize};
 
@@ -80,6 +81,21 @@ pub enum Fact {
         turn: TurnId,
         input: u64,
     },
+    /// The agent waits for leave to call a tool, or for the answer to a question.
+    Asked(Asked),
+    /// Nobody needs to answer any more. What the agent is told, if anything, is input number `input`.
+    Answered {
+        id: PermissionId,
+        turn: Option<TurnId>,
+        verdict: Option<Verdict>,
+        by: AnsweredBy,
+        input: Option<u64>,
+    },
+    /// Somebody wants the agent to go on with another setting; told to it as input number `input`.
+    Setting {
+        setting: Setting,
+        input: u64,
+    },
     /// The agent rests: nothing more comes for this turn. Its files are not safe yet.
     Rested {
         turn: TurnId,
@@ -153,6 +169,9 @@ impl Fact {
             Fact::Continued { .. } => "continued",
             Fact::Said { .. } => "said",
             Fact::Interrupting { .. } => "interrupting",
+            Fact::Asked(_) => "asked",
+            Fact::Answered { .. } => "answered",
+            Fact::Setting { .. } => "setting",
             Fact::Rested { .. } => "rested",
             Fact::Saved(_) => "saved",
             Fact::SaveFailed { .. } => "save_failed",

@@ -140,6 +140,10 @@ uuid_id!(
     WorkspaceId
 );
 uuid_id!(
+    /// One time that an agent asked for leave.
+    PermissionId
+);
+uuid_id!(
     /// One life of one shim: journal offsets mean something only within it.
     Incarnation
 );

@@ -5,15 +5,18 @@ mod fact;
 mod ids;
 mod kind;
 pub mod luggage;
+mod permission;
 mod receipt;
 mod time;
 
 pub use cursor::Cursor;
 pub use fact::{Ask, Consistency, Death, Delta, Event, Fact, Note, Outcome, Rewound, Saved, Then, Usage};
 pub use ids::{
-    AgentName, BadName, Epoch, Incarnation, Seq, SessionId, SessionNo, Slug, TenantId, TurnId, WorkspaceId,
+    AgentName, BadName, Epoch, Incarnation, PermissionId, Seq, SessionId, SessionNo, Slug, TenantId, TurnId,
+    WorkspaceId,
 };
 pub use kind::{Kind, Problem};
+pub use permission::{AnsweredBy, Asked, OnPermissionTimeout, Setting, Verdict};
 pub use receipt::{From, Path, Receipt, Source, Tier};
 pub use time::Timestamp;
 
@@ -138,6 +141,11 @@ pub struct Options {
     /// Whether the agent is told, when it comes back, how long it slept and what happened meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake_report: Option<bool>,
+    /// Seconds that a call waits for leave; without it, as the server is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permission_timeout: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_permission_timeout: Option<OnPermissionTimeout>,
     /// The checkpoint that changes are counted from; without one, the agent's own files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,

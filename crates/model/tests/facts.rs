@@ -2,8 +2,9 @@
 //! a log that can no longer be read.
 
 use ash_model::{
-    AgentName, Ask, Consistency, Death, Fact, From, Incarnation, OnInterrupted, Options, Outcome, Path,
-    Problem, Provider, Receipt, Rewound, Saved, SessionId, Source, Then, Tier, TurnId, Usage,
+    AgentName, AnsweredBy, Ask, Asked, Consistency, Death, Fact, From, Incarnation, OnInterrupted,
+    OnPermissionTimeout, Options, Outcome, Path, PermissionId, Problem, Provider, Receipt, Rewound, Saved,
+    SessionId, Setting, Source, Then, Tier, Timestamp, TurnId, Usage, Verdict,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -23,6 +24,8 @@ fn beginnings() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
     let options = Options {
         base: None,
+        permission_timeout: None,
+        on_permission_timeout: None,
         model: Some("m".into()),
         provider: None,
         system_prompt: Some("Be kind".into()),
@@ -234,12 +237,74 @@ fn providers() -> Vec<Fact> {
         .to_vec()
 }
 
+/// Leave that an agent asks for, and settings that change while it runs.
+fn permissions() -> Vec<Fact> {
+    let id = PermissionId(Uuid::from_u128(11));
+    let asked = Asked {
+        id,
+        turn: Some(turn()),
+        request: "r".into(),
+        tool: "Bash".into(),
+        input: json!({"command": "ls"}),
+        tool_use_id: Some("t".into()),
+        suggestions: vec![json!({"type": "setMode"})],
+        question: false,
+        expires_at: Timestamp(1000),
+        on_timeout: OnPermissionTimeout::Deny,
+    };
+    let question = Asked {
+        turn: None,
+        tool: "AskUserQuestion".into(),
+        tool_use_id: None,
+        suggestions: Vec::new(),
+        question: true,
+        on_timeout: OnPermissionTimeout::Interrupt,
+        ..asked.clone()
+    };
+    let allowed = Asked { on_timeout: OnPermissionTimeout::Allow, ..asked.clone() };
+    let answered =
+        |verdict: Option<Verdict>, by, input| Fact::Answered { id, turn: Some(turn()), verdict, by, input };
+    let chosen = Verdict::Allow {
+        updated_input: Some(json!({"command": "pwd"})),
+        answers: [("Which?".to_owned(), "A".to_owned())].into(),
+    };
+    let agent = AgentName::parse("helper").expect("a name");
+    let options = Options {
+        permission_timeout: Some(60),
+        on_permission_timeout: Some(OnPermissionTimeout::Interrupt),
+        ..Options::default()
+    };
+    vec![
+        Fact::Asked(asked),
+        Fact::Asked(question),
+        Fact::Asked(allowed),
+        answered(Some(Verdict::allow()), AnsweredBy::Client, Some(3)),
+        answered(Some(chosen), AnsweredBy::Client, Some(3)),
+        answered(Some(Verdict::deny("no")), AnsweredBy::Policy, Some(4)),
+        answered(None, AnsweredBy::Cancelled, None),
+        Fact::Setting { setting: Setting::Model("m".into()), input: 5 },
+        Fact::Setting { setting: Setting::PermissionMode("default".into()), input: 6 },
+        Fact::Created { agent, version: 2, options },
+    ]
+}
+
 fn every_fact() -> Vec<Fact> {
-    [beginnings(), turns(), captures(), life(), later_options(), history(), ladder(), providers()].concat()
+    [
+        beginnings(),
+        turns(),
+        captures(),
+        life(),
+        later_options(),
+        history(),
+        ladder(),
+        providers(),
+        permissions(),
+    ]
+    .concat()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 22;
+const KINDS: usize = 25;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -264,6 +329,9 @@ fn place(fact: &Fact) -> usize {
         Fact::Ended => 19,
         Fact::Rewound(_) => 20,
         Fact::ResumeFailed { .. } => 21,
+        Fact::Asked(_) => 22,
+        Fact::Answered { .. } => 23,
+        Fact::Setting { .. } => 24,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Putting the server together: the one place that picks backends. Recovery is the normal way to start.
 
 use crate::{
+    alone::Alone,
     config::{Config, Sandbox},
     disk::Disk,
     keys,
@@ -26,7 +27,6 @@ use std::{
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
-    sync::Mutex,
 };
 
 /// What every handler has at hand.
@@ -40,7 +40,7 @@ pub(crate) struct App {
     pub(crate) scratch: PathBuf,
     pub(crate) origins: Vec<String>,
     /// Held by whoever changes a session's options: they are read, changed and written as one.
-    pub(crate) changing_options: Arc<Mutex<()>>,
+    pub(crate) changing_options: Arc<Alone>,
     pub(crate) minting: keys::Secret,
 }
 
@@ -93,6 +93,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         max_sandboxes: config.max_sandboxes,
         orphan_ttl: config.orphan_ttl,
         interrupt_grace: config.interrupt_grace,
+        permission_timeout: config.permission_timeout,
         checkpoint_every: config.checkpoint_every,
         keys: config.snapshot_keys.clone().filter(|dir| !dir.as_os_str().is_empty()),
         claude: config.claude(),

@@ -45,6 +45,9 @@ pub struct Config {
     /// Seconds an agent gets to give up an interrupted turn before its process is ended
     #[arg(long, env = "ASH_INTERRUPT_GRACE", default_value = "10", value_parser = seconds)]
     pub interrupt_grace: Duration,
+    /// Seconds that a call waits for leave before it is denied, unless a session says otherwise
+    #[arg(long, env = "ASH_PERMISSION_TIMEOUT", default_value = "600", value_parser = seconds)]
+    pub permission_timeout: Duration,
     /// Seconds after which a turn that still runs is captured, again and again (0: only when it is over)
     #[arg(long, env = "ASH_CHECKPOINT_EVERY", default_value = "300", value_parser = seconds)]
     pub checkpoint_every: Duration,

@@ -56,6 +56,13 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
                 json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after }),
             )]
         }
+        Fact::Asked(asked) => vec![Frame::new("permission_request", shapes::permission(asked))],
+        Fact::Answered { id, turn, verdict, by, .. } => {
+            let mut answered = shapes::permission_answered(*id, verdict.as_ref(), *by);
+            answered["turn"] = json!(turn);
+            vec![Frame::new("permission_answered", answered)]
+        }
+        Fact::Setting { setting, .. } => named("setting", serde_json::to_value(setting).unwrap_or_default()),
         Fact::SaveFailed { error, .. } => vec![error_frame(error, "checkpoint_failed")],
         Fact::Cut { death, .. } => {
             let problem = death.problem();
@@ -165,7 +172,7 @@ fn tool_results(message: &Value) -> Vec<Frame> {
 /// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
 /// names are ours.
 fn is_event_name(name: &str) -> bool {
-    const OURS: [&str; 21] = [
+    const OURS: [&str; 24] = [
         "session_start",
         "session_end",
         "message",
@@ -184,6 +191,9 @@ fn is_event_name(name: &str) -> bool {
         "forked",
         "resumed",
         "rewound",
+        "permission_request",
+        "permission_answered",
+        "setting",
         "paused",
         "stopped",
         "ended",
@@ -222,7 +232,17 @@ mod tests {
 
     #[test]
     fn a_block_named_by_the_agent_cannot_forge_a_frame() {
-        for forged in ["done", "error", "ended", "checkpoint", "text_delta", "x\\ndata: 1", "a b", ""] {
+        for forged in [
+            "done",
+            "error",
+            "ended",
+            "checkpoint",
+            "permission_request",
+            "text_delta",
+            "x\\ndata: 1",
+            "a b",
+            "",
+        ] {
             let line = format!(r#"{{"type":"assistant","message":{{"content":[{{"type":"{forged}"}}]}}}}"#);
             assert_eq!(names(&line), ["message"], "{forged}");
         }

@@ -6,6 +6,7 @@ mod files;
 mod health;
 mod keys;
 mod messages;
+mod permissions;
 mod sessions;
 mod take;
 
@@ -55,6 +56,9 @@ pub(crate) fn router(app: App) -> Router {
         .route("/api/sessions/{id}/interrupt", post(sessions::interrupt))
         .route("/api/sessions/{id}/exec", post(sessions::exec))
         .route("/api/sessions/{id}/logs", get(sessions::logs))
+        // What its agent waits for
+        .route("/api/sessions/{id}/permissions", get(permissions::list))
+        .route("/api/sessions/{id}/permissions/{permission}", post(permissions::answer))
         // The conversation
         .route(
             "/api/sessions/{id}/messages",

@@ -1,6 +1,6 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
-use ash_model::{Event, Fact, Rewound, SessionNo, Timestamp};
+use ash_model::{AnsweredBy, Asked, Event, Fact, PermissionId, Rewound, SessionNo, Timestamp, Verdict};
 use ash_store::{Agent, Checkpoint, Session};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -66,6 +66,24 @@ pub(crate) fn rewound(rewound: &Rewound) -> Value {
         "checkpoint": to, "from": from, "seq": seq, "turns": then.turns,
         "midTurn": then.under_way.is_some(), "turn": then.under_way,
     })
+}
+
+/// Something that the agent waits for.
+pub(crate) fn permission(asked: &Asked) -> Value {
+    json!({
+        "id": asked.id, "turn": asked.turn, "tool": asked.tool, "input": asked.input,
+        "toolUseId": asked.tool_use_id, "suggestions": asked.suggestions, "question": asked.question,
+        "expiresAt": asked.expires_at, "onTimeout": asked.on_timeout,
+    })
+}
+
+/// What became of it.
+pub(crate) fn permission_answered(id: PermissionId, verdict: Option<&Verdict>, by: AnsweredBy) -> Value {
+    let said = verdict.and_then(|verdict| serde_json::to_value(verdict).ok());
+    let mut shown = said.unwrap_or_else(|| json!({ "behavior": "cancelled" }));
+    shown["id"] = json!(id);
+    shown["by"] = json!(by);
+    shown
 }
 
 /// Ids of rows that have none of their own: the same row always gets the same one.
@@ -174,6 +192,11 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
             json!({ "turn": turn, "status": how, "checkpoint": checkpoint, "error": problem }),
         ),
         Fact::Rewound(to) => action("rewound", rewound(to)),
+        Fact::Asked(asked) => action("permission_request", permission(asked)),
+        Fact::Answered { id, verdict, by, .. } => {
+            action("permission_answered", permission_answered(*id, verdict.as_ref(), *by))
+        }
+        Fact::Setting { setting, .. } => action("setting", serde_json::to_value(setting).unwrap_or_default()),
         Fact::Paused => action("paused", json!({})),
         Fact::Stopped => action("stopped", json!({})),
         Fact::Ended => action("ended", json!({})),
@@ -220,6 +243,39 @@ mod tests {
         ];
         for (fact, json) in sent {
             assert_eq!(rewound(&fact), serde_json::from_str::<Value>(json).expect("json"));
+        }
+    }
+
+    #[test]
+    fn a_permission_is_sent_as_in_the_first_version() {
+        let asked = Asked {
+            id: PermissionId(Uuid::from_u128(11)),
+            turn: None,
+            request: "r".into(),
+            tool: "Bash".into(),
+            input: json!({"command": "ls"}),
+            tool_use_id: Some("t".into()),
+            suggestions: vec![json!({})],
+            question: false,
+            expires_at: Timestamp(1000),
+            on_timeout: ash_model::OnPermissionTimeout::Deny,
+        };
+        let sent = r#"{"id":"00000000-0000-0000-0000-00000000000b","turn":null,"tool":"Bash","input":{"command":"ls"},
+            "toolUseId":"t","suggestions":[{}],"question":false,"expiresAt":"1970-01-01T00:00:01.000Z","onTimeout":"deny"}"#;
+        let read = |text: &str| serde_json::from_str::<Value>(text).expect("json");
+        assert_eq!(permission(&asked), read(sent));
+        let answered = [
+            (Some(Verdict::allow()), AnsweredBy::Client, r#""by":"client","behavior":"allow""#),
+            (
+                Some(Verdict::deny("no")),
+                AnsweredBy::Policy,
+                r#""by":"policy","behavior":"deny","message":"no""#,
+            ),
+            (None, AnsweredBy::Cancelled, r#""by":"cancelled","behavior":"cancelled""#),
+        ];
+        for (verdict, by, rest) in answered {
+            let sent = format!(r#"{{"id":"00000000-0000-0000-0000-00000000000b",{rest}}}"#);
+            assert_eq!(permission_answered(asked.id, verdict.as_ref(), by), read(&sent));
         }
     }
 

@@ -5,10 +5,12 @@ mod close;
 mod exec;
 mod hear;
 mod load;
+mod permission;
 mod recall;
 mod retell;
 mod rewind;
 mod save;
+mod settings;
 mod wake;
 
 pub use exec::Executed;
@@ -24,7 +26,7 @@ use crate::{
     state::{Next, State, Wish},
 };
 use ash_driver::{Driver, Ear, Say};
-use ash_model::{Delta, Fact, Incarnation, Note, Receipt, Rewound, Status, TurnId};
+use ash_model::{Delta, Fact, Incarnation, Note, Options, Receipt, Rewound, Setting, Status, TurnId};
 use ash_sandbox::{Record, Records, Remote};
 use ash_snapshot::Taken;
 use ash_store::{Append, Checkpoint, Lease, Session};
@@ -33,6 +35,7 @@ use exec::Execs;
 use hear::Unwritten;
 use rewind::Rewinding;
 use save::Occasion;
+use settings::Change;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -67,6 +70,12 @@ pub(crate) enum Request {
     Files {
         purpose: Purpose,
         reply: Reply<FileSource>,
+    },
+    /// Answered when the live agent, if there is one, goes on with them.
+    Options {
+        options: Options,
+        settings: Vec<Setting>,
+        reply: Reply<()>,
     },
     /// Files were written from outside.
     Touched,
@@ -146,6 +155,7 @@ pub(crate) struct Actor {
     forking: Vec<Reply<ForkPoint>>,
     rewinding: VecDeque<Rewinding>,
     writing: Vec<Reply<FileSource>>,
+    changes: VecDeque<Change>,
     closing: Option<Closing>,
     /// What was heard and could not be written yet.
     unwritten: Option<Unwritten>,
@@ -250,9 +260,9 @@ impl Actor {
         let saving = self.not_before.filter(|_| self.effect.is_none() && !self.state.is_at_rest());
         let unwritten = self.unwritten.as_ref().map(|unwritten| unwritten.again);
         let idle = self.is_idle().then_some(self.idle_since + IDLE);
-        let all =
-            [dirty, closing, saving, unwritten, idle, self.patience, self.execs.deadline(), self.midway()];
-        all.into_iter().flatten().min()
+        let beside = [self.execs.deadline(), self.midway(), self.next_expiry(), self.change_deadline()];
+        let all = [dirty, closing, saving, unwritten, idle, self.patience];
+        all.into_iter().chain(beside).flatten().min()
     }
 
     /// Nothing is under way or outstanding: the log knows everything that this keeper knows.
@@ -261,7 +271,8 @@ impl Actor {
             && self.resuming.is_empty()
             && self.forking.is_empty()
             && self.rewinding.is_empty()
-            && self.writing.is_empty();
+            && self.writing.is_empty()
+            && self.changes.is_empty();
         let calm =
             self.hands.is_none() && self.leaving.is_none() && self.effect.is_none() && self.closing.is_none();
         calm && waiting && self.dirty.is_none() && self.state.next() == Next::Wait
@@ -277,6 +288,10 @@ impl Actor {
             }
             Request::Files { purpose, reply } => {
                 self.files(purpose, reply);
+                Ok(())
+            }
+            Request::Options { options, settings, reply } => {
+                self.change_options(options, settings, reply);
                 Ok(())
             }
             Request::Touched => {
@@ -303,7 +318,7 @@ impl Actor {
         let facts = match self.state.decide(&wish) {
             Ok(facts) => facts,
             Err(refused) => {
-                reply.send(Err(refused.into())).ok();
+                reply.send(self.refuse(&wish, refused).await).ok();
                 return Ok(());
             }
         };
@@ -325,6 +340,7 @@ impl Actor {
                 self.survive(committed)
             }
             Wish::Interrupt => self.interrupt(facts, reply).await,
+            Wish::Answer { .. } => self.answer(facts, reply).await,
             Wish::Pause => {
                 // Processes that a turn left behind may have written since.
                 self.wants_capture = true;
@@ -413,6 +429,8 @@ impl Actor {
         self.execs.expire(self.hands.as_ref().map(|hands| &hands.remote)).await;
         self.lose_patience().await;
         self.write_again().await?;
+        self.expire_requests().await?;
+        self.drive_changes().await?;
         if self.is_idle() && self.idle_since + IDLE <= Instant::now() {
             // Whoever asks from here on finds another keeper; what was asked before is still answered.
             self.inbox.close();
@@ -638,10 +656,13 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         | Fact::Finished { turn, .. }
         | Fact::Cut { turn, .. } => Some(*turn),
         Fact::Saved(saved) => saved.turn,
+        Fact::Asked(asked) => asked.turn,
+        Fact::Answered { turn, .. } => *turn,
         Fact::SaveFailed { turn, .. } => *turn,
         Fact::Created { .. }
         | Fact::Forked { .. }
         | Fact::Said { .. }
+        | Fact::Setting { .. }
         | Fact::Awake { .. }
         | Fact::Asleep { .. }
         | Fact::Resuming

@@ -26,6 +26,10 @@ pub enum Error {
     /// The sandbox or its agent could not be started, or died.
     #[error("{}", .0.error)]
     Failed(Problem),
+    #[error("The agent refuses the setting: {0}")]
+    Setting(String),
+    #[error("The agent did not say within 10 s whether it goes on with the setting; ask again")]
+    Silent,
     #[error("The session has no such checkpoint")]
     NoCheckpoint,
     #[error(
@@ -63,7 +67,11 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Error::Refused(Refused::Gone) => Kind::Gone,
-            Error::Refused(Refused::Busy) => Kind::Conflict,
+            Error::Refused(Refused::Busy | Refused::Answered) => Kind::Conflict,
+            Error::Refused(Refused::Unasked) => Kind::NotFound,
+            Error::Refused(Refused::NoAnswers | Refused::NoQuestion) | Error::Setting(_) => {
+                Kind::Unprocessable
+            }
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => Kind::Invalid,
             Error::NotFound | Error::NoAgent(_) | Error::NoWorkspace | Error::NoCheckpoint => Kind::NotFound,
             Error::Removed(_) => Kind::Gone,
@@ -71,7 +79,7 @@ impl Error {
                 Kind::Unprocessable
             }
             Error::TooManyFiles(_) => Kind::TooLarge,
-            Error::Stopping | Error::Capacity(_) | Error::Gone => Kind::Unavailable,
+            Error::Stopping | Error::Capacity(_) | Error::Gone | Error::Silent => Kind::Unavailable,
             Error::Store(error) => error.kind(),
             Error::Sandbox(error) => error.kind(),
             Error::Failed(_) | Error::Save(_) | Error::Snapshot(_) | Error::Io { .. } => Kind::Internal,
@@ -82,6 +90,11 @@ impl Error {
         match self {
             Error::Refused(Refused::Gone) => "session_ended",
             Error::Refused(Refused::Busy) => "turn_running",
+            Error::Refused(Refused::Unasked) => "permission_not_found",
+            Error::Refused(Refused::Answered) => "permission_answered",
+            Error::Refused(Refused::NoAnswers | Refused::NoQuestion) => "invalid_answer",
+            Error::Setting(_) => "setting_refused",
+            Error::Silent => "agent_silent",
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => "wrong_status",
             Error::NotFound => "session_not_found",
             Error::NoAgent(_) => "agent_not_found",

@@ -13,6 +13,7 @@ mod live;
 mod logs;
 mod luggage;
 mod past;
+mod permission;
 mod pool;
 pub mod state;
 

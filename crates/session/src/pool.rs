@@ -53,6 +53,8 @@ pub struct Settings {
     pub orphan_ttl: Duration,
     /// How long an agent may take to give up a turn before it is ended.
     pub interrupt_grace: Duration,
+    /// How long a call waits for leave.
+    pub permission_timeout: Duration,
     /// How long a turn runs before it is captured on its way; zero: it never is.
     pub checkpoint_every: Duration,
     /// Where the keys of tenants are whose snapshots are sealed; `None`: nothing is sealed.
@@ -611,8 +613,14 @@ fn forked(
         told: point.told,
         waiting: point.waiting,
     };
-    let card =
-        Card { status: Status::Paused, problem: None, open_turns: 0, checkpoint: newest, ..point.card };
+    let card = Card {
+        status: Status::Paused,
+        problem: None,
+        open_turns: 0,
+        checkpoint: newest,
+        pending: Vec::new(),
+        ..point.card
+    };
     ash_store::NewSession {
         tenant: parent.tenant.clone(),
         id: fork.id.clone(),

@@ -4,13 +4,18 @@
 //! things stand, and `bereaved` what it means that the last one who looked after the session died. It is
 //! level-triggered: after a crash there is no list of effects, only a state.
 
+mod permission;
+
+pub use permission::Pending;
+pub(crate) use permission::cancelled;
+
 use ash_driver::Say;
 use ash_model::{
-    Ask, Death, Event, Fact, From, Incarnation, OnInterrupted, Outcome, Path, Problem, Receipt, Rewound,
-    Saved, Seq, Source, Status, Then, Tier, TurnId,
+    Ask, Death, Event, Fact, From, Incarnation, OnInterrupted, Outcome, Path, PermissionId, Problem, Receipt,
+    Rewound, Saved, Seq, Source, Status, Then, Tier, TurnId, Verdict,
 };
 use ash_store::{Card, TurnRow, TurnState};
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 use uuid::Uuid;
 
 /// How many processes may die under one turn before it is given up.
@@ -24,6 +29,8 @@ pub struct State {
     /// Turns that are not over, in order. Only the first can be anything but queued.
     pub turns: VecDeque<Turn>,
     pub awake: Option<Awake>,
+    /// What the agent waits for, in the order that it asked.
+    pub pending: Vec<Pending>,
     /// The newest checkpoint that holds what a turn or a change left, or the one that was gone back to.
     pub checkpoint: Option<u64>,
     /// The newest that is not from the middle of a turn: what a fork begins with.
@@ -79,6 +86,8 @@ pub struct Awake {
     pub incarnation: Incarnation,
     /// The number the next line to the agent gets.
     pub next_input: u64,
+    /// What it was told last that belongs to no turn.
+    beside: VecDeque<(u64, Arc<Say>)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -90,6 +99,11 @@ pub enum Wish {
         wake: Wake,
     },
     Interrupt,
+    /// To something that the agent waits for.
+    Answer {
+        id: PermissionId,
+        verdict: Verdict,
+    },
     Pause,
     Stop,
     Resume,
@@ -119,6 +133,14 @@ pub enum Refused {
     Gone,
     #[error("A turn is not over; wait for it, or interrupt it")]
     Busy,
+    #[error("There is no such permission request")]
+    Unasked,
+    #[error("The permission request was answered otherwise, or withdrawn")]
+    Answered,
+    #[error("A question is allowed with answers: what was chosen, by the words of each question")]
+    NoAnswers,
+    #[error("Answers are for questions; this request asks whether a call may be made")]
+    NoQuestion,
 }
 
 /// What is to be done now.
@@ -158,6 +180,7 @@ impl State {
             status: Status::Starting,
             turns: VecDeque::new(),
             awake: None,
+            pending: Vec::new(),
             checkpoint: None,
             settled: None,
             rewound: 0,
@@ -232,6 +255,7 @@ impl State {
                 }
             }
             Wish::Interrupt => self.interrupt(),
+            Wish::Answer { id, verdict } => self.answer(*id, verdict),
             Wish::Pause => match self.status {
                 Status::Active => Ok(vec![Fact::Paused]),
                 status => Err(Refused::Cannot { wish: "pause", status }),
@@ -362,10 +386,16 @@ impl State {
 
     /// What the agent was told in this shim's life beyond what the shim got: to be sent again.
     pub fn untold(&self, last_input: u64) -> Vec<(u64, Say)> {
-        let Some(Turn { phase: Phase::Running { inputs }, .. }) = self.turns.front() else {
-            return Vec::new();
+        let of_turn = match self.turns.front() {
+            Some(Turn { phase: Phase::Running { inputs }, .. }) => inputs.as_slice(),
+            Some(_) | None => &[],
         };
-        inputs.iter().filter(|(number, _)| *number > last_input).cloned().collect()
+        let beside = self.awake.iter().flat_map(|awake| &awake.beside).map(|(number, say)| (number, &**say));
+        let told = of_turn.iter().map(|(number, say)| (number, say)).chain(beside);
+        let untold = told.filter(|(number, _)| **number > last_input);
+        let mut untold: Vec<(u64, Say)> = untold.map(|(number, say)| (*number, say.clone())).collect();
+        untold.sort_by_key(|(number, _)| *number);
+        untold
     }
 
     /// The sandbox or its agent is gone while we looked after it.
@@ -380,7 +410,7 @@ impl State {
                 (!self.was_asked_to_stop()).then(|| Fact::Failed { problem: death.problem() })
             }
         };
-        self.cut(death).into_iter().chain([asleep]).chain(failed).collect()
+        self.withdraw_all().chain(self.cut(death)).chain([asleep]).chain(failed).collect()
     }
 
     pub fn was_asked_to_stop(&self) -> bool {
@@ -412,7 +442,7 @@ impl State {
 
     /// We stop on purpose: what still runs is cut and goes on at the next start.
     pub fn shut_down(&self) -> Vec<Fact> {
-        let cut = self.cut(&Death::Shutdown).into_iter();
+        let cut = self.withdraw_all().chain(self.cut(&Death::Shutdown));
         let asleep = self.awake.as_ref().map(|awake| Fact::Asleep { incarnation: Some(awake.incarnation) });
         let paused = matches!(self.status, Status::Active | Status::Starting).then_some(Fact::Paused);
         cut.chain(asleep).chain(paused).collect()
@@ -428,7 +458,7 @@ impl State {
         let broken =
             self.turns.front().is_some_and(|t| t.phase == Phase::Cut) || (!cut.is_empty() && !gave_up);
         let asleep = self.awake.as_ref().map(|awake| Fact::Asleep { incarnation: Some(awake.incarnation) });
-        let mut facts: Vec<Fact> = cut.into_iter().chain(asleep).collect();
+        let mut facts: Vec<Fact> = self.withdraw_all().chain(cut).chain(asleep).collect();
         facts.extend(self.after_a_death(broken, on_interrupted));
         facts
     }
@@ -467,6 +497,11 @@ impl State {
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
             Fact::Said { .. } | Fact::SaveFailed { .. } => {}
             Fact::Interrupting { turn, input } => self.note_interrupt(*turn, *input),
+            Fact::Asked(asked) => self.note_asked(seq, asked),
+            Fact::Answered { id, verdict, input, .. } => self.note_answered(*id, verdict.as_ref(), *input),
+            Fact::Setting { setting, input } => {
+                self.remember(*input, Say::Set { setting: setting.clone(), input: *input });
+            }
             Fact::Rested { turn, how, text, problem, .. } => {
                 let phase = Phase::Saving { how: *how, text: text.clone(), problem: problem.clone() };
                 self.set_phase(*turn, phase, TurnState::Saving);
@@ -482,12 +517,14 @@ impl State {
             Fact::Awake { incarnation, kept } => {
                 self.kept = *kept;
                 // Number 1 was the greeting.
-                self.awake = Some(Awake { incarnation: *incarnation, next_input: 2 });
+                self.awake =
+                    Some(Awake { incarnation: *incarnation, next_input: 2, beside: VecDeque::new() });
                 self.born = true;
                 self.activate();
             }
             Fact::Asleep { .. } => {
                 self.stop_running();
+                self.pending.clear();
                 self.awake = None;
             }
             Fact::ResumeFailed { .. } => {}
@@ -662,6 +699,7 @@ impl State {
             open_turns: self.turns.len() as u64,
             problem: self.problem.clone(),
             checkpoint: self.checkpoint,
+            pending: self.pending.iter().map(|pending| pending.seq).collect(),
         }
     }
 

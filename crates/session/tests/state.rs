@@ -1,6 +1,8 @@
 //! A session's life as promises: whatever happens in whatever order, every turn is told once, ends once and in
 //! order, and nobody waits for ever.
 
+#[path = "state/permission.rs"]
+mod permission;
 #[path = "state/world.rs"]
 mod world;
 
@@ -32,6 +34,11 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => Just(Op::Midway),
         3 => (0..5u8).prop_map(Op::Rewind),
         5 => Just(Op::Rest),
+        4 => Just(Op::AskLeave),
+        1 => Just(Op::Withdraw),
+        3 => luck().prop_map(Op::Answer),
+        1 => Just(Op::TimePasses),
+        1 => Just(Op::Set),
         3 => Just(Op::Die),
         2 => Just(Op::Late),
         2 => Just(Op::Crash),
@@ -53,6 +60,7 @@ proptest::proptest! {
         let mut world = World::new(ask).after(&ops);
         world.come_to_rest();
         assert!(world.outcomes().iter().all(Option::is_some), "{:?}", world.state().turns);
+        assert_eq!(world.state().pending, []);
     }
 }
 

@@ -86,6 +86,8 @@ pub struct Card {
     pub open_turns: u64,
     pub problem: Option<Problem>,
     pub checkpoint: Option<u64>,
+    /// Events by which the agent asked for leave that it still waits for.
+    pub pending: Vec<Seq>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -1,6 +1,6 @@
 //! Talking to an agent.
 
-use super::{folder, sessions, show};
+use super::{folder, permission, sessions, show};
 use crate::{
     api::{Api, Failure, Result},
     args::Chat,
@@ -75,8 +75,9 @@ async fn one_shot(api: &Api, id: &str, message: &str, as_json: bool) -> Result<u
         let request = api
             .request(reqwest::Method::POST, &sessions::path(id, "/messages"))
             .header("accept", "application/json");
+        let sent = api.send(request.json(&json!({ "content": message })));
         let mut answer: serde_json::Value =
-            api.send(request.json(&json!({ "content": message }))).await?.json().await.unwrap_or_default();
+            permission::meanwhile(api, id, sent).await?.json().await.unwrap_or_default();
         answer["sessionId"] = json!(id);
         crate::out::json(&answer);
         return Ok(u8::from(answer["status"] != "done"));

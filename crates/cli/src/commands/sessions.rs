@@ -1,6 +1,6 @@
 //! Sessions: everything one can do to them from a shell.
 
-use super::{folder, history, show, variables};
+use super::{folder, history, permission, show, variables};
 use crate::{
     api::{Api, Failure, Result, encoded},
     args::Session,
@@ -13,11 +13,12 @@ use std::{collections::BTreeMap, io::Write};
 
 pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8> {
     match command {
-        Session::Create { agent, id, model, env, dir, all } => {
+        Session::Create { agent, id, model, permission_mode, env, dir, all } => {
             let dir = dir.map(|dir| folder::existing(&dir)).transpose()?;
-            let made =
-                create(api, &agent, json!({ "sessionId": id, "model": model, "extraEnv": map(&env)? }))
-                    .await?;
+            let options = json!({
+                "sessionId": id, "model": model, "permissionMode": permission_mode, "extraEnv": map(&env)?,
+            });
+            let made = create(api, &agent, options).await?;
             let id = made["session"]["id"].as_str().unwrap_or_default().to_owned();
             // Said before the folder is copied: if that fails, the session is there all the same.
             if as_json {
@@ -77,6 +78,13 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
                 eprintln!("{}", if ran { "interrupted" } else { "no turn runs" })
             }
             Ok(0)
+        }
+        Session::Permissions { id } => permission::list(api, &id, as_json).await,
+        Session::Allow { id, permission, answers } => {
+            permission::allow(api, (&id, &permission), &answers, as_json).await
+        }
+        Session::Deny { id, permission, message } => {
+            permission::deny(api, (&id, &permission), message.as_deref(), as_json).await
         }
         Session::Exec { id, command, timeout } => exec(api, &id, &command, timeout, as_json).await,
         Session::Tail { id, kind } => tail(api, &id, kind.as_deref(), as_json).await,
@@ -178,8 +186,8 @@ async fn send(api: &Api, id: &str, message: &str, (raw, as_json): (bool, bool)) 
     let id = api.session_id(id).await?;
     if as_json {
         let request = api.request(Method::POST, &path(&id, "/messages")).header("accept", "application/json");
-        let answer: Value =
-            api.send(request.json(&json!({ "content": message }))).await?.json().await.unwrap_or_default();
+        let sent = api.send(request.json(&json!({ "content": message })));
+        let answer: Value = permission::meanwhile(api, &id, sent).await?.json().await.unwrap_or_default();
         out::json(&answer);
         return Ok(if answer["status"] == "done" { 0 } else { 1 });
     }

@@ -1,5 +1,6 @@
 //! Showing turns, sessions and receipts to people.
 
+use super::permission::{Decided, Desk, summary};
 use crate::{
     api::{Api, Result},
     out::{self, Paint, Table, paint, paint_err},
@@ -70,6 +71,12 @@ pub(crate) fn session(session: &Value) {
     if let Some(parent) = session["parentSessionId"].as_str() {
         line("fork of", out::harmless(parent));
     }
+    for asked in session["pending"].as_array().into_iter().flatten() {
+        let (tool, id) =
+            (asked["tool"].as_str().unwrap_or_default(), asked["id"].as_str().unwrap_or_default());
+        let what = out::harmless(&out::shortened(&format!("{tool} {}", summary(asked)), FOLDED));
+        line("waits for", format!("{what} ({id})"));
+    }
     if let Some(error) = session["error"]["error"].as_str() {
         line("error", paint(Paint::Red, &out::harmless(error)));
     }
@@ -106,9 +113,14 @@ pub(crate) fn receipt(receipt: &Value) {
 pub(crate) async fn turn(mut stream: Stream, api: &Api, session: &str) -> Result<u8> {
     let mut printer = Printer::new();
     let mut interrupted = false;
+    let mut desk = Desk::new();
     loop {
         let next = tokio::select! {
             next = stream.next() => next?,
+            decided = desk.decided() => {
+                decide(decided, &mut printer, api, session).await?;
+                continue;
+            }
             _ = tokio::signal::ctrl_c() => {
                 if interrupted {
                     printer.note("left; the turn goes on");
@@ -121,11 +133,43 @@ pub(crate) async fn turn(mut stream: Stream, api: &Api, session: &str) -> Result
             }
         };
         match next {
+            Next::Frame(frame) if frame.event == "permission_request" => {
+                printer.close();
+                desk.put(frame.data);
+            }
+            Next::Frame(frame) if frame.event == "permission_answered" => {
+                if desk.forget(&frame.data["id"]) {
+                    eprintln!();
+                    let said = |name: &str| frame.data[name].as_str().unwrap_or_default();
+                    printer.note(&format!("{} by {}", said("behavior"), said("by")));
+                }
+            }
             Next::Frame(frame) => printer.frame(&frame),
             Next::Waiting => printer.note("the connection is lost; waiting for the server"),
             Next::Over => return Ok(printer.finish()),
         }
     }
+}
+
+async fn decide(decided: Decided, printer: &mut Printer, api: &Api, session: &str) -> Result<()> {
+    match decided {
+        Decided::Answer { id, body } => {
+            let answer = super::sessions::path(session, &format!("/permissions/{id}"));
+            // The server may have been restarted since, and have another port.
+            match api.again().post(&answer, &body).await {
+                Err(failure) if failure.kind == ash_model::Kind::Conflict => printer.note(&failure.message),
+                other => drop(other?),
+            }
+        }
+        Decided::Open { asked } => {
+            let what = out::harmless(&out::shortened(&summary(&asked), FOLDED));
+            let (tool, id) =
+                (asked["tool"].as_str().unwrap_or_default(), asked["id"].as_str().unwrap_or_default());
+            printer.note(&format!("waits for leave: {} {what}", out::harmless(tool)));
+            printer.note(&format!("ash session allow {session} {id}, or deny"));
+        }
+    }
+    Ok(())
 }
 
 struct Printer {

@@ -12,7 +12,10 @@ use crate::{
     problem::{Answer, Problem},
     shapes,
 };
-use ash_model::{AgentName, OnInterrupted, Options, Provider, SessionId, SessionNo, Status, Timestamp};
+use ash_model::{
+    AgentName, OnInterrupted, OnPermissionTimeout, Options, Provider, SessionId, SessionNo, Setting, Status,
+    Timestamp,
+};
 use ash_session::{Fork, NewSession};
 use ash_store::{Filter, Session};
 use axum::{
@@ -25,6 +28,11 @@ use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
 const MOST_SESSIONS: u32 = 1000;
+/// The reference's, and those of Claude Code that make sense in a sandbox.
+const PERMISSION_MODES: [&str; 6] =
+    ["bypassPermissions", "permissionsByAgent", "default", "acceptEdits", "plan", "dontAsk"];
+/// A week.
+const MOST_PERMISSION_TIMEOUT: u64 = 604_800;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -53,19 +61,29 @@ pub(super) struct Settable {
     initial_agent: Option<String>,
     on_interrupted: Option<OnInterrupted>,
     wake_report: Option<bool>,
+    permission_timeout: Option<u64>,
+    on_permission_timeout: Option<OnPermissionTimeout>,
 }
 
 impl Settable {
+    /// What a live agent can go on with.
+    fn settings(&self) -> Vec<Setting> {
+        let model = self.model.clone().map(Setting::Model);
+        model.into_iter().chain(self.permission_mode.clone().map(Setting::PermissionMode)).collect()
+    }
+
     fn over(self, before: Options) -> Answer<Options> {
         at_most("model", self.model.as_deref(), MOST_MODEL)?;
         at_most("systemPrompt", self.system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
         if let Some(mode) = &self.permission_mode
-            && !["bypassPermissions", "permissionsByAgent", "default"].contains(&mode.as_str())
+            && !PERMISSION_MODES.contains(&mode.as_str())
         {
-            return Err(Problem::invalid(
-                "invalid_body",
-                "permissionMode must be bypassPermissions, permissionsByAgent or default",
-            ));
+            let error = format!("permissionMode must be one of {}", PERMISSION_MODES.join(", "));
+            return Err(Problem::invalid("invalid_body", error));
+        }
+        if self.permission_timeout.is_some_and(|seconds| seconds > MOST_PERMISSION_TIMEOUT) {
+            let error = format!("permissionTimeout must be 0 to {MOST_PERMISSION_TIMEOUT} seconds");
+            return Err(Problem::invalid("invalid_body", error));
         }
         Ok(Options {
             model: self.model.or(before.model),
@@ -80,6 +98,8 @@ impl Settable {
             initial_agent: self.initial_agent.or(before.initial_agent),
             on_interrupted: self.on_interrupted.or(before.on_interrupted),
             wake_report: self.wake_report.or(before.wake_report),
+            permission_timeout: self.permission_timeout.or(before.permission_timeout),
+            on_permission_timeout: self.on_permission_timeout.or(before.on_permission_timeout),
             base: before.base,
         })
     }
@@ -182,7 +202,10 @@ fn parse_cursor(text: &str) -> Option<(Timestamp, SessionNo)> {
 
 pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
-    Ok(answer(&app, &session))
+    let mut shown = shown(&app, &session);
+    let pending = app.sessions.pending(&session).await?;
+    shown["pending"] = pending.iter().map(shapes::permission).collect();
+    Ok(Json(json!({ "session": shown })))
 }
 
 pub(super) async fn change_config(
@@ -192,8 +215,19 @@ pub(super) async fn change_config(
     body: Body<Settable>,
 ) -> Answer<Json<Value>> {
     let found = open_session(&app, &caller, &id).await?;
-    change_options(&app, found.no, |options| body.value.over(options)).await?;
+    // To its end even if the caller hangs up: what the agent goes on with is what is stored.
+    let changing = tokio::spawn(change_live(app.clone(), found.no, body.value));
+    changing.await.map_err(|_| Problem::internal("the change was cut off"))??;
     get(State(app), caller, Part(id)).await
+}
+
+/// A live agent first: what it does not agree to is not stored.
+async fn change_live(app: App, no: SessionNo, change: Settable) -> Answer<()> {
+    let _alone = app.changing_options.lock(no).await;
+    let settings = change.settings();
+    let options = change.over(app.sessions.get(no).await?.options)?;
+    app.sessions.change_options(no, options.clone(), settings).await?;
+    Ok(app.sessions.rooms().store.set_options(no, &options).await?)
 }
 
 /// One after the other, so that two changes at the same time both count.
@@ -202,7 +236,7 @@ pub(super) async fn change_options(
     no: SessionNo,
     change: impl FnOnce(Options) -> Answer<Options>,
 ) -> Answer<()> {
-    let _alone = app.changing_options.lock().await;
+    let _alone = app.changing_options.lock(no).await;
     let options = change(app.sessions.get(no).await?.options)?;
     Ok(app.sessions.rooms().store.set_options(no, &options).await?)
 }

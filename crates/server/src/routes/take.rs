@@ -5,7 +5,7 @@ use crate::{
     auth::Caller,
     problem::{Answer, Problem},
 };
-use ash_model::{Kind, SessionId, Status};
+use ash_model::{Kind, PermissionId, SessionId, Status};
 use ash_session::Refused;
 use ash_store::{Env, Session};
 use axum::{
@@ -117,6 +117,29 @@ impl FromRequestParts<App> for Numbered {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let found = Path::<(String, String)>::from_request_parts(parts, app).await;
         found.map(|Path((id, number))| Numbered { id, number }).map_err(|_| unreadable_path())
+    }
+}
+
+/// One thing that a session's agent waits for, as a path names it.
+pub(crate) struct Requested {
+    pub(crate) id: String,
+    permission: String,
+}
+
+impl Requested {
+    /// What is no id is nobody's.
+    pub(crate) fn permission(&self) -> Answer<PermissionId> {
+        let found = PermissionId::parse(&self.permission);
+        found.ok_or_else(|| ash_session::Error::from(Refused::Unasked).into())
+    }
+}
+
+impl FromRequestParts<App> for Requested {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let found = Path::<(String, String)>::from_request_parts(parts, app).await;
+        found.map(|Path((id, permission))| Requested { id, permission }).map_err(|_| unreadable_path())
     }
 }
 

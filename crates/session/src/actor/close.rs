@@ -90,7 +90,9 @@ impl Actor {
 
     pub(super) async fn drive_closing(&mut self) -> Result<()> {
         let Some(closing) = &self.closing else { return Ok(()) };
-        let late = closing.deadline <= Instant::now();
+        // Nobody can answer any more what the turn waits for.
+        let in_vain = closing.is_shutdown() && !self.state.pending.is_empty();
+        let late = closing.deadline <= Instant::now() || in_vain;
         match closing.stage {
             Stage::Resting if self.is_turn_running() && !late => self.ask_to_rest().await,
             Stage::Resting if self.is_turn_saving() && !late => {
@@ -242,8 +244,8 @@ impl Actor {
     }
 
     pub(super) async fn note_asleep(&mut self) -> Result<()> {
-        match self.state.awake.as_ref().map(|awake| awake.incarnation) {
-            Some(incarnation) => self.note(vec![Fact::Asleep { incarnation: Some(incarnation) }]).await,
+        match self.state.awake {
+            Some(_) => self.note(self.state.falls_asleep()).await,
             None => Ok(()),
         }
     }

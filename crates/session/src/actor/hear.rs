@@ -19,12 +19,14 @@ pub(super) struct Unwritten {
 }
 
 #[derive(Default)]
-struct Meaning {
-    facts: Vec<Fact>,
+pub(super) struct Meaning {
+    pub(super) facts: Vec<Fact>,
     deltas: Vec<Delta>,
     death: Option<Death>,
     /// The turn whose end is among the facts.
-    rested: Option<TurnId>,
+    pub(super) rested: Option<TurnId>,
+    /// Which settings the agent goes on with, by number, or why not.
+    pub(super) set: Vec<(u64, Option<String>)>,
 }
 
 impl Actor {
@@ -109,6 +111,9 @@ impl Actor {
             hands.remote.ack(place.1).await.ok();
         }
         self.execs.answer();
+        for (input, refused) in meaning.set {
+            self.was_set(input, refused);
+        }
         if meaning.rested.is_some() {
             self.patience = None;
         }
@@ -143,6 +148,9 @@ impl Actor {
         for heard in self.driver.hear(&mut self.ear, line) {
             match heard {
                 Heard::Ready { .. } => {}
+                Heard::Asked { .. } | Heard::Withdrawn { .. } | Heard::Set { .. } => {
+                    self.understand_request(heard, line.len(), meaning);
+                }
                 Heard::Delta { line } => {
                     let delta = self.next_delta(meaning, line);
                     meaning.deltas.push(delta);

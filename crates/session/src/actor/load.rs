@@ -84,6 +84,7 @@ impl Actor {
             forking: Vec::new(),
             rewinding: VecDeque::new(),
             writing: Vec::new(),
+            changes: VecDeque::new(),
             closing: None,
             unwritten: None,
             idle_since: Instant::now(),

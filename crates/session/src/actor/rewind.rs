@@ -92,9 +92,13 @@ impl Actor {
     fn target(&self) -> Option<u64> {
         match self.rewinding.front()?.wish {
             Wish::Rewind { to, .. } => Some(to),
-            Wish::Prompt { .. } | Wish::Interrupt | Wish::Pause | Wish::Stop | Wish::Resume | Wish::End => {
-                None
-            }
+            Wish::Prompt { .. }
+            | Wish::Interrupt
+            | Wish::Answer { .. }
+            | Wish::Pause
+            | Wish::Stop
+            | Wish::Resume
+            | Wish::End => None,
         }
     }
 

@@ -4,8 +4,9 @@
 
 use ash_driver::Say;
 use ash_model::{
-    Ask, Consistency, Death, Event, Fact, From, Incarnation, OnInterrupted, Options, Outcome, Path, Problem,
-    Receipt, Rewound, Saved, Source, Status, Tier, Timestamp, TurnId, Usage,
+    Ask, Asked, Consistency, Death, Event, Fact, From, Incarnation, OnInterrupted, OnPermissionTimeout,
+    Options, Outcome, Path, PermissionId, Problem, Receipt, Rewound, Saved, Setting, Source, Status, Tier,
+    Timestamp, TurnId, Usage, Verdict,
 };
 use ash_session::state::{Found, Next, Phase, Refused, State, Wake, Wish};
 use ash_store::TurnState;
@@ -31,6 +32,16 @@ pub(crate) enum Op {
     Rewind(u8),
     /// The agent is through with what it was told.
     Rest,
+    /// The agent wants leave for something.
+    AskLeave,
+    /// It does not want it any more.
+    Withdraw,
+    /// Somebody allows the first thing that it waits for, or denies it.
+    Answer(Luck),
+    /// Nobody answered for a long time.
+    TimePasses,
+    /// Somebody wants another model.
+    Set,
     /// The agent's process ends, or its whole sandbox.
     Die,
     /// A closing session's turn had long enough.
@@ -83,8 +94,18 @@ struct Shim {
     prompts: BTreeSet<TurnId>,
     working: Option<TurnId>,
     asked_to_stop: bool,
+    /// What the agent waits for.
+    waiting: BTreeSet<String>,
+    answered: BTreeSet<String>,
     /// What the agent said and nobody heard.
-    unheard: Vec<Fact>,
+    unheard: Vec<Said>,
+}
+
+#[derive(Debug)]
+enum Said {
+    Rested(TurnId, Outcome),
+    Asked(String),
+    Withdrawn(String),
 }
 
 /// What dies with the server.
@@ -120,7 +141,12 @@ struct Told {
     then: BTreeMap<u64, Vec<TurnId>>,
     checkpoint: Option<u64>,
     ended: bool,
+    /// Everything that was asked for, and whether it is answered.
+    asked: BTreeMap<PermissionId, bool>,
 }
+
+/// How long a request waits.
+const WAIT: i64 = 1000;
 
 pub(crate) struct World {
     pub(crate) log: Vec<Event>,
@@ -131,6 +157,7 @@ pub(crate) struct World {
     told: Told,
     last_input: u64,
     fresh: u128,
+    now: Timestamp,
 }
 
 impl World {
@@ -145,6 +172,7 @@ impl World {
             told: Told::default(),
             last_input: 0,
             fresh: 0,
+            now: Timestamp(0),
         };
         world.note(vec![Fact::Created { agent, version: 1, options: Options::default() }]);
         world.drive();
@@ -233,6 +261,11 @@ impl World {
                 }
             }
             Op::Rest => self.rest(),
+            Op::AskLeave => self.ask_leave(),
+            Op::Withdraw => self.withdraw(),
+            Op::Answer(luck) => self.answer(luck),
+            Op::TimePasses => self.now = Timestamp(self.now.0 + 2 * WAIT),
+            Op::Set => self.set(),
             Op::Die => self.die(),
             Op::Late => {
                 if let Some(closing) = self.server.as_mut().and_then(|server| server.closing.as_mut()) {
@@ -244,6 +277,9 @@ impl World {
             Op::Start(luck) => self.start(luck),
             Op::Shutdown => self.close(Close::Shutdown),
         }
+        self.drive();
+        // What the agent says to what it was just told.
+        self.hear();
         self.drive();
         self.check();
     }
@@ -261,6 +297,11 @@ impl World {
         match wish {
             Wish::Prompt { .. } | Wish::Resume => self.note(facts),
             Wish::Interrupt => self.note_and_tell(facts),
+            Wish::Answer { .. } => {
+                if server.hands {
+                    self.note_and_tell(facts);
+                }
+            }
             Wish::Pause => {
                 if let Some(server) = &mut self.server {
                     server.pausing = true;
@@ -288,19 +329,20 @@ impl World {
                 assert_eq!(*decided, Err(Refused::Not(Status::Ended)));
             }
             Wish::Resume => assert_eq!(*decided, Err(Refused::Gone)),
+            Wish::Answer { .. } => assert_eq!(*decided, Err(Refused::Unasked)),
             Wish::Pause | Wish::Stop => assert!(decided.is_err()),
             Wish::Interrupt | Wish::End => assert_eq!(*decided, Ok(Vec::new())),
         }
     }
 
     fn note_and_tell(&mut self, facts: Vec<Fact>) {
-        let told = facts.iter().find_map(|fact| match fact {
-            Fact::Interrupting { turn, input } => Some((*input, Say::Interrupt { turn: *turn })),
-            _ => None,
-        });
+        let last = self.state().awake.as_ref().map_or(0, |awake| awake.next_input - 1);
         self.note(facts);
-        if let Some((input, say)) = told {
+        for (input, say) in self.state().untold(last) {
             self.tell(input, say);
+            if self.server.is_none() {
+                return;
+            }
         }
     }
 
@@ -334,6 +376,11 @@ impl World {
     fn drive(&mut self) {
         for _ in 0..100 {
             let Some(server) = &mut self.server else { return };
+            let overdue = if server.hands { server.state.overdue(self.now) } else { Vec::new() };
+            if !overdue.is_empty() {
+                self.note_and_tell(overdue);
+                continue;
+            }
             if server.effect.is_some() {
                 return;
             }
@@ -385,7 +432,8 @@ impl World {
         if server.hands {
             server.sleep();
         } else if asleep.is_some() {
-            self.note(vec![Fact::Asleep { incarnation: asleep }]);
+            let facts = server.state.falls_asleep();
+            self.note(facts);
         } else if server.tree && server.dirty {
             server.save(None);
         } else if server.tree && !server.prepared {
@@ -554,7 +602,8 @@ impl World {
         let incarnation = server.state.awake.as_ref().map(|awake| awake.incarnation);
         let shutting = server.closing.is_some_and(|closing| closing.how == Close::Shutdown);
         if incarnation.is_some() && !shutting {
-            self.note(vec![Fact::Asleep { incarnation }]);
+            let facts = server.state.falls_asleep();
+            self.note(facts);
         }
     }
 
@@ -573,11 +622,66 @@ impl World {
 
     fn rest(&mut self) {
         let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive) else { return };
+        if !shim.waiting.is_empty() {
+            return;
+        }
         let Some(turn) = shim.working.take() else { return };
         let how = if std::mem::take(&mut shim.asked_to_stop) { Outcome::Interrupted } else { Outcome::Done };
-        let (text, usage) = ("answer".to_owned(), Usage::default());
-        shim.unheard.push(Fact::Rested { turn, how, text, usage, problem: None });
+        shim.unheard.push(Said::Rested(turn, how));
         self.hear();
+    }
+
+    fn ask_leave(&mut self) {
+        let request = self.next_fresh().to_string();
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive && !shim.asked_to_stop) else { return };
+        shim.waiting.insert(request.clone());
+        shim.unheard.push(Said::Asked(request));
+        self.hear();
+    }
+
+    fn withdraw(&mut self) {
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive) else { return };
+        let Some(request) = shim.waiting.pop_first() else { return };
+        shim.unheard.push(Said::Withdrawn(request));
+        self.hear();
+    }
+
+    fn answer(&mut self, luck: Luck) {
+        let Some(server) = &self.server else { return };
+        let pending = server.state.pending.first().map(|pending| pending.asked.clone());
+        let answers = pending.iter().filter(|asked| asked.question);
+        let answers = answers.map(|_| ("Which?".to_owned(), "A".to_owned())).collect();
+        let verdict = match luck {
+            Luck::Good => Verdict::Allow { updated_input: None, answers },
+            Luck::Bad => Verdict::deny("no"),
+        };
+        let id = pending.map_or_else(|| PermissionId(self.next_fresh()), |asked| asked.id);
+        self.wish(&Wish::Answer { id, verdict });
+    }
+
+    fn set(&mut self) {
+        let Some(server) = self.server.as_ref().filter(|server| server.hands) else { return };
+        let Some(input) = server.state.awake.as_ref().map(|awake| awake.next_input) else { return };
+        self.note_and_tell(vec![Fact::Setting { setting: Setting::Model("m".into()), input }]);
+    }
+
+    fn asked(&mut self, request: String) -> Fact {
+        let id = PermissionId(self.next_fresh());
+        let state = self.state();
+        let turn = state.under_way();
+        let ways = [OnPermissionTimeout::Deny, OnPermissionTimeout::Allow, OnPermissionTimeout::Interrupt];
+        Fact::Asked(Asked {
+            id,
+            turn,
+            request,
+            tool: "Bash".into(),
+            input: serde_json::json!({}),
+            tool_use_id: None,
+            suggestions: Vec::new(),
+            question: self.fresh.is_multiple_of(2),
+            expires_at: Timestamp(self.now.0 + WAIT),
+            on_timeout: ways[usize::try_from(self.fresh % 3).expect("small")],
+        })
     }
 
     fn hear(&mut self) {
@@ -588,12 +692,15 @@ impl World {
         self.digest(unheard);
     }
 
-    fn digest(&mut self, unheard: Vec<Fact>) {
-        for fact in unheard {
+    fn digest(&mut self, unheard: Vec<Said>) {
+        for said in unheard {
             let current = self.state().current().map(|turn| turn.id);
-            if matches!(&fact, Fact::Rested { turn, .. } if current == Some(*turn)) {
-                self.note(vec![fact]);
-            }
+            let fact = match said {
+                Said::Rested(turn, how) => (current == Some(turn)).then(|| rested(turn, how)),
+                Said::Asked(request) => Some(self.asked(request)),
+                Said::Withdrawn(request) => self.state().withdrawn(&request),
+            };
+            self.note(fact.into_iter().collect());
         }
     }
 
@@ -665,9 +772,12 @@ impl World {
 
     fn towards_rest(&self) -> Option<Op> {
         let Some(server) = &self.server else { return Some(Op::Start(Luck::Good)) };
-        let working = self.shim.as_ref().is_some_and(|shim| shim.alive && shim.working.is_some());
+        let living = self.shim.as_ref().filter(|shim| shim.alive);
+        let working = living.is_some_and(|shim| shim.working.is_some());
+        let waiting = living.is_some_and(|shim| !shim.waiting.is_empty());
         match (server.effect, server.closing, server.state.status) {
             (Some(_), _, _) => Some(Op::Effect(Luck::Good)),
+            (None, _, _) if waiting && server.hands => Some(Op::TimePasses),
             (None, _, _) if working && server.hands => Some(Op::Rest),
             (None, Some(_), _) => Some(Op::Late),
             (None, None, Status::Ended | Status::Active | Status::Starting) => None,
@@ -709,6 +819,17 @@ impl World {
                 told.asked_to_stop.insert(*turn);
                 self.check_input(*input);
             }
+            Fact::Asked(asked) => {
+                assert_eq!(told.asked.insert(asked.id, false), None, "two requests of one name");
+            }
+            Fact::Answered { id, verdict, input, .. } => {
+                assert_eq!(told.asked.insert(*id, true), Some(false), "answered twice, or never asked");
+                assert_eq!(verdict.is_some(), input.is_some(), "what is answered is told");
+                if let Some(input) = input {
+                    self.check_input(*input);
+                }
+            }
+            Fact::Setting { input, .. } => self.check_input(*input),
             Fact::Rested { turn, .. } => {
                 told.rested.insert(*turn);
             }
@@ -765,6 +886,7 @@ impl World {
         assert_eq!(self.told.ended, state.status == Status::Ended, "ended is final, and only said once");
         self.check_turns(state);
         self.check_card(state);
+        self.check_pending(server);
         if server.effect.is_none() && server.closing.is_none() {
             self.check_wait(server);
         }
@@ -793,6 +915,22 @@ impl World {
                 Outcome::Cancelled => TurnState::Cancelled,
             };
             assert_eq!(self.told.rows.get(turn), Some(&expected));
+        }
+    }
+
+    /// Whatever the agent waits for can be answered, and nothing else.
+    fn check_pending(&self, server: &Server) {
+        let pending = &server.state.pending;
+        let open = self.told.asked.iter().filter(|(_, answered)| !**answered).map(|(id, _)| *id);
+        assert_eq!(pending.iter().map(|pending| pending.asked.id).collect::<BTreeSet<_>>(), open.collect());
+        let names: BTreeSet<&String> = pending.iter().map(|pending| &pending.asked.request).collect();
+        match self.shim.as_ref().filter(|shim| shim.alive && server.hands) {
+            Some(shim) => assert_eq!(names, shim.waiting.iter().collect()),
+            // Until it is said that the sandbox is gone.
+            None => {
+                let shutting = server.closing.is_some_and(|closing| closing.how == Close::Shutdown);
+                assert!(names.is_empty() || shutting || server.effect == Some(Effect::Sleep));
+            }
         }
     }
 
@@ -841,6 +979,8 @@ impl Shim {
             prompts: BTreeSet::new(),
             working: None,
             asked_to_stop: false,
+            waiting: BTreeSet::new(),
+            answered: BTreeSet::new(),
             unheard: Vec::new(),
         }
     }
@@ -856,8 +996,17 @@ impl Shim {
                 self.working = Some(turn);
                 self.asked_to_stop = false;
             }
+            Say::Interrupt { turn } if self.working == Some(turn) => {
+                self.asked_to_stop = true;
+                let waiting = std::mem::take(&mut self.waiting);
+                self.unheard.extend(waiting.into_iter().map(Said::Withdrawn));
+            }
             // One that comes too late is for a turn that is over.
-            Say::Interrupt { turn } => self.asked_to_stop |= self.working == Some(turn),
+            Say::Interrupt { .. } | Say::Set { .. } => {}
+            Say::Answer { request, .. } => {
+                assert!(self.answered.insert(request.clone()), "an answer reached the agent twice");
+                self.waiting.remove(&request);
+            }
         }
     }
 }
@@ -896,6 +1045,10 @@ impl Server {
 
 fn refuses(closing: Close, wish: &Wish) -> bool {
     closing == Close::Shutdown || *wish != Wish::End
+}
+
+fn rested(turn: TurnId, how: Outcome) -> Fact {
+    Fact::Rested { turn, how, text: "answer".into(), usage: Usage::default(), problem: None }
 }
 
 fn saved(number: u64) -> Saved {

@@ -103,13 +103,18 @@ impl Repo {
             return self.remove(id, modified, collected);
         };
         let pack = self.pack(id)?;
+        // A pack that stays can still say what it was: others may build on that.
+        let mut marked = marked.clone();
+        for Place { block, start, length, .. } in pack.table.notes.iter().map(|note| note.at.place) {
+            marked.entry(block).or_default().insert((start, length));
+        }
         let blocks = pack.table.blocks.iter().zip(0..);
         let garbage: u64 = blocks.map(|(block, number)| garbage(block, marked.get(&number))).sum();
         if garbage * 2 < pack.size {
             collected.kept += 1;
             return Ok(());
         }
-        let Some(size) = pack::without(self.place(), &pack, marked, modified)? else {
+        let Some(size) = pack::without(self.place(), &pack, &marked, modified)? else {
             collected.kept += 1;
             return Ok(());
         };

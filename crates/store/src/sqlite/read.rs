@@ -204,6 +204,7 @@ fn card(row: &SqliteRow) -> Result<Card> {
         open_turns: unsigned(row, "open_turns")?,
         problem: optional(row, "problem", |text| serde_json::from_str(text).ok())?,
         checkpoint: checkpoint.map(|n| n as u64),
+        pending: optional(row, "pending", |text| serde_json::from_str(text).ok())?.unwrap_or_default(),
     })
 }
 

@@ -115,8 +115,8 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     let inserted = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
              base_session, base_seq, last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at,
-             last_active_at)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?20)
+             last_active_at, pending)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?20, ?21)
          RETURNING n",
     )
     .bind(new.tenant.as_str())
@@ -139,6 +139,7 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     .bind(new.card.problem.as_ref().map(encoded))
     .bind(new.card.checkpoint.map(number).transpose()?)
     .bind(new.at.0)
+    .bind(waiting(&new.card.pending))
     .fetch_one(&mut *db)
     .await;
     let no = match inserted {
@@ -262,10 +263,10 @@ pub(super) async fn remove_checkpoints(
 
 /// Moves the session's row on, which only the holder of the lease can do, and only from the step before.
 async fn advance(db: &mut Db, lease: &Lease, append: &Append, before: Seq) -> Result<()> {
-    let Card { status, title, last_text, turns, open_turns, problem, checkpoint } = &append.card;
+    let Card { status, title, last_text, turns, open_turns, problem, checkpoint, pending } = &append.card;
     let done = query(
         "UPDATE sessions SET last_seq = ?1, status = ?2, title = ?3, last_text = ?4, turns = ?5, open_turns = ?6,
-             problem = ?7, checkpoint = ?8, last_active_at = ?9
+             problem = ?7, checkpoint = ?8, last_active_at = ?9, pending = ?14
          WHERE n = ?10 AND last_seq = ?11
            AND EXISTS (SELECT 1 FROM workspaces w WHERE w.id = sessions.workspace AND w.id = ?12 AND w.epoch = ?13)",
     )
@@ -282,12 +283,18 @@ async fn advance(db: &mut Db, lease: &Lease, append: &Append, before: Seq) -> Re
     .bind(number(before)?)
     .bind(lease.workspace.to_string())
     .bind(number(lease.epoch.0)?)
+    .bind(waiting(pending))
     .execute(db)
     .await?;
     if done.rows_affected() == 0 {
         return Err(Error::Stale);
     }
     Ok(())
+}
+
+/// Mostly nothing: NULL.
+fn waiting(pending: &[Seq]) -> Option<String> {
+    (!pending.is_empty()).then(|| serde_json::to_string(pending).expect("numbers are plain JSON"))
 }
 
 async fn add_events(db: &mut Db, no: SessionNo, first: Seq, notes: &[Note]) -> Result<()> {

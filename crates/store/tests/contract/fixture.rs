@@ -27,7 +27,16 @@ pub(crate) fn env(name: &str, value: &str) -> Env {
 }
 
 pub(crate) fn card(status: Status) -> Card {
-    Card { status, title: None, last_text: None, turns: 0, open_turns: 0, problem: None, checkpoint: None }
+    Card {
+        status,
+        title: None,
+        last_text: None,
+        turns: 0,
+        open_turns: 0,
+        problem: None,
+        checkpoint: None,
+        pending: Vec::new(),
+    }
 }
 
 pub(crate) fn note(fact: Fact) -> Note {

@@ -21,6 +21,7 @@ pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
         open_turns: 1,
         problem: Some(Problem::new("code", "words")),
         checkpoint: Some(1),
+        pending: vec![3],
     };
     let mut all = step(session.no, 2, [queued.clone(), said("line")]);
     all.notes[0].turn = Some(turn);

@@ -1,0 +1,298 @@
+//! What agents wait for: leave to make a call, and answers to questions.
+
+use super::sessions::path;
+use crate::{
+    api::{Api, Failure, Result, encoded},
+    out::{self, Paint, Table, paint_err},
+};
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fs::File,
+    io::{IsTerminal, Read, Write},
+    os::fd::AsFd,
+    time::Duration,
+};
+use tokio::io::{Interest, unix::AsyncFd};
+
+/// How much of a call is shown.
+const FOLDED: usize = 300;
+const LOOK: Duration = Duration::from_secs(1);
+
+pub(crate) async fn list(api: &Api, id: &str, as_json: bool) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    let answer = api.get(&path(&id, "/permissions")).await?;
+    if as_json {
+        out::json(&answer);
+        return Ok(0);
+    }
+    let found = entries(&answer);
+    if found.is_empty() {
+        eprintln!("nothing waits for you");
+        return Ok(0);
+    }
+    let mut table = Table::new(&["ID", "TOOL", "UNTIL", "WHAT"]);
+    for asked in found {
+        let text = |name: &str| asked[name].as_str().unwrap_or_default().to_owned();
+        table.row(vec![
+            (text("id"), Some(Paint::Bold)),
+            (text("tool"), Some(Paint::Cyan)),
+            (text("expiresAt"), Some(Paint::Dim)),
+            (out::shortened(&summary(asked), FOLDED), None),
+        ]);
+    }
+    table.print();
+    Ok(0)
+}
+
+/// `answers`: QUESTION=CHOICE each, or only the choice where there is one question.
+pub(crate) async fn allow(
+    api: &Api,
+    (id, permission): (&str, &str),
+    answers: &[String],
+    as_json: bool,
+) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    let mut body = json!({ "behavior": "allow" });
+    if !answers.is_empty() {
+        let pending = api.get(&path(&id, "/permissions")).await?;
+        let asked = entries(&pending).iter().find(|asked| asked["id"] == permission);
+        let asked: Vec<&str> = asked.map(questions).unwrap_or_default();
+        body["answers"] = Value::Object(chosen(&asked, answers)?);
+    }
+    tell(api, (&id, permission), &body, as_json).await
+}
+
+pub(crate) async fn deny(
+    api: &Api,
+    (id, permission): (&str, &str),
+    message: Option<&str>,
+    as_json: bool,
+) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    tell(api, (&id, permission), &json!({ "behavior": "deny", "message": message }), as_json).await
+}
+
+async fn tell(api: &Api, (id, permission): (&str, &str), body: &Value, as_json: bool) -> Result<u8> {
+    let answer = api.post(&path(id, &format!("/permissions/{}", encoded(permission))), body).await?;
+    if as_json {
+        out::json(&answer);
+    } else {
+        eprintln!("{}", if answer["behavior"] == "allow" { "allowed" } else { "denied" });
+    }
+    Ok(0)
+}
+
+fn entries(answer: &Value) -> &[Value] {
+    answer["permissions"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn questions(asked: &Value) -> Vec<&str> {
+    let all = asked["input"]["questions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter().filter_map(|question| question["question"].as_str()).collect()
+}
+
+fn chosen(questions: &[&str], given: &[String]) -> Result<Map<String, Value>> {
+    let mut answers = Map::new();
+    for answer in given {
+        let named = questions.iter().find_map(|question| {
+            let choice = answer.strip_prefix(question)?.strip_prefix('=')?;
+            Some((*question, choice))
+        });
+        let (question, choice) = match (named, questions) {
+            (Some(named), _) => named,
+            (None, [only]) => (*only, answer.as_str()),
+            (None, _) => {
+                return Err(Failure::invalid(format!(
+                    "\"{answer}\" names no question; write it as QUESTION=CHOICE with one of: {}",
+                    questions.join(" | ")
+                )));
+            }
+        };
+        answers.insert(question.to_owned(), json!(choice));
+    }
+    Ok(answers)
+}
+
+/// A call in one line, or what is asked.
+pub(crate) fn summary(asked: &Value) -> String {
+    let questions = questions(asked);
+    if asked["question"] == true && !questions.is_empty() {
+        return questions.join(" / ");
+    }
+    let input = &asked["input"];
+    let first = input.as_object().and_then(|input| input.values().find_map(Value::as_str));
+    first.map_or_else(|| input.to_string(), str::to_owned)
+}
+
+/// Waits for `answer` and says meanwhile what the agent waits for: a line of JSON each, on stderr.
+pub(crate) async fn meanwhile<T>(api: &Api, id: &str, answer: impl Future<Output = T>) -> T {
+    let mut answer = std::pin::pin!(answer);
+    let mut seen = BTreeSet::new();
+    loop {
+        tokio::select! {
+            answer = &mut answer => return answer,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        // If it cannot be asked now it is asked again.
+        let pending = api.get(&path(id, "/permissions")).await.unwrap_or_default();
+        for asked in entries(&pending) {
+            if seen.insert(asked["id"].to_string()) {
+                eprintln!("{}", json!({ "event": "permission_request", "data": asked }));
+            }
+        }
+    }
+}
+
+/// The person at the terminal, if there is one, is asked one thing after the other.
+pub(crate) struct Desk {
+    waiting: VecDeque<Value>,
+    asking: Option<(Value, BoxFuture<'static, std::io::Result<Option<Value>>>)>,
+}
+
+/// What came of a request.
+pub(crate) enum Decided {
+    /// The body that says so.
+    Answer { id: String, body: Value },
+    /// Nobody is there, or they want to leave it open.
+    Open { asked: Value },
+}
+
+impl Desk {
+    pub(crate) fn new() -> Desk {
+        Desk { waiting: VecDeque::new(), asking: None }
+    }
+
+    pub(crate) fn put(&mut self, asked: Value) {
+        self.waiting.push_back(asked);
+    }
+
+    /// Somebody else has answered it, or nobody waits for it any more. True: it was being asked here.
+    pub(crate) fn forget(&mut self, id: &Value) -> bool {
+        self.waiting.retain(|asked| asked["id"] != *id);
+        self.asking.take_if(|(asked, _)| asked["id"] == *id).is_some()
+    }
+
+    /// Never comes while there is nothing to ask. Whoever stops waiting loses nothing.
+    pub(crate) async fn decided(&mut self) -> Decided {
+        if self.asking.is_none() {
+            let Some(asked) = self.waiting.pop_front() else { return std::future::pending().await };
+            if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+                return Decided::Open { asked };
+            }
+            let question = asked.clone();
+            self.asking = Some((asked, Box::pin(async move { ask(&question).await })));
+        }
+        let Some((_, asking)) = &mut self.asking else { return std::future::pending().await };
+        let said = asking.await;
+        let Some((asked, _)) = self.asking.take() else { return std::future::pending().await };
+        match said {
+            Ok(Some(body)) => {
+                Decided::Answer { id: asked["id"].as_str().unwrap_or_default().to_owned(), body }
+            }
+            Ok(None) | Err(_) => Decided::Open { asked },
+        }
+    }
+}
+
+/// The answer as the server takes it; `None`: the keyboard is closed.
+async fn ask(asked: &Value) -> std::io::Result<Option<Value>> {
+    if asked["question"] == true {
+        return ask_questions(asked).await;
+    }
+    let tool = out::harmless(asked["tool"].as_str().unwrap_or("a tool"));
+    let what = out::harmless(&out::shortened(&summary(asked), FOLDED));
+    eprintln!("{} {what}", paint_err(Paint::Yellow, &format!("? {tool}")));
+    let said = prompt("allow? [y/N, or why not] ").await?;
+    Ok(said.map(|said| leave(&said)))
+}
+
+fn leave(said: &str) -> Value {
+    match said.to_lowercase().as_str() {
+        "y" | "yes" => json!({ "behavior": "allow" }),
+        "" | "n" | "no" => json!({ "behavior": "deny" }),
+        _ => json!({ "behavior": "deny", "message": said }),
+    }
+}
+
+async fn ask_questions(asked: &Value) -> std::io::Result<Option<Value>> {
+    let mut answers = Map::new();
+    for question in asked["input"]["questions"].as_array().into_iter().flatten() {
+        let words = question["question"].as_str().unwrap_or_default();
+        eprintln!("{} {}", paint_err(Paint::Yellow, "?"), out::harmless(words));
+        let choices: Vec<&str> = question["options"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|c| c["label"].as_str())
+            .collect();
+        for (n, choice) in (1..).zip(&choices) {
+            eprintln!("  {n}. {}", out::harmless(choice));
+        }
+        let several = if question["multiSelect"] == true { "s, with commas between" } else { "" };
+        let Some(said) = prompt(&format!("number{several}, or your own words: ")).await? else {
+            return Ok(None);
+        };
+        if said.is_empty() {
+            return Ok(Some(json!({ "behavior": "deny", "message": "The user did not want to answer." })));
+        }
+        answers.insert(words.to_owned(), json!(choice(&choices, &said)));
+    }
+    Ok(Some(json!({ "behavior": "allow", "answers": answers })))
+}
+
+/// Numbers stand for choices; anything else for itself.
+fn choice(choices: &[&str], said: &str) -> String {
+    let number = |word: &str| word.trim().parse::<usize>().ok()?.checked_sub(1);
+    let picked: Option<Vec<&str>> = said.split(',').map(|word| choices.get(number(word)?).copied()).collect();
+    picked.map_or_else(|| said.to_owned(), |picked| picked.join(", "))
+}
+
+/// One line from the terminal. Not through std's buffer: whoever stops waiting must not have taken a line along.
+async fn prompt(words: &str) -> std::io::Result<Option<String>> {
+    eprint!("{}", paint_err(Paint::Bold, words));
+    std::io::stderr().flush()?;
+    let keyboard = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    // SAFETY: a file has the same descriptor, and keeps it open, as long as it lives.
+    let keyboard = unsafe { AsyncFd::register_with_interest(keyboard, Interest::READABLE) }?;
+    keyboard.readable().await?.retain_ready();
+    let mut line = vec![0; 4096];
+    let read = keyboard.get_ref().read(&mut line)?;
+    line.truncate(read);
+    Ok((read > 0).then(|| String::from_utf8_lossy(&line).trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stand_for_choices_and_words_for_themselves() {
+        let choices = ["red", "blue"];
+        for (said, meant) in
+            [("2", "blue"), ("1, 2", "red, blue"), ("3", "3"), ("0", "0"), ("green", "green")]
+        {
+            assert_eq!(choice(&choices, said), meant);
+        }
+    }
+
+    #[test]
+    fn only_a_yes_is_leave() {
+        assert_eq!(leave("Yes"), json!({"behavior": "allow"}));
+        for no in ["", "n", "NO"] {
+            assert_eq!(leave(no), json!({"behavior": "deny"}));
+        }
+        assert_eq!(leave("use tabs"), json!({"behavior": "deny", "message": "use tabs"}));
+    }
+
+    #[test]
+    fn a_choice_names_its_question_unless_there_is_only_one() {
+        let one = chosen(&["Which = best?"], &["A=B".to_owned()]).expect("answers");
+        assert_eq!(Value::Object(one), json!({"Which = best?": "A=B"}));
+        let two = chosen(&["A?", "B?"], &["B?=x".to_owned(), "A?=y".to_owned()]).expect("answers");
+        assert_eq!(Value::Object(two), json!({"A?": "y", "B?": "x"}));
+        assert!(chosen(&["A?", "B?"], &["x".to_owned()]).is_err());
+        assert!(chosen(&[], &["x".to_owned()]).is_err());
+    }
+}

@@ -1,0 +1,163 @@
+//! The control lines of the newline-JSON dialect, beside the conversation: leave to make a call, and settings that
+//! change while the agent runs.
+
+use crate::Heard;
+use ash_model::{Setting, Verdict};
+use serde_json::{Value, json};
+
+/// The call by which Claude Code puts a question to a person.
+const QUESTION: &str = "AskUserQuestion";
+const SETTING: &str = "set-";
+
+/// What the agent asks of us. All that we offered to decide is whether a call is made.
+pub(crate) fn asked(value: &Value) -> Option<Heard> {
+    let request = value.get("request")?;
+    if request.get("subtype")?.as_str()? != "can_use_tool" {
+        return None;
+    }
+    let text = |name: &str| request.get(name).and_then(Value::as_str).map(str::to_owned);
+    let tool = text("tool_name")?;
+    Some(Heard::Asked {
+        request: value.get("request_id")?.as_str()?.to_owned(),
+        question: tool == QUESTION,
+        tool,
+        input: request.get("input").cloned().unwrap_or_else(|| json!({})),
+        tool_use_id: text("tool_use_id"),
+        suggestions: request
+            .get("permission_suggestions")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default(),
+    })
+}
+
+pub(crate) fn withdrawn(value: &Value) -> Option<Heard> {
+    let request = value.get("request_id")?.as_str()?.to_owned();
+    Some(Heard::Withdrawn { request })
+}
+
+/// `input` is what the call was to be made with: the agent wants it back, changed or not.
+pub(crate) fn answer(request: &str, input: &Value, verdict: &Verdict) -> Value {
+    let decided = match verdict {
+        Verdict::Allow { updated_input, answers } => {
+            let mut input = updated_input.as_ref().unwrap_or(input).clone();
+            if let (false, Some(input)) = (answers.is_empty(), input.as_object_mut()) {
+                input.insert("answers".to_owned(), json!(answers));
+            }
+            json!({ "behavior": "allow", "updatedInput": input })
+        }
+        Verdict::Deny { message } => json!({ "behavior": "deny", "message": message }),
+    };
+    let response = json!({ "subtype": "success", "request_id": request, "response": decided });
+    json!({ "type": "control_response", "response": response })
+}
+
+/// The number of the input is the name of the request, so that the answer can be told from that to another.
+pub(crate) fn set(setting: &Setting, input: u64) -> Value {
+    let request = match setting {
+        Setting::Model(model) => json!({ "subtype": "set_model", "model": model }),
+        Setting::PermissionMode(mode) => json!({ "subtype": "set_permission_mode", "mode": mode }),
+    };
+    json!({ "type": "control_request", "request_id": format!("{SETTING}{input}"), "request": request })
+}
+
+/// Whether the agent goes on as it was told.
+pub(crate) fn was_set(response: &Value) -> Option<Heard> {
+    let input = response.get("request_id")?.as_str()?.strip_prefix(SETTING)?.parse().ok()?;
+    let refused = (response.get("subtype").and_then(Value::as_str) != Some("success")).then(|| {
+        response.get("error").and_then(Value::as_str).unwrap_or("the agent did not say why").to_owned()
+    });
+    Some(Heard::Set { input, refused })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Say, stream_json};
+
+    fn hear(line: Value) -> Vec<Heard> {
+        stream_json::hear(line.to_string().as_bytes())
+    }
+
+    fn tell(say: &Say) -> Value {
+        serde_json::from_slice(&stream_json::tell(say)).expect("a line of JSON")
+    }
+
+    fn ask(tool: &str) -> Value {
+        json!({"type": "control_request", "request_id": "r", "request": {"subtype": "can_use_tool",
+            "tool_name": tool, "input": {"command": "ls"}, "tool_use_id": "t", "permission_suggestions": [{"a": 1}]}})
+    }
+
+    #[test]
+    fn a_call_that_waits_for_leave_is_heard_with_everything_it_says() {
+        let asked = |tool: &str, question| Heard::Asked {
+            request: "r".into(),
+            tool: tool.into(),
+            input: json!({"command": "ls"}),
+            tool_use_id: Some("t".into()),
+            suggestions: vec![json!({"a": 1})],
+            question,
+        };
+        assert_eq!(hear(ask("Bash")), [asked("Bash", false)]);
+        assert_eq!(hear(ask(QUESTION)), [asked(QUESTION, true)]);
+        let cancelled = json!({"type": "control_cancel_request", "request_id": "r"});
+        assert_eq!(hear(cancelled), [Heard::Withdrawn { request: "r".into() }]);
+    }
+
+    #[test]
+    fn what_asks_for_nothing_that_we_decide_is_no_request() {
+        for request in
+            [json!(null), json!({}), json!({"subtype": "hook_callback"}), json!({"subtype": "can_use_tool"})]
+        {
+            let line = json!({"type": "control_request", "request_id": "r", "request": request});
+            assert_eq!(hear(line), []);
+        }
+        let nameless =
+            json!({"type": "control_request", "request": {"subtype": "can_use_tool", "tool_name": "x"}});
+        assert_eq!(hear(nameless), []);
+        assert_eq!(hear(json!({"type": "control_cancel_request"})), []);
+    }
+
+    #[test]
+    fn an_answer_gives_the_input_back_as_somebody_wants_it() {
+        let said = |verdict| {
+            let say = Say::Answer { request: "r".into(), input: json!({"command": "ls"}), verdict };
+            let line = tell(&say);
+            assert_eq!(
+                (&line["type"], &line["response"]["request_id"]),
+                (&json!("control_response"), &json!("r"))
+            );
+            assert_eq!(line["response"]["subtype"], "success");
+            line["response"]["response"].clone()
+        };
+        let answers = || [("Which?".to_owned(), "A".to_owned())].into();
+        assert_eq!(said(Verdict::allow()), json!({"behavior": "allow", "updatedInput": {"command": "ls"}}));
+        let other =
+            Verdict::Allow { updated_input: Some(json!({"command": "pwd"})), answers: Default::default() };
+        assert_eq!(said(other), json!({"behavior": "allow", "updatedInput": {"command": "pwd"}}));
+        let chosen = Verdict::Allow { updated_input: None, answers: answers() };
+        let whole = json!({"command": "ls", "answers": {"Which?": "A"}});
+        assert_eq!(said(chosen), json!({"behavior": "allow", "updatedInput": whole}));
+        assert_eq!(said(Verdict::deny("no")), json!({"behavior": "deny", "message": "no"}));
+    }
+
+    #[test]
+    fn a_setting_is_told_under_its_number_and_its_answer_is_known_by_it() {
+        let model = tell(&Say::Set { setting: Setting::Model("m".into()), input: 4 });
+        assert_eq!(model["request"], json!({"subtype": "set_model", "model": "m"}));
+        let mode = tell(&Say::Set { setting: Setting::PermissionMode("default".into()), input: 5 });
+        assert_eq!(mode["request"], json!({"subtype": "set_permission_mode", "mode": "default"}));
+        let answer = |response: Value| hear(json!({"type": "control_response", "response": response}));
+        assert_eq!(
+            answer(
+                json!({"subtype": "success", "request_id": model["request_id"], "response": {"model": "m"}})
+            ),
+            [Heard::Set { input: 4, refused: None }]
+        );
+        assert_eq!(
+            answer(json!({"subtype": "error", "request_id": mode["request_id"], "error": "no"})),
+            [Heard::Set { input: 5, refused: Some("no".into()) }]
+        );
+        assert_eq!(answer(json!({"subtype": "success", "request_id": "interrupt-1"})), []);
+    }
+}

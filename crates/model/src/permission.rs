@@ -1,0 +1,86 @@
+//! Leave that an agent asks for before it calls a tool, and questions that it asks. The JSON is stored with the
+//! facts: see `docs/formats.md`.
+
+use crate::{PermissionId, Timestamp, TurnId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The agent wants to call a tool and waits until somebody lets it, or not.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Asked {
+    pub id: PermissionId,
+    /// None: it works on something of its own.
+    pub turn: Option<TurnId>,
+    /// The agent's own name for the request.
+    pub request: String,
+    pub tool: String,
+    pub input: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_use_id: Option<String>,
+    /// Rules that the agent proposes, so that it need not ask again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suggestions: Vec<Value>,
+    /// The call is a question to a person: it is answered, not only allowed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub question: bool,
+    /// After this nobody is waited for.
+    pub expires_at: Timestamp,
+    pub on_timeout: OnPermissionTimeout,
+}
+
+/// What happens to a request that nobody answers in time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnPermissionTimeout {
+    #[default]
+    Deny,
+    Allow,
+    Interrupt,
+}
+
+/// What the agent is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "behavior", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum Verdict {
+    Allow {
+        /// The call is made with this instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        updated_input: Option<Value>,
+        /// To a question: what was chosen, by the words of each.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        answers: BTreeMap<String, String>,
+    },
+    Deny {
+        message: String,
+    },
+}
+
+impl Verdict {
+    pub fn allow() -> Verdict {
+        Verdict::Allow { updated_input: None, answers: BTreeMap::new() }
+    }
+
+    pub fn deny(message: &str) -> Verdict {
+        Verdict::Deny { message: message.to_owned() }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnsweredBy {
+    Client,
+    /// Nobody answered in time.
+    Policy,
+    /// Nobody waits for an answer any more.
+    Cancelled,
+}
+
+/// What a live agent goes on with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Setting {
+    Model(String),
+    PermissionMode(String),
+}

@@ -1,0 +1,41 @@
+//! What an agent waits for, for whoever may give it; and what a client changes of a live session.
+
+use crate::{Result, Sessions, actor::Request, state::Wish};
+use ash_model::{Asked, Fact, Options, PermissionId, SessionNo, Setting, Verdict};
+use ash_store::{EventQuery, Session};
+
+impl Sessions {
+    /// The requests that are open, in the order that they were made.
+    pub async fn pending(&self, session: &Session) -> Result<Vec<Asked>> {
+        let mut found = Vec::new();
+        for seq in &session.card.pending {
+            let query = EventQuery { after: seq.saturating_sub(1), limit: 1, kinds: vec!["asked"] };
+            let events = self.rooms().store.events(session.no, &query).await?;
+            found.extend(events.into_iter().filter(|event| event.seq == *seq).filter_map(|event| {
+                match event.fact {
+                    Fact::Asked(asked) => Some(asked),
+                    _ => None,
+                }
+            }));
+        }
+        Ok(found)
+    }
+
+    /// To say the same twice is fine; what was answered otherwise, or withdrawn, is refused.
+    pub async fn answer(&self, no: SessionNo, id: PermissionId, verdict: Verdict) -> Result<()> {
+        self.open_for_work()?;
+        self.wish(no, Wish::Answer { id, verdict }).await?;
+        Ok(())
+    }
+
+    /// Tells a live agent what it can go on with, and waits until it has agreed. The caller stores them afterwards.
+    pub async fn change_options(
+        &self,
+        no: SessionNo,
+        options: Options,
+        settings: Vec<Setting>,
+    ) -> Result<()> {
+        self.open_for_work()?;
+        self.ask(no, |reply| Request::Options { options, settings, reply }).await
+    }
+}

@@ -1,0 +1,167 @@
+//! Leave that an agent asks for: answered once, told once, and never waited for in vain.
+
+use crate::{
+    DONE, PROMPT, START, phase,
+    world::{Luck, Op, World},
+};
+use ash_driver::Say;
+use ash_model::{
+    AnsweredBy, Asked, Fact, Incarnation, OnPermissionTimeout, PermissionId, Setting, Timestamp, TurnId,
+    Verdict,
+};
+use ash_session::state::{Phase, Refused, State, Wish};
+use serde_json::json;
+use uuid::Uuid;
+
+const TURN: TurnId = TurnId(Uuid::from_u128(1));
+const ID: PermissionId = PermissionId(Uuid::from_u128(2));
+const ALLOW: Op = Op::Answer(Luck::Good);
+
+fn asked(on_timeout: OnPermissionTimeout) -> Asked {
+    Asked {
+        id: ID,
+        turn: Some(TURN),
+        request: "r".into(),
+        tool: "Bash".into(),
+        input: json!({"command": "ls"}),
+        tool_use_id: None,
+        suggestions: Vec::new(),
+        question: false,
+        expires_at: Timestamp(100),
+        on_timeout,
+    }
+}
+
+/// A turn runs, and its agent waits.
+fn waiting(asked: Asked) -> State {
+    let incarnation = Incarnation(Uuid::from_u128(3));
+    let facts = [
+        Fact::Awake { incarnation, kept: None },
+        Fact::Queued { turn: TURN, content: json!("x"), ask: Default::default() },
+        Fact::Started { turn: TURN, input: 2 },
+        Fact::Asked(asked),
+    ];
+    let mut state = State::new(0);
+    (1..).zip(&facts).for_each(|(seq, fact)| state.apply(seq, fact));
+    state
+}
+
+fn answered(verdict: Option<Verdict>, by: AnsweredBy, input: Option<u64>) -> Fact {
+    Fact::Answered { id: ID, turn: Some(TURN), verdict, by, input }
+}
+
+fn answer(state: &State, verdict: Verdict) -> Result<Vec<Fact>, Refused> {
+    state.decide(&Wish::Answer { id: ID, verdict })
+}
+
+#[test]
+fn an_answer_is_told_under_the_next_number_and_only_once() {
+    let mut state = waiting(asked(OnPermissionTimeout::Deny));
+    assert_eq!(state.card().pending, [4]);
+    let facts = answer(&state, Verdict::allow()).expect("it waits");
+    assert_eq!(facts, [answered(Some(Verdict::allow()), AnsweredBy::Client, Some(3))]);
+    state.apply(5, &facts[0]);
+    let say = Say::Answer { request: "r".into(), input: json!({"command": "ls"}), verdict: Verdict::allow() };
+    assert_eq!(state.untold(2), [(3, say)]);
+    assert_eq!(state.untold(3), []);
+    assert_eq!(state.card().pending, [0; 0]);
+    assert_eq!(answer(&state, Verdict::deny("no")), Err(Refused::Unasked));
+}
+
+#[test]
+fn a_question_wants_answers_and_nothing_else_does() {
+    let chosen =
+        || Verdict::Allow { updated_input: None, answers: [("Which?".to_owned(), "A".to_owned())].into() };
+    let question = waiting(Asked { question: true, ..asked(OnPermissionTimeout::Deny) });
+    assert_eq!(answer(&question, Verdict::allow()), Err(Refused::NoAnswers));
+    assert!(answer(&question, chosen()).is_ok() && answer(&question, Verdict::deny("no")).is_ok());
+    assert_eq!(answer(&waiting(asked(OnPermissionTimeout::Deny)), chosen()), Err(Refused::NoQuestion));
+}
+
+#[test]
+fn when_nobody_answers_the_rule_does() {
+    for (rule, question, expected) in [
+        (OnPermissionTimeout::Deny, false, "deny"),
+        (OnPermissionTimeout::Allow, false, "allow"),
+        // Nobody can guess what somebody would have chosen.
+        (OnPermissionTimeout::Allow, true, "deny"),
+        (OnPermissionTimeout::Interrupt, false, "interrupt"),
+    ] {
+        let mut state = waiting(Asked { question, ..asked(rule) });
+        assert_eq!((state.overdue(Timestamp(99)), state.next_overdue()), (Vec::new(), Some(Timestamp(100))));
+        let facts = state.overdue(Timestamp(100));
+        let did = match facts.as_slice() {
+            [Fact::Interrupting { turn: TURN, input: 3 }] => "interrupt",
+            [
+                Fact::Answered {
+                    verdict: Some(Verdict::Allow { .. }),
+                    by: AnsweredBy::Policy,
+                    input: Some(3),
+                    ..
+                },
+            ] => "allow",
+            [Fact::Answered { verdict: Some(Verdict::Deny { message }), by: AnsweredBy::Policy, .. }] => {
+                assert!(message.contains("in time"), "{message}");
+                "deny"
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(did, expected, "{rule:?}");
+        state.apply(5, &facts[0]);
+        assert_eq!(
+            (state.overdue(Timestamp(999)), state.next_overdue()),
+            (Vec::new(), None),
+            "{rule:?}: once"
+        );
+    }
+}
+
+#[test]
+fn what_a_turn_that_is_over_still_waits_for_is_taken_back() {
+    let mut state = waiting(asked(OnPermissionTimeout::Allow));
+    let usage = Default::default();
+    let how = ash_model::Outcome::Done;
+    state.apply(5, &Fact::Rested { turn: TURN, how, text: String::new(), usage, problem: None });
+    assert_eq!(state.overdue(Timestamp(0)), [answered(None, AnsweredBy::Cancelled, None)]);
+}
+
+#[test]
+fn what_is_told_beside_a_turn_comes_in_its_order() {
+    let mut state = waiting(asked(OnPermissionTimeout::Deny));
+    let setting = Setting::Model("m".into());
+    state.apply(5, &Fact::Setting { setting: setting.clone(), input: 3 });
+    state.apply(6, &Fact::Interrupting { turn: TURN, input: 4 });
+    let facts = answer(&state, Verdict::deny("no")).expect("it waits");
+    state.apply(7, &facts[0]);
+    let told: Vec<u64> = state.untold(1).iter().map(|(input, _)| *input).collect();
+    assert_eq!(told, [2, 3, 4, 5]);
+    assert_eq!(state.untold(2)[0], (3, Say::Set { setting, input: 3 }));
+}
+
+#[test]
+fn a_server_that_dies_before_it_tells_the_answer_leaves_it_to_the_next() {
+    let world = World::awake().after(&[PROMPT, Op::AskLeave, Op::CrashBeforeTelling, ALLOW, START]);
+    assert_eq!(world.state().pending, []);
+    let world = world.after(&[Op::Rest, DONE]);
+    assert_eq!(world.outcomes(), [Some(ash_model::Outcome::Done)]);
+}
+
+#[test]
+fn a_server_that_dies_while_somebody_is_asked_is_not_missed() {
+    let world = World::awake().after(&[PROMPT, Op::AskLeave, Op::Crash, START]);
+    assert_eq!(world.state().pending.len(), 1);
+    assert!(matches!(phase(&world), Some(Phase::Running { .. })));
+    let world = world.after(&[ALLOW, Op::Rest, DONE]);
+    assert_eq!(world.outcomes(), [Some(ash_model::Outcome::Done)]);
+}
+
+#[test]
+fn who_asked_and_died_does_not_wait_any_more() {
+    for death in [&[Op::Die][..], &[Op::Crash, Op::Die, START], &[Op::Crash, Op::Die, Op::Start(Luck::Bad)]] {
+        let world = World::awake().after(&[PROMPT, Op::AskLeave]).after(death);
+        assert_eq!(world.state().pending, [], "{death:?}");
+        let kinds = world.kinds_since(0);
+        let place = |kind: &str| kinds.iter().position(|other| *other == kind);
+        assert!(place("answered") < place("cut") && place("answered").is_some(), "{death:?}: {kinds:?}");
+    }
+}
