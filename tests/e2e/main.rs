@@ -5,6 +5,7 @@
 mod bad_input;
 mod builtin_model;
 mod claude;
+mod claude_kills;
 mod clients;
 mod corners;
 mod crowd;
