@@ -30,6 +30,8 @@ pub(crate) struct Line {
 struct Places {
     workspace: PathBuf,
     home: PathBuf,
+    /// Where a model would be asked.
+    egress: PathBuf,
     etc: PathBuf,
     ash: PathBuf,
 }
@@ -52,10 +54,11 @@ impl Line {
         let places = Places {
             workspace: own.join("workspace"),
             home: own.join("home"),
+            egress: own.join("egress"),
             etc: self.dir.join("etc"),
             ash: self.dir.join("ash"),
         };
-        for dir in [&places.workspace, &places.home] {
+        for dir in [&places.workspace, &places.home, &places.egress] {
             fs::create_dir_all(dir)?;
             chown(dir, Some(self.uid), Some(self.uid))?;
         }
@@ -87,6 +90,7 @@ fn rewritten(line: &[String], places: &Places) -> Vec<String> {
     for (at, from) in [
         ("/workspace", &places.workspace),
         ("/home/agent", &places.home),
+        ("/run/ash", &places.egress),
         ("/etc", &places.etc),
         ("/.ash/ash", &places.ash),
     ] {

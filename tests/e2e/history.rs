@@ -510,3 +510,25 @@ async fn a_tree_that_was_found_and_not_trusted_can_be_looked_at_and_gone_to() {
     assert_eq!(client.text(&id, "read found").await, "found");
     assert!(client.text(&id, "still?").await.contains("turn 7"));
 }
+
+/// Between turns nothing is captured that nobody touched; what a process in the background wrote is.
+#[tokio::test]
+async fn a_fork_has_what_was_written_in_the_background_since_the_turn() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    client
+        .say(&id, "run: (until test -e go; do sleep 0.05; done; echo late > late) > /dev/null 2>&1 &")
+        .await;
+    let untouched = client.action(&id, "fork").await["session"]["id"].as_str().expect("an id").to_owned();
+    // From outside, and not over the API: nobody tells the server of it.
+    let workspace = server.live(&id).await.join("tree/workspace");
+    std::fs::write(workspace.join("go"), "").expect("written");
+    eventually("the process has written", async || workspace.join("late").exists().then_some(())).await;
+    let fork = client.action(&id, "fork").await["session"]["id"].as_str().expect("an id").to_owned();
+    let found = async |id: &str| {
+        let request = client.request(Method::GET, &format!("/api/sessions/{id}/files/late"));
+        request.send().await.expect("an answer").status().as_u16()
+    };
+    assert_eq!((found(&untouched).await, found(&fork).await), (404, 200));
+}

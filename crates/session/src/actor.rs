@@ -173,7 +173,7 @@ enum Done {
     Woke(Box<Result<wake::Woken>>),
     Saved {
         occasion: Occasion,
-        result: Result<save::Captured>,
+        result: Result<Option<save::Captured>>,
         began: Instant,
     },
     /// The sandbox is gone; this is what it still said.

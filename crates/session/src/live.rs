@@ -331,6 +331,27 @@ impl Live {
         taken
     }
 
+    /// Nobody has changed anything since the last capture, as far as that is followed and believed. What comes a moment
+    /// later is later.
+    pub(crate) fn is_untouched(&self) -> bool {
+        let Ok(folder) = Folder::open(&self.dir.join("tree")) else { return false };
+        let followed = self.followed.lock().expect("nobody panics while holding it");
+        let Some(following) = followed.as_ref().filter(|one| one.checked.elapsed() < BELIEVED) else {
+            return false;
+        };
+        let pids = ash_sandbox::processes(&self.run());
+        let mapped = ash_snapshot::mapped_writable(pids.into_iter(), &folder);
+        if !mapped.is_ok_and(|mapped| mapped.files.is_empty() && mapped.unread.is_empty()) {
+            return false;
+        }
+        let touched = following.tracked.take();
+        let untouched = touched.is_nothing();
+        if !untouched {
+            following.tracked.give_back(touched);
+        }
+        untouched
+    }
+
     /// What processes have mapped is written back, so that its times tell of every store. The files, or `None` if
     /// somebody did not let us look.
     fn write_back(&self, tree: &Folder) -> Result<Option<Vec<RelPath>>> {

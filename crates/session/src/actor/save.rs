@@ -46,10 +46,19 @@ struct Saving {
     live: Live,
     session: Session,
     remote: Option<Remote>,
+    /// If nothing was touched since the last capture, that one will do.
+    may_skip: bool,
 }
 
 impl Saving {
-    async fn run(self, newest: Option<u64>, number: u64, occasion: Occasion) -> Result<Captured> {
+    /// `None`: nothing changed since the last one.
+    async fn run(self, newest: Option<u64>, number: u64, occasion: Occasion) -> Result<Option<Captured>> {
+        if self.may_skip {
+            let live = self.live.clone();
+            if blocking(move || Ok(live.is_untouched())).await? {
+                return Ok(None);
+            }
+        }
         let Session { tenant, agent, version, workspace, .. } = &self.session;
         let repo = self.rooms.repo(tenant)?;
         let found = self.rooms.store.version(tenant, agent, *version).await?;
@@ -80,7 +89,7 @@ impl Saving {
             None => true,
         };
         let consistency = if held { still } else { Consistency::Live };
-        Ok(Captured { taken: taken?, consistency })
+        Ok(Some(Captured { taken: taken?, consistency }))
     }
 }
 
@@ -114,6 +123,8 @@ impl Actor {
         let (newest, number) = (self.state.checkpoint, self.state.last_checkpoint + 1);
         let began = Instant::now();
         self.captured = began;
+        let newest_is_settled = newest.is_some() && self.state.settled == newest;
+        let may_skip = occasion == Occasion::Between && newest_is_settled && self.dirty.is_none();
         match occasion {
             // What changes from here on may or may not be in it.
             Occasion::Rest(_) | Occasion::Between => {
@@ -123,7 +134,7 @@ impl Actor {
             Occasion::Midway(_) => self.touch(),
         }
         self.effect = Some(tokio::spawn(async move {
-            let saving = Saving { rooms, live, session, remote };
+            let saving = Saving { rooms, live, session, remote, may_skip };
             Done::Saved { occasion, result: saving.run(newest, number, occasion).await, began }
         }));
     }
@@ -131,11 +142,15 @@ impl Actor {
     pub(super) async fn saved(
         &mut self,
         occasion: Occasion,
-        result: Result<Captured>,
+        result: Result<Option<Captured>>,
         began: Instant,
     ) -> Result<()> {
         match result {
-            Ok(captured) => self.record(occasion, captured, began).await,
+            Ok(Some(captured)) => self.record(occasion, captured, began).await,
+            Ok(None) => {
+                self.not_before = None;
+                Ok(())
+            }
             Err(error) => self.could_not_save(occasion, error).await,
         }
     }
