@@ -266,14 +266,16 @@ mod tests {
     fn the_line_keeps_its_walls_and_changes_what_is_behind_them() {
         let line = "bwrap --unshare-all --json-status-fd 8 --ro-bind /usr /usr --ro-bind /mnt/etc /etc \
             --ro-bind /etc/ssl /etc/ssl --bind /mnt/workspace /workspace --bind /mnt/home /home/agent \
-            --ro-bind /mnt/ash /.ash/ash --chdir /workspace -- /.ash/ash confine {}";
+            --ro-bind /mnt/ash /.ash/ash --ro-bind /mnt/egress /run/ash --chdir /workspace -- /.ash/ash confine {}";
         let line: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let [workspace, home, etc, ash] = ["/b/workspace", "/b/home", "/b/etc", "/b/ash"].map(PathBuf::from);
+        let [workspace, home, egress, etc, ash] =
+            ["/b/workspace", "/b/home", "/b/egress", "/b/etc", "/b/ash"].map(PathBuf::from);
+        let places = Places { workspace, home, egress, etc, ash };
         let expected = "bwrap --unshare-all --ro-bind /usr /usr --ro-bind /b/etc /etc \
             --ro-bind /etc/ssl /etc/ssl --bind /b/workspace /workspace --bind /b/home /home/agent \
-            --ro-bind /b/ash /.ash/ash --chdir /workspace --setenv HOME /home/agent -- \
+            --ro-bind /b/ash /.ash/ash --ro-bind /b/egress /run/ash --chdir /workspace --setenv HOME /home/agent -- \
             /.ash/ash builtin-agent --session-id";
-        let found = rewritten(&line, &Places { workspace, home, etc, ash }).join(" ");
+        let found = rewritten(&line, &places).join(" ");
         assert_eq!(found, expected.split_whitespace().collect::<Vec<_>>().join(" "));
     }
 }

@@ -282,3 +282,31 @@ async fn a_transcript_that_is_no_transcript_is_named_and_hurts_nobody() {
         client.say(&id, "hello again").await;
     }
 }
+
+/// A command in the background does not hold the turn; when it ends, the agent hears of it and works by itself.
+#[tokio::test]
+async fn what_ends_in_the_background_is_a_turn_of_the_agents_own() {
+    let stage = Stage::set().await;
+    let id = stage.create().await;
+    let client = stage.server.client();
+    let call = json!({ "type": "tool_use", "name": "Bash", "input": {
+        "command": "until test -e go; do sleep 0.1; done; echo built", "description": "a build", "run_in_background": true } });
+    stage.script(json!([{ "when": { "contains": "build it" }, "times": 1, "reply": [call] }])).await;
+    client.say(&id, "build it").await;
+    client.exec(&id, "touch go").await;
+    let own = eventually("the agent's own turn is over", async || {
+        let events = client.get(&format!("/api/sessions/{id}/events?limit=1000")).await;
+        let ended = events["events"].as_array()?.iter().filter_map(|event| event["data"].as_str());
+        let ended: Vec<Value> = ended.filter_map(|data| serde_json::from_str(data).ok()).collect();
+        let ended: Vec<Value> =
+            ended.into_iter().filter(|data: &Value| data["action"] == "turn_ended").collect();
+        (ended.len() == 2).then(|| ended[1].clone())
+    })
+    .await;
+    assert_eq!(own["status"], "done", "{own}");
+    assert!(own["checkpoint"].as_u64() > Some(1), "it is captured like any other: {own}");
+    let mut said = Vec::new();
+    stage.say(&id, &mut said).await;
+    client.action(&id, "stop").await;
+    assert_whole(&stage.back(&id).await);
+}

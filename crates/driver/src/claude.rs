@@ -147,13 +147,19 @@ impl Driver for Claude {
                 note_task(ear, &value, false);
                 heard
             }
-            ("system", "init") | ("assistant", _) => {
+            ("system", "init") => {
+                ear.busy = true;
+                ear.stirred = ear.turn.is_none();
+                heard
+            }
+            ("assistant", _) => {
                 ear.busy = true;
                 heard
             }
             // Says nothing that the messages do not say, and several times a turn.
             ("system", "session_state_changed") => {
                 ear.busy = text(&value, "state") != "idle";
+                ear.stirred &= ear.busy;
                 if ear.busy { Vec::new() } else { ear.rest().into_iter().collect() }
             }
             _ => heard,
@@ -273,7 +279,7 @@ fn note_result(ear: &mut Ear, value: &Value) {
     let ours =
         named("user_message_uuid").chain(named("user_message_uuids")).any(|id| id == turn.0.to_string());
     let aborted = text(value, "terminal_reason").starts_with("aborted");
-    if ours || aborted || continued {
+    if ours || aborted || continued || ear.own {
         ear.answer = Some(answer);
     }
 }
@@ -386,6 +392,23 @@ mod tests {
         assert_eq!(rested(&hear(&mut ear, idle())), None);
         hear(&mut ear, result(TURN, "mine"));
         assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "mine".into())));
+    }
+
+    #[test]
+    fn what_it_begins_by_itself_is_a_turn_of_its_own() {
+        let mut ear = Ear::default();
+        hear(&mut ear, json!({"type": "system", "subtype": "init"}));
+        assert!(ear.stirs());
+        ear.expect_own(TURN);
+        let mut answer = result(TurnId(Uuid::from_u128(8)), "the build is done");
+        answer["origin"] = json!({"kind": "task-notification"});
+        hear(&mut ear, answer);
+        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "the build is done".into())));
+        assert!(!ear.stirs(), "once");
+        // Over before anybody looked.
+        hear(&mut ear, json!({"type": "system", "subtype": "init"}));
+        hear(&mut ear, idle());
+        assert!(!ear.stirs());
     }
 
     #[test]

@@ -16,6 +16,10 @@ pub struct Ear {
     pub(crate) busy: bool,
     /// What came of a turn that the agent took up again by itself, before we told it which one that is.
     pub(crate) resumed: Option<Answer>,
+    /// The agent began something that nobody asked for.
+    pub(crate) stirred: bool,
+    /// The turn is its own: whatever it comes to is the answer.
+    pub(crate) own: bool,
     /// Work in the background that belongs to the turn.
     pub(crate) tasks: BTreeSet<String>,
 }
@@ -34,8 +38,19 @@ impl Ear {
         if self.turn != Some(turn) {
             self.turn = Some(turn);
             self.answer = self.resumed.take();
-            self.completed = false;
+            (self.completed, self.stirred, self.own) = (false, false, false);
         }
+    }
+
+    /// The agent works by itself, and no turn says so yet.
+    pub fn stirs(&self) -> bool {
+        self.stirred && self.turn.is_none()
+    }
+
+    /// What the agent does by itself is this turn.
+    pub fn expect_own(&mut self, turn: TurnId) {
+        self.expect(turn);
+        self.own = true;
     }
 
     /// The agent is idle: is that the end of the turn?
@@ -48,7 +63,7 @@ impl Ear {
         }
         self.tasks.clear();
         self.turn = None;
-        self.completed = false;
+        (self.completed, self.own) = (false, false);
         let nothing =
             Answer { how: Outcome::Done, text: String::new(), usage: Usage::default(), problem: None };
         let Answer { how, text, usage, problem } = self.answer.take().unwrap_or(nothing);

@@ -71,6 +71,10 @@ pub enum Fact {
         discard_after: Seq,
         input: u64,
     },
+    /// The agent began to work by itself: something in the background came to its end. A turn without a prompt.
+    Stirred {
+        turn: TurnId,
+    },
     /// The agent's own line, verbatim.
     #[serde(skip)]
     Said {
@@ -167,6 +171,7 @@ impl Fact {
             Fact::Queued { .. } => "queued",
             Fact::Started { .. } => "started",
             Fact::Continued { .. } => "continued",
+            Fact::Stirred { .. } => "stirred",
             Fact::Said { .. } => "said",
             Fact::Interrupting { .. } => "interrupting",
             Fact::Asked(_) => "asked",

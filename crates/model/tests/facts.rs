@@ -228,6 +228,10 @@ fn ladder() -> Vec<Fact> {
     ]
 }
 
+fn own_turns() -> Vec<Fact> {
+    vec![Fact::Stirred { turn: turn() }]
+}
+
 /// And after those.
 fn providers() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
@@ -299,12 +303,13 @@ fn every_fact() -> Vec<Fact> {
         ladder(),
         providers(),
         permissions(),
+        own_turns(),
     ]
     .concat()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 25;
+const KINDS: usize = 26;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -329,6 +334,7 @@ fn place(fact: &Fact) -> usize {
         Fact::Ended => 19,
         Fact::Rewound(_) => 20,
         Fact::ResumeFailed { .. } => 21,
+        Fact::Stirred { .. } => 25,
         Fact::Asked(_) => 22,
         Fact::Answered { .. } => 23,
         Fact::Setting { .. } => 24,

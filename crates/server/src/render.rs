@@ -91,6 +91,7 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
         }
         Fact::Forked { parent, .. } => named("forked", json!({ "parentSessionId": parent })),
         Fact::Started { turn, .. } => named("turn_started", json!({ "turn": turn })),
+        Fact::Stirred { turn } => named("turn_started", json!({ "turn": turn, "origin": "agent" })),
         Fact::Interrupting { turn, .. } => named("interrupting", json!({ "turn": turn })),
         Fact::Rewound(rewound) => named("rewound", shapes::rewound(rewound)),
         Fact::Paused => named("paused", json!({})),

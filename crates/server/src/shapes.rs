@@ -212,6 +212,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         }
         Fact::Queued { .. }
         | Fact::Started { .. }
+        | Fact::Stirred { .. }
         | Fact::Said { .. }
         | Fact::Interrupting { .. }
         | Fact::Rested { .. }

@@ -456,6 +456,12 @@ impl Actor {
             if self.drive_rewinding().await? || self.drive_waiting().await? {
                 continue;
             }
+            if self.ear.stirs() && self.hands.is_some() && self.state.may_stir() {
+                let turn = TurnId::fresh();
+                self.ear.expect_own(turn);
+                self.note(vec![Fact::Stirred { turn }]).await?;
+                continue;
+            }
             match self.state.next() {
                 Next::Wait => {
                     if let Some(turn) = self.is_midway_due() {
@@ -649,6 +655,7 @@ impl Actor {
 fn turn_of(fact: &Fact) -> Option<TurnId> {
     match fact {
         Fact::Queued { turn, .. }
+        | Fact::Stirred { turn }
         | Fact::Started { turn, .. }
         | Fact::Continued { turn, .. }
         | Fact::Interrupting { turn, .. }

@@ -70,6 +70,8 @@ pub struct Turn {
     pub ask: Ask,
     pub attempt: u32,
     pub deaths: u32,
+    /// The agent's own, without a prompt.
+    pub own: bool,
     pub phase: Phase,
 }
 
@@ -420,7 +422,8 @@ impl State {
     /// The running turn's process is gone. One that was asked to stop has stopped; any other goes on later.
     fn cut(&self, death: &Death) -> Vec<Fact> {
         let Some(turn) = self.running() else { return Vec::new() };
-        if self.was_asked_to_stop() {
+        // Nobody asked for what the agent began by itself; it hears itself what became of it.
+        if self.was_asked_to_stop() || self.turns.front().is_some_and(|turn| turn.own) {
             return self.give_up_current().collect();
         }
         let deaths = self.turns.front().map_or(0, |turn| turn.deaths);
@@ -493,6 +496,7 @@ impl State {
                 self.told = *told;
             }
             Fact::Queued { turn, content, ask } => self.queue(seq, *turn, content, ask),
+            Fact::Stirred { turn } => self.stir(seq, *turn),
             Fact::Started { turn, input } => self.start(*turn, 1, *input),
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
             Fact::Said { .. } | Fact::SaveFailed { .. } => {}
@@ -604,12 +608,35 @@ impl State {
             ask: ask.clone(),
             attempt: 0,
             deaths: 0,
+            own: false,
             phase: Phase::Queued,
         };
         self.title.get_or_insert_with(|| shortened(&plain_text(content), TITLE));
         self.turns_ever += 1;
         self.changed.push(row(&turn, TurnState::Queued));
         self.turns.push_back(turn);
+    }
+
+    /// Before whatever waits: the agent is at it already.
+    fn stir(&mut self, seq: Seq, id: TurnId) {
+        let turn = Turn {
+            id,
+            seq,
+            content: serde_json::Value::Null,
+            ask: Ask::default(),
+            attempt: 1,
+            deaths: 0,
+            own: true,
+            phase: Phase::Running { inputs: Vec::new() },
+        };
+        self.turns_ever += 1;
+        self.changed.push(row(&turn, TurnState::Running));
+        self.turns.push_front(turn);
+    }
+
+    /// Whether the agent may have a turn of its own now.
+    pub fn may_stir(&self) -> bool {
+        self.awake.is_some() && self.status == Status::Active && self.current().is_none()
     }
 
     fn start(&mut self, id: TurnId, attempt: u32, input: u64) {
@@ -680,7 +707,7 @@ impl State {
         {
             self.last_text = Some(shortened(text, LAST_TEXT));
         }
-        self.told += u64::from(turn.attempt > 0);
+        self.told += u64::from(turn.attempt > 0 && !turn.own);
         let state = match how {
             Outcome::Done => TurnState::Done,
             Outcome::Failed => TurnState::Failed,

@@ -477,3 +477,22 @@ fn a_prompt_that_was_written_down_but_not_sent_is_sent_by_the_next_server() {
     let continued = world.log.iter().any(|event| event.fact.kind() == "continued");
     assert!(!continued, "its first attempt is the only one");
 }
+
+#[test]
+fn what_the_agent_begins_by_itself_comes_before_what_waits_and_dies_with_it() {
+    let (own, asked) = (TurnId(Uuid::from_u128(5)), TurnId(Uuid::from_u128(6)));
+    let incarnation = Incarnation(Uuid::from_u128(1));
+    let queued = Fact::Queued { turn: asked, content: "hi".into(), ask: Default::default() };
+    let mut state = State::new(0);
+    let facts = [Fact::Awake { incarnation, kept: None }, queued, Fact::Stirred { turn: own }];
+    for (seq, fact) in (1..).zip(&facts) {
+        state.apply(seq, fact);
+    }
+    assert_eq!(state.next(), Next::Wait, "never two at once");
+    let died = state.died(&Death::Agent { how: "signal 9".into() });
+    let [Fact::Finished { turn, how: Outcome::Interrupted, .. }, ..] = &died[..] else { panic!("{died:?}") };
+    assert_eq!(*turn, own);
+    assert_eq!(state.told, 0);
+    died.iter().zip(4..).for_each(|(fact, seq)| state.apply(seq, fact));
+    assert_eq!((state.told, state.turns.len()), (0, 1), "the agent was told nothing");
+}

@@ -108,7 +108,10 @@ impl Actor {
     async fn listen_again(&mut self) -> Result<()> {
         let Some(turn) = self.state.current() else { return Ok(()) };
         let mut after = turn.seq;
-        self.ear.expect(turn.id);
+        match turn.own {
+            true => self.ear.expect_own(turn.id),
+            false => self.ear.expect(turn.id),
+        }
         loop {
             let query = EventQuery { after, limit: 1000, kinds: vec!["said"] };
             let events = self.rooms.store.events(self.session.no, &query).await?;

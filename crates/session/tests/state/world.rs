@@ -868,6 +868,7 @@ impl World {
             | Fact::Resuming
             | Fact::Resumed { .. }
             | Fact::ResumeFailed { .. }
+            | Fact::Stirred { .. }
             | Fact::Paused
             | Fact::Stopped
             | Fact::Failed { .. } => {}
