@@ -334,9 +334,15 @@ impl Actor {
                 Ok(())
             }
             Wish::Prompt { turn, .. } => {
-                let committed = self.note(facts).await;
+                let told = self.at_once(&facts);
+                let begun = told.iter().map(|(fact, ..)| fact.clone());
+                let committed = self.note(facts.into_iter().chain(begun).collect()).await;
                 let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });
                 reply.send(answer.map_err(|error| Error::Failed(error.problem()))).ok();
+                if let (Ok(()), Some((_, input, say))) = (&committed, told) {
+                    self.captured = Instant::now();
+                    self.tell(input, &say).await;
+                }
                 self.survive(committed)
             }
             Wish::Interrupt => self.interrupt(facts, reply).await,
@@ -360,6 +366,25 @@ impl Actor {
                 self.close(Closing::wish(wish, reply));
                 Ok(())
             }
+        }
+    }
+
+    /// A message that nothing is in the way of is told at once: that it was accepted and that it was told share one
+    /// commit.
+    fn at_once(&self, facts: &[Fact]) -> Option<(Fact, u64, Say)> {
+        let waiting = !self.writing.is_empty()
+            || !self.rewinding.is_empty()
+            || !self.pausing.is_empty()
+            || !self.forking.is_empty();
+        let busy = self.effect.is_some() || self.leaving.is_some() || self.closing.is_some();
+        if waiting || busy || self.hands.is_none() || self.ear.stirs() {
+            return None;
+        }
+        let mut state = self.state.clone();
+        (state.last_seq + 1..).zip(facts).for_each(|(seq, fact)| state.apply(seq, fact));
+        match state.next() {
+            Next::Tell { fact, input, say } => Some((fact, input, say)),
+            Next::Wait | Next::Wake | Next::Save { .. } | Next::Sleep => None,
         }
     }
 
