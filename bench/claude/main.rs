@@ -16,6 +16,7 @@ const KEY: &str = "bench-key";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The program is busy for a while after it says that it is idle; the next turn of the other must not pay for that.
 const SETTLE: Duration = Duration::from_millis(200);
+const REST: Duration = Duration::from_secs(2);
 /// Milliseconds to the first event, and megabytes in memory, that a session may cost more.
 const MOST_MS: f64 = 10.0;
 const MOST_MB: f64 = 10.0;
@@ -59,24 +60,36 @@ fn measure(args: &Args) -> Result<bool> {
     bare.turn()?;
     runtime.block_on(session.turn())?;
     let (mut alone, mut ours) = (Vec::new(), Vec::new());
-    for _ in 0..args.pairs {
+    let (mut alone_mb, mut ours_mb) = (Vec::new(), Vec::new());
+    let shim = session.shim(&server)?;
+    for pair in 0..args.pairs {
         std::thread::sleep(SETTLE);
         alone.push(bare.turn()?);
         std::thread::sleep(SETTLE);
         ours.push(runtime.block_on(session.turn())?);
+        // Its garbage comes and goes by tens of megabytes: looked at when both have rested, and not only once.
+        if pair % 10 == 0 {
+            std::thread::sleep(REST);
+            alone_mb.push(family_mb(bare.child.id())?);
+            ours_mb.push(family_mb(shim)?);
+        }
     }
-    let differences = alone.iter().zip(&ours).map(|(bare, ours)| ours - bare).collect();
-    let (bare_mb, ours_mb) = (family_mb(bare.child.id())?, family_mb(session.shim(&server)?)?);
+    let difference = |bare: &[f64], ours: &[f64]| median(bare.iter().zip(ours).map(|(b, o)| o - b).collect());
+    let (later, larger) = (difference(&alone, &ours), difference(&alone_mb, &ours_mb));
     println!(
         "first event of a turn, median of {}: bare {:.2} ms, ours {:.2} ms",
         args.pairs,
         median(alone),
         median(ours)
     );
-    println!("memory (PSS) after {} turns: bare {bare_mb:.1} MB, ours {ours_mb:.1} MB", args.pairs + 1);
+    println!(
+        "memory (PSS), median over the run: bare {:.1} MB, ours {:.1} MB",
+        median(alone_mb),
+        median(ours_mb)
+    );
     let rows = [
-        ("median difference to the first event", median(differences), MOST_MS, "ms"),
-        ("memory beyond the bare program", ours_mb - bare_mb, MOST_MB, "MB"),
+        ("median difference to the first event", later, MOST_MS, "ms"),
+        ("memory beyond the bare program", larger, MOST_MB, "MB"),
     ];
     for (name, found, most, unit) in rows {
         let verdict = if found <= most { "PASS" } else { "FAIL" };
