@@ -1,28 +1,20 @@
 //! The built-in agent with a model: a real server, a real sandbox, the proxy that adds the key; only the model behind it
 //! is ours.
 
-use crate::support::{Server, ash, eventually, signal};
+use crate::{
+    model::Model,
+    support::{Server, eventually, signal},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
-use std::{
-    io::{BufRead, BufReader},
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-};
+use std::process::Command;
 
 const SECRET: &str = "sk-only-outside";
 const UNKNOWN: &str = "[Tool call interrupted: its outcome is unknown]";
 
 struct Stage {
     server: Server,
-    model: Child,
-    log: PathBuf,
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        self.model.kill().and_then(|()| self.model.wait().map(drop)).ok();
-    }
+    model: Model,
 }
 
 impl Stage {
@@ -35,24 +27,13 @@ impl Stage {
 
     fn without_a_key() -> Stage {
         let server = Server::prepare(&[]);
-        let log = server.dir.join("model.log");
-        let mut command = Command::new(ash());
-        command
-            .args(["dev", "model-server", "--log"])
-            .arg(&log)
-            .arg("--unix")
-            .arg(server.dir.join("model.sock"));
-        let model = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let mut model = model.expect("a model server");
-        let mut line = String::new();
-        BufReader::new(model.stdout.take().expect("stdout")).read_line(&mut line).expect("a line");
-        Stage { server, model, log }
+        let model = Model::on_a_socket(&server.dir);
+        Stage { server, model }
     }
 
     /// From the next start on.
     fn give_the_key(&mut self) {
-        let model = format!("unix:{}", self.server.dir.join("model.sock").display());
-        self.server.set("ANTHROPIC_BASE_URL", &model);
+        self.server.set("ANTHROPIC_BASE_URL", &self.model.url);
         self.server.set("ANTHROPIC_API_KEY", SECRET);
     }
 
@@ -75,8 +56,7 @@ impl Stage {
 
     /// All requests that the model got.
     fn requests(&self) -> Vec<Value> {
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        log.lines().map(|line| serde_json::from_str(line).expect("a request")).collect()
+        self.model.requests()
     }
 
     fn last(&self) -> Value {

@@ -1,12 +1,11 @@
 //! The real Claude Code in a real sandbox; only the model behind it is ours.
 
-use crate::support::{Server, ash, children, cmdline, eventually, signal};
-use serde_json::{Value, json};
-use std::{
-    io::{BufRead, BufReader},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+use crate::{
+    model::Model,
+    support::{Server, children, cmdline, eventually, signal},
 };
+use serde_json::{Value, json};
+use std::{path::Path, process::Command};
 
 const SECRET: &str = "sk-only-outside";
 
@@ -17,15 +16,7 @@ pub fn program() -> String {
 
 pub struct Stage {
     pub server: Server,
-    model: Child,
-    url: String,
-    log: PathBuf,
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        self.model.kill().and_then(|()| self.model.wait().map(drop)).ok();
-    }
+    model: Model,
 }
 
 impl Stage {
@@ -36,26 +27,16 @@ impl Stage {
     pub async fn with(env: &[(&str, &str)]) -> Stage {
         let mut server = Server::prepare(&[("ASH_CLAUDE_BIN", &program()), ("ANTHROPIC_API_KEY", SECRET)]);
         env.iter().for_each(|(name, value)| server.set(name, value));
-        let log = server.dir.join("model.log");
-        let mut model = Command::new(ash())
-            .args(["dev", "model-server", "--log"])
-            .arg(&log)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a model server");
-        let mut line = String::new();
-        BufReader::new(model.stdout.take().expect("stdout")).read_line(&mut line).expect("a line");
-        let url = line.trim_start_matches("listening on ").trim_end().to_owned();
-        server.set("ANTHROPIC_BASE_URL", &url);
+        let model = Model::start(&server.dir);
+        server.set("ANTHROPIC_BASE_URL", &model.url);
         server.launch().await;
-        Stage { server, model, url, log }
+        Stage { server, model }
     }
 
     /// What the model answers from now on.
     pub async fn script(&self, rules: Value) {
         let http = self.server.client().http;
-        let sent = http.post(format!("{}/_script", self.url)).body(rules.to_string()).send().await;
+        let sent = http.post(format!("{}/_script", self.model.url)).body(rules.to_string()).send().await;
         assert!(sent.expect("a model server").status().is_success(), "{rules}");
     }
 
@@ -90,8 +71,7 @@ impl Stage {
 
     /// All requests that the model got.
     pub fn requests(&self) -> Vec<Value> {
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        log.lines().map(|line| serde_json::from_str(line).expect("a request")).collect()
+        self.model.requests()
     }
 
     /// Says something, and proves that the model was shown everything that was said before.

@@ -19,6 +19,7 @@ mod keep;
 mod kill_server;
 mod ladder;
 mod life;
+mod model;
 mod model_server;
 mod ordinary_user;
 mod permissions;

@@ -2,6 +2,7 @@
 
 use crate::support::{Client, Server, eventually, names};
 use serde_json::json;
+use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::path::Path;
 
 /// A workspace as real ones are.
@@ -59,8 +60,9 @@ async fn a_graceful_stop_captures_and_ends_every_sandbox() {
     let resume = client.action(&id, "resume").await["resume"].clone();
     assert_eq!(
         resume,
-        json!({ "path": "cold", "source": "local", "from": "live", "tier": "native", "checkpoint": resume["checkpoint"], "verified": true, "lost": [] })
+        json!({ "path": "cold", "source": "local", "from": "live", "tier": "native", "checkpoint": resume["checkpoint"], "verified": true, "lost": [], "compared": resume["compared"] })
     );
+    assert!(resume["compared"]["events"].as_u64() > Some(0), "{resume}");
     is_whole(&server, &id, &before).await;
 }
 
@@ -233,4 +235,29 @@ async fn a_shim_without_a_server_ends_by_itself() {
     let client = server.client();
     client.until_status(&id, "paused").await;
     assert!(client.text(&id, "still there?").await.contains("remember me"));
+}
+
+/// What the log has lost the checkpoint still has, and the receipt says so.
+#[tokio::test]
+async fn a_log_that_is_not_as_the_checkpoint_has_it_is_named() {
+    let mut server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    client.say(&id, "run: echo x > file").await;
+    client.action(&id, "stop").await;
+    let receipt = client.action(&id, "resume").await["resume"].clone();
+    assert_eq!((&receipt["verified"], &receipt["lost"]), (&json!(true), &json!([])), "{receipt}");
+    let compared = &receipt["compared"];
+    assert!(compared["events"].as_u64() > Some(3) && compared["agentVersion"] == 1, "{receipt}");
+    client.action(&id, "stop").await;
+    server.stop().await;
+    let options = SqliteConnectOptions::new().filename(server.data.join("ash.db"));
+    let mut db = SqliteConnection::connect_with(&options).await.expect("a database");
+    let changed = sqlx::query("UPDATE events SET json = '{\"type\":\"assistant\"}' WHERE kind = 'said'");
+    assert!(changed.execute(&mut db).await.expect("changed").rows_affected() > 0);
+    db.close().await.expect("closed");
+    server.launch().await;
+    let receipt = server.client().action(&id, "resume").await["resume"].clone();
+    assert_eq!(receipt["verified"], false, "{receipt}");
+    assert!(receipt["lost"][0].as_str().is_some_and(|lost| lost.contains("are not the same")), "{receipt}");
 }

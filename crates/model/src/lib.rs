@@ -17,7 +17,7 @@ pub use ids::{
 };
 pub use kind::{Kind, Problem};
 pub use permission::{AnsweredBy, Asked, OnPermissionTimeout, Setting, Verdict};
-pub use receipt::{From, Path, Receipt, Source, Tier};
+pub use receipt::{Compared, From, Path, Receipt, Source, Tier};
 pub use time::Timestamp;
 
 use serde::{Deserialize, Serialize};

@@ -47,10 +47,35 @@ pub struct Receipt {
     pub verified: bool,
     /// What did not come back, by name. Empty means nothing.
     pub lost: Vec<String>,
+    /// What was looked at on both sides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compared: Option<Box<Compared>>,
     /// What of the agent's memory had to be mended, and how.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub repaired: Vec<String>,
     /// The checkpoint number under which a tree that could not be trusted was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salvage: Option<u64>,
+}
+
+/// How much of what was saved was compared with what came back.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Compared {
+    /// Events of the log that the newest checkpoint holds, to the byte.
+    pub events: u64,
+    /// Messages of the conversation that the agent should have in its memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub messages: Option<u64>,
+    /// The files and all that belongs to them, as the checkpoint names them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tree: Option<String>,
+    pub agent_version: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permission_mode: Option<String>,
+    /// Settings that are not as the checkpoint has them: somebody changed them since.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub changed: Vec<String>,
 }

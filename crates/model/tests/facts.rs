@@ -136,6 +136,7 @@ fn life() -> Vec<Fact> {
         checkpoint: Some(4),
         verified: true,
         lost: Vec::new(),
+        compared: None,
         repaired: Vec::new(),
         salvage: None,
     };
@@ -217,6 +218,7 @@ fn ladder() -> Vec<Fact> {
         checkpoint: Some(4),
         verified: true,
         lost: Vec::new(),
+        compared: None,
         repaired: vec!["2 links mended".into()],
         salvage: None,
     };

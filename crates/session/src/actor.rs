@@ -16,6 +16,7 @@ mod wake;
 pub use exec::Executed;
 pub(crate) use exec::base_env;
 pub(crate) use load::Seat;
+pub(crate) use wake::blocking;
 
 use crate::{
     Error, Result,

@@ -3,7 +3,7 @@
 
 use crate::{live::Fallback, state::State};
 use ash_driver::{Memory, Remembered};
-use ash_model::{From, Path, Receipt, Seq, Source, Tier};
+use ash_model::{Compared, From, Path, Receipt, Seq, Source, Tier};
 use uuid::Uuid;
 
 /// Which conversation the agent is asked to take up.
@@ -26,6 +26,8 @@ pub(crate) struct Recalled {
     pub(crate) lost: Vec<String>,
     /// What a turn that was cut off had said and done, up to here, is part of it.
     pub(crate) kept: Option<Seq>,
+    /// How many messages the agent should know, where we looked ourselves.
+    pub(crate) messages: Option<u64>,
     /// Where what was there before was put, and where it was.
     pub(crate) aside: Option<(String, String)>,
 }
@@ -45,10 +47,12 @@ pub(crate) struct Others<'o> {
     pub(crate) salvage: Option<u64>,
     /// The newest could not be read.
     pub(crate) fallback: Option<&'o Fallback>,
+    /// What the newest checkpoint says, beside what the log says.
+    pub(crate) compared: Option<&'o (Compared, Vec<String>)>,
 }
 
 pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others: Others<'_>) -> Receipt {
-    let Others { salvage, fallback } = others;
+    let Others { salvage, fallback, compared } = others;
     let (source, from) = match origin {
         Origin::Live => (Source::Local, From::Live),
         Origin::Checkpoint => (Source::Local, From::Checkpoint),
@@ -59,11 +63,15 @@ pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others
         format!("checkpoint {instead_of}, which is damaged ({why}): the files are those of checkpoint {used}")
     }));
     let checkpoint = fallback.map(|fallback| fallback.used).or(state.checkpoint);
+    lost.extend(compared.iter().flat_map(|(_, lost)| lost.iter().cloned()));
     let tier = tier(state, recalled, &mut lost);
+    let compared =
+        compared.map(|(compared, _)| Box::new(Compared { messages: recalled.messages, ..compared.clone() }));
     // A cut turn may be in the agent's transcript or not, so one more than our log is whole too.
     let verified = lost.is_empty();
     let repaired = recalled.repairs.clone();
-    Receipt { path: Path::Cold, source, from, tier, checkpoint, verified, lost, repaired, salvage }
+    let path = Path::Cold;
+    Receipt { path, source, from, tier, checkpoint, verified, lost, compared, repaired, salvage }
 }
 
 fn lost_files(state: &State, origin: Origin) -> Vec<String> {
@@ -115,6 +123,7 @@ mod tests {
             repairs: Vec::new(),
             lost: Vec::new(),
             kept: None,
+            messages: None,
             aside: None,
         }
     }

@@ -1,13 +1,14 @@
 //! What travels with a checkpoint: the session's record, and what happened since the checkpoint before. From
 //! the packs alone everything can be told again.
 
-use crate::{Error, Result, pool::Rooms};
+use crate::{Error, Result, actor::blocking, pool::Rooms};
 use ash_model::{
-    Event, Seq, TurnId,
+    Compared, Event, Seq, TurnId,
     luggage::{self, Line, Record},
 };
 use ash_snapshot::{Repo, TreeId, Unchanged};
 use ash_store::{EventQuery, Session};
+use std::sync::Arc;
 
 const PAGE: u32 = 1000;
 /// A pack's blocks hold less than 64 MiB.
@@ -44,7 +45,7 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Repo, trip: Trip<'_>) -> Result<L
     });
     let after = before.filter(|record| record.session == session.id && record.tenant == session.tenant);
     let after = after.map_or(0, |record| record.through);
-    let (parts, through) = events(rooms, session, after).await?;
+    let (parts, through) = events(rooms, session, after, Seq::MAX).await?;
     let record = Record {
         tenant: session.tenant.clone(),
         session: session.id.clone(),
@@ -82,13 +83,77 @@ pub(crate) fn read(repo: &Repo, tree: &TreeId) -> Result<Option<Record>> {
     serde_json::from_slice(&text).map(Some).map_err(damaged)
 }
 
-async fn events(rooms: &Rooms, session: &Session, after: Seq) -> Result<(Vec<Vec<u8>>, Seq)> {
+/// What a checkpoint says of its session beside what we have of it now, and what of it we have not.
+pub(crate) async fn compare(
+    rooms: &Rooms,
+    repo: Arc<Repo>,
+    session: &Session,
+    tree: &TreeId,
+) -> Result<(Compared, Vec<String>)> {
+    let mut compared = Compared {
+        tree: Some(tree.to_string()),
+        agent_version: session.version,
+        model: session.options.model.clone(),
+        permission_mode: session.options.permission_mode.clone(),
+        ..Compared::default()
+    };
+    let mut lost = Vec::new();
+    let (reading, at) = (repo.clone(), tree.clone());
+    let found = blocking(move || {
+        let Some(record) = read(&reading, &at)? else { return Ok(None) };
+        let mut parts = Vec::new();
+        while let Some(part) = reading.note(&at, &luggage::part_name(parts.len()))? {
+            parts.push(part);
+        }
+        Ok(Some((record, parts)))
+    });
+    let (record, parts) = match found.await {
+        Ok(Some(found)) => found,
+        // The agent's own files, or made before sessions travelled with their checkpoints.
+        Ok(None) => return Ok((compared, lost)),
+        Err(error) => {
+            lost.push(format!("what the checkpoint says of its session ({error})"));
+            return Ok((compared, lost));
+        }
+    };
+    // The checkpoint that a fork begins with tells of its parent.
+    if record.session != session.id || record.tenant != session.tenant {
+        return Ok((compared, lost));
+    }
+    compared.events = parts.iter().flatten().filter(|byte| **byte == b'\n').count() as u64;
+    let (ours, _) = events(rooms, session, record.after, record.through).await?;
+    if ours.concat() != parts.concat() {
+        lost.push(format!(
+            "the log as checkpoint {} has it: events {} to {} are not the same",
+            record.checkpoint,
+            record.after + 1,
+            record.through
+        ));
+    }
+    if record.version != session.version {
+        lost.push(format!("version {} of the agent: it is version {} now", record.version, session.version));
+    }
+    for (name, then, now) in [
+        ("model", &record.options.model, &session.options.model),
+        ("permissionMode", &record.options.permission_mode, &session.options.permission_mode),
+    ] {
+        if then != now {
+            compared.changed.push(name.to_owned());
+        }
+    }
+    Ok((compared, lost))
+}
+
+async fn events(rooms: &Rooms, session: &Session, after: Seq, upto: Seq) -> Result<(Vec<Vec<u8>>, Seq)> {
     let (mut parts, mut last) = (Vec::new(), after);
     loop {
         let query = EventQuery { after: last, limit: PAGE, kinds: Vec::new() };
         let page = rooms.store.events(session.no, &query).await?;
         let full = page.len() == PAGE as usize;
         for Event { seq, turn, at, fact } in page {
+            if seq > upto {
+                return Ok((parts, last));
+            }
             let line = Line { seq, turn, at, kind: fact.kind().to_owned(), json: fact.encode() };
             let line = serde_json::to_vec(&line).expect("numbers and strings");
             match parts.last_mut() {

@@ -300,6 +300,7 @@ impl State {
             checkpoint: self.checkpoint,
             verified: true,
             lost: Vec::new(),
+            compared: None,
             repaired: Vec::new(),
             salvage: None,
         }

@@ -26,8 +26,8 @@ struct Row {
 #[derive(Debug, Default)]
 struct Done {
     put_back: u64,
-    /// Of those, the ones that were lost together with their neighbours: nobody knows what lay between them.
-    in_a_row: u64,
+    /// Of those, the ones that were lost together with what lay beside them, if anything did: nobody knows.
+    beside: u64,
     relinked: u64,
     /// Links to entries that our log does not have.
     notes: u64,
@@ -63,15 +63,17 @@ pub(super) fn mend(lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[Logged], nat
         lost.push("what the agent had noted beside the messages".to_owned());
     } else {
         // A note that was torn is one that somebody hung on.
-        let notes = unaccounted.max(done.notes);
-        if notes > 0 {
-            lost.push(format!("{notes} notes of the agent beside the messages"));
+        match unaccounted.max(done.notes) {
+            0 => {}
+            1 => lost.push("a note of the agent beside the messages".to_owned()),
+            notes => lost.push(format!("{notes} notes of the agent beside the messages")),
         }
-        if done.in_a_row > 0 {
-            lost.push(format!(
-                "what the agent had noted beside {} messages that were put back",
-                done.in_a_row
-            ));
+        match done.beside {
+            0 => {}
+            1 => lost.push("what the agent had noted beside a message that was put back".to_owned()),
+            count => {
+                lost.push(format!("what the agent had noted beside {count} messages that were put back"))
+            }
         }
     }
     if done.dropped > 0 {
@@ -186,7 +188,10 @@ fn put_back(
             after = place;
         }
     }
-    done.in_a_row = gaps.values().filter(|count| **count > 1).sum();
+    // One that is missing at the end was never written; anywhere else something was destroyed.
+    let end = rows.len();
+    let destroyed = gaps.iter().filter(|(place, count)| **place < end || **count > 1);
+    done.beside = destroyed.map(|(_, count)| count).sum();
     let mut merged = Vec::with_capacity(rows.len() + back.len());
     let mut back = back.into_iter().peekable();
     for (place, row) in rows.into_iter().enumerate() {

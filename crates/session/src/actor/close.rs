@@ -176,7 +176,9 @@ impl Actor {
     async fn conclude_wish(&mut self, wish: &Wish, reply: Option<Reply<Answer>>) -> Result<()> {
         // The last capture failed, and the tree is the only copy: do not pretend that all is well.
         if self.dirty.is_some() && self.tree.is_some() && self.not_before.is_some() {
-            reply.map(|reply| reply.send(Err(Error::Save("see the server's log".to_owned()))));
+            if let Some(reply) = reply {
+                reply.send(Err(Error::Save("see the server's log".to_owned()))).ok();
+            }
             return Ok(());
         }
         let facts = self.state.decide(wish);
@@ -188,7 +190,9 @@ impl Actor {
         if result.is_ok() && *wish == Wish::End {
             self.forget_tree().await;
         }
-        reply.map(|reply| reply.send(result.map(|()| Answer::default())));
+        if let Some(reply) = reply {
+            reply.send(result.map(|()| Answer::default())).ok();
+        }
         Ok(())
     }
 

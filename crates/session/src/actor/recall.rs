@@ -61,6 +61,7 @@ impl Waking {
             repairs: Vec::new(),
             lost: Vec::new(),
             kept: None,
+            messages: None,
             aside: None,
         };
         let from = match memory {
@@ -71,12 +72,14 @@ impl Waking {
         let Some(place) = driver.transcript(&inside.workspace, from) else { return Ok(plain) };
         let conversation = self.conversation(driver).await?;
         let kept = conversation.kept;
+        let messages = Some(conversation.messages.len() as u64);
         let at = Transcript { home: self.live.home(), place, runtime: self.session.runtime };
         let as_text = Recalled {
             memory: Memory::Fresh { id },
             tier: Tier::History,
             found: Some(Remembered::default()),
             kept,
+            messages,
             ..plain.clone()
         };
         if rung == Rung::History {
@@ -91,7 +94,7 @@ impl Waking {
             }
         };
         if survey.sound && survey.remembered.found {
-            return Ok(Recalled { found: Some(survey.remembered), kept, ..plain });
+            return Ok(Recalled { found: Some(survey.remembered), kept, messages, ..plain });
         }
         if conversation.messages.is_empty() && !survey.remembered.found {
             // Nothing was said yet that could be missing.
@@ -127,6 +130,7 @@ impl Waking {
             repairs: mended.repairs,
             lost: mended.lost,
             kept,
+            messages,
             aside,
         })
     }

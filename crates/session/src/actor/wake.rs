@@ -10,7 +10,7 @@ use crate::{
     state::{Phase, State},
 };
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
-use ash_model::{Fact, Incarnation, Problem, Provider, Saved, Seq, Tier};
+use ash_model::{Compared, Fact, Incarnation, Problem, Provider, Saved, Seq, Tier};
 use ash_sandbox::{Inside, Link, Record, Records, Remote, Spec, Start, What};
 use ash_snapshot::{Taken, TreeId};
 use ash_store::{Lease, Session, Version};
@@ -32,6 +32,7 @@ pub(super) struct Woken {
     /// What did not work before it, from the top of the ladder.
     failed: Vec<Fact>,
     head: Option<String>,
+    compared: Option<(Compared, Vec<String>)>,
     ear: Ear,
     began: Instant,
 }
@@ -94,10 +95,20 @@ impl Actor {
     }
 
     async fn greet(&mut self, woken: Woken) -> Result<()> {
-        let Woken { hands, tree: Tree { origin, uid, fallback }, recalled, failed, head, ear, began } = woken;
+        let Woken {
+            hands,
+            tree: Tree { origin, uid, fallback },
+            recalled,
+            failed,
+            head,
+            compared,
+            ear,
+            began,
+        } = woken;
         self.tree = Some(uid);
         self.touch_later();
-        let others = Others { salvage: self.salvage, fallback: fallback.as_ref() };
+        let others =
+            Others { salvage: self.salvage, fallback: fallback.as_ref(), compared: compared.as_ref() };
         let receipt = (self.state.resuming || fallback.is_some())
             .then(|| ladder::receipt(&self.state, origin, &recalled, others));
         if let Some(Fallback { instead_of, used, why }) = &fallback {
@@ -214,9 +225,22 @@ impl Waking {
         let way = Way { driver: driver.as_ref(), version: &version, program, provider };
         let (started, failed) = self.descend(&way).await?;
         let head = self.head(way.driver, &tree, &started.recalled).await?;
+        let compared = self.compared(&tree).await?;
         let Started { remote, records, position, incarnation, recalled, ear } = started;
         let hands = Hands { incarnation, remote, records, position, _room: room };
-        Ok(Woken { hands, tree, recalled, failed, head, ear, began })
+        Ok(Woken { hands, tree, recalled, failed, head, compared, ear, began })
+    }
+
+    /// What the checkpoint that the session goes on from says of it.
+    async fn compared(&self, tree: &Tree) -> Result<Option<(Compared, Vec<String>)>> {
+        let number = tree.fallback.as_ref().map(|fallback| fallback.used).or(self.state.checkpoint);
+        let Some(number) = number.filter(|_| self.state.resuming) else { return Ok(None) };
+        let Some(checkpoint) = self.rooms.store.checkpoint(self.session.workspace, number).await? else {
+            return Ok(None);
+        };
+        let Ok(tree) = TreeId::parse(&checkpoint.tree) else { return Ok(None) };
+        let repo = self.rooms.repo(&self.session.tenant)?;
+        Ok(Some(crate::luggage::compare(&self.rooms, repo, &self.session, &tree).await?))
     }
 
     /// Down the ladder until the agent starts. If it does not even start without a memory, its memory is not at fault
@@ -475,7 +499,7 @@ pub(super) async fn make_tree(
     blocking(move || live.make(&recipe, &*rooms.repo(&tenant)?, &rooms.uids)).await
 }
 
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| Error::Gone)?

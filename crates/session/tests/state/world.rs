@@ -1075,6 +1075,7 @@ fn cold() -> Receipt {
         checkpoint: None,
         verified: true,
         lost: Vec::new(),
+        compared: None,
         repaired: Vec::new(),
         salvage: None,
     }
