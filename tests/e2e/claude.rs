@@ -144,6 +144,14 @@ async fn a_conversation_survives_every_death() {
     assert_whole(&receipt);
     assert_eq!(receipt["from"], "checkpoint");
     stage.say(&id, &mut said).await;
+
+    stage.server.stop().await;
+    let moved = stage.server.dir.join("elsewhere");
+    std::fs::rename(&stage.server.data, &moved).expect("moved");
+    stage.server.data = moved;
+    stage.server.launch().await;
+    assert_whole(&stage.back(&id).await);
+    stage.say(&id, &mut said).await;
     assert_eq!(stage.server.client().exec(&id, "cat file").await["stdout"], "made by claude\n");
 }
 
