@@ -17,8 +17,8 @@ struct Scene {
     base: TreeId,
 }
 
-/// None: only root can follow a file system, and then [`Watch::start`] says so.
-fn scene(fill: impl Fn(&Path)) -> Option<Scene> {
+/// Only root can follow a file system.
+fn scene(fill: impl Fn(&Path)) -> Scene {
     // A file system of its own, or the noise of a busy one fills the queue.
     let memory = Path::new("/dev/shm");
     let dir = tempfile::tempdir_in(memory).expect("a directory");
@@ -27,17 +27,11 @@ fn scene(fill: impl Fn(&Path)) -> Option<Scene> {
         std::fs::create_dir_all(tree.join(root)).expect("made");
     }
     fill(&tree);
-    let watch = match Watch::start(dir.path()) {
-        Ok(watch) => watch,
-        Err(why) => {
-            assert!(!rustix::process::geteuid().is_root(), "{why}");
-            return None;
-        }
-    };
+    let watch = Watch::start(dir.path()).expect("followed by root");
     let tracked = watch.track(&open(&tree)).expect("followed");
     let repo = Arc::new(Repo::open(&dir.path().join("repo")).expect("a repository"));
     let base = take(&repo, dir.path(), None, Tracking::None).tree;
-    Some(Scene { dir, repo, tracked, _watch: watch, base })
+    Scene { dir, repo, tracked, _watch: watch, base }
 }
 
 fn open(path: &Path) -> Folder {
@@ -164,15 +158,13 @@ fn happen(dice: &mut Dice, tree: &Path) -> std::io::Result<()> {
 }
 
 #[test]
-fn visiting_what_was_touched_finds_what_looking_at_everything_finds() {
+fn as_root_visiting_what_was_touched_finds_what_looking_at_everything_finds() {
     for seed in 0..16 {
         let mut dice = Dice(seed);
-        let Some(mut scene) = scene(|tree| {
+        let mut scene = scene(|tree| {
             let mut dice = Dice(seed + 1000);
             (0..60).for_each(|_| drop(happen(&mut dice, tree)));
-        }) else {
-            return;
-        };
+        });
         let tree = scene.tree();
         for round in 0..12 {
             for _ in 0..dice.below(6) {
@@ -184,12 +176,8 @@ fn visiting_what_was_touched_finds_what_looking_at_everything_finds() {
 }
 
 #[test]
-fn what_is_written_through_a_mapping_is_in_the_next_capture() {
-    let Some(mut scene) =
-        scene(|tree| std::fs::write(tree.join("workspace/mapped"), [1; 8192]).expect("written"))
-    else {
-        return;
-    };
+fn as_root_what_is_written_through_a_mapping_is_in_the_next_capture() {
+    let mut scene = scene(|tree| std::fs::write(tree.join("workspace/mapped"), [1; 8192]).expect("written"));
     let path = scene.tree().join("workspace/mapped");
     let file = std::fs::File::options().read(true).write(true).open(&path).expect("opened");
     // SAFETY: a fresh shared mapping of a file that nobody cuts short; it is unmapped below.
@@ -213,13 +201,11 @@ fn what_is_written_through_a_mapping_is_in_the_next_capture() {
 }
 
 #[test]
-fn a_check_tells_what_was_not_followed() {
-    let Some(scene) = scene(|tree| {
+fn as_root_a_check_tells_what_was_not_followed() {
+    let scene = scene(|tree| {
         std::fs::create_dir(tree.join("workspace/a")).expect("made");
         std::fs::write(tree.join("workspace/a/x"), "1").expect("written");
-    }) else {
-        return;
-    };
+    });
     std::fs::write(scene.tree().join("workspace/a/x"), "another").expect("written");
     // As if nobody had told: what was really touched is thrown away.
     drop(scene.touched());

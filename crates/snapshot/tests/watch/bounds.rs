@@ -16,9 +16,9 @@ fn root(on: &Path, name: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn more_names_than_are_remembered_are_everything_and_then_it_starts_anew() {
-    let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, 40) else { return };
+fn as_root_more_names_than_are_remembered_are_everything_and_then_it_starts_anew() {
+    let alone = Alone::new();
+    let watch = watch(&alone.path, 40);
     let (full, other) = (root(&alone.path, "full"), root(&alone.path, "other"));
     let (tracked, calm) = (track(&watch, &full), track(&watch, &other));
     for n in 0..50 {
@@ -32,9 +32,9 @@ fn more_names_than_are_remembered_are_everything_and_then_it_starts_anew() {
 }
 
 #[test]
-fn a_queue_that_ran_over_is_everything_for_all() {
-    let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, MANY) else { return };
+fn as_root_a_queue_that_ran_over_is_everything_for_all() {
+    let alone = Alone::new();
+    let watch = watch(&alone.path, MANY);
     let (noisy, calm) = (root(&alone.path, "noisy"), root(&alone.path, "calm"));
     let trackers = [track(&watch, &noisy), track(&watch, &calm)];
     // Without a reader the events wait until the take.
@@ -50,9 +50,9 @@ fn a_queue_that_ran_over_is_everything_for_all() {
 }
 
 #[test]
-fn twenty_thousand_changes_in_a_burst_are_all_seen() {
-    let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, MANY) else { return };
+fn as_root_twenty_thousand_changes_in_a_burst_are_all_seen() {
+    let alone = Alone::new();
+    let watch = watch(&alone.path, MANY);
     let path = root(&alone.path, "root");
     for dir in 0..10 {
         fs::create_dir(path.join(dir.to_string())).expect("made");
@@ -71,8 +71,8 @@ fn twenty_thousand_changes_in_a_burst_are_all_seen() {
 /// The promise everything else stands on: no change that was finished before the call is left out, while the
 /// reader reads, others take, and somebody makes noise.
 #[test]
-fn a_take_has_every_change_that_was_finished_before_it() {
-    let Some(bench) = Bench::new() else { return };
+fn as_root_a_take_has_every_change_that_was_finished_before_it() {
+    let bench = Bench::new();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let noise = scope.spawn(|| {
@@ -108,8 +108,8 @@ fn write_and_take(bench: &Bench, writer: u32) {
 }
 
 #[test]
-fn what_is_not_tracked_any_more_is_forgotten() {
-    let Some(bench) = Bench::new() else { return };
+fn as_root_what_is_not_tracked_any_more_is_forgotten() {
+    let bench = Bench::new();
     let (path, tracked) = bench.another_root("other");
     fs::write(path.join("file"), "text").expect("written");
     drop(tracked);
@@ -119,9 +119,9 @@ fn what_is_not_tracked_any_more_is_forgotten() {
 }
 
 #[test]
-fn the_reader_ends_with_the_watch_and_what_is_tracked_goes_on() {
-    let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, MANY) else { return };
+fn as_root_the_reader_ends_with_the_watch_and_what_is_tracked_goes_on() {
+    let alone = Alone::new();
+    let watch = watch(&alone.path, MANY);
     let path = root(&alone.path, "root");
     let tracked = track(&watch, &path);
     fs::write(path.join("before"), "text").expect("written");
@@ -132,9 +132,9 @@ fn the_reader_ends_with_the_watch_and_what_is_tracked_goes_on() {
 
 /// Nobody knows any more where the directory of these events was.
 #[test]
-fn what_was_written_in_a_directory_that_is_gone_is_told_by_inode() {
-    let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, MANY) else { return };
+fn as_root_what_was_written_in_a_directory_that_is_gone_is_told_by_inode() {
+    let alone = Alone::new();
+    let watch = watch(&alone.path, MANY);
     let path = root(&alone.path, "root");
     fs::create_dir(path.join("gone")).expect("made");
     fs::write(path.join("gone/one"), "text").expect("written");

@@ -20,8 +20,8 @@ struct Case<'a> {
     linked: &'a [&'a str],
 }
 
-fn prepared() -> Option<Bench> {
-    let bench = Bench::new()?;
+fn prepared() -> Bench {
+    let bench = Bench::new();
     for path in ["a/file", "a/sub/deep", "b/file", "b/twin"] {
         bench.write(path);
     }
@@ -31,7 +31,7 @@ fn prepared() -> Option<Bench> {
     fs::write(bench.outside("dir/sub/file"), "text").expect("written");
     fs::write(bench.outside("file"), "text").expect("written");
     bench.take();
-    Some(bench)
+    bench
 }
 
 fn append(path: &Path) {
@@ -170,9 +170,9 @@ const CASES: &[Case<'static>] = &[
 ];
 
 #[test]
-fn every_kind_of_change_is_in_the_next_take_and_nothing_else() {
+fn as_root_every_kind_of_change_is_in_the_next_take_and_nothing_else() {
     for case in CASES {
-        let Some(bench) = prepared() else { return };
+        let bench = prepared();
         (case.change)(&bench);
         let linked: Vec<u64> = case.linked.iter().map(|path| bench.inode(path)).collect();
         assert_eq!(bench.take(), folders(case.touched, &linked), "{}", case.what);
@@ -181,15 +181,15 @@ fn every_kind_of_change_is_in_the_next_take_and_nothing_else() {
 }
 
 #[test]
-fn changes_before_the_first_take_are_seen() {
-    let Some(bench) = Bench::new() else { return };
+fn as_root_changes_before_the_first_take_are_seen() {
+    let bench = Bench::new();
     bench.write("file");
     assert_eq!(bench.take(), folders(&[("", Some(&["file"]))], &[]));
 }
 
 #[test]
-fn a_write_to_a_deleted_file_is_harmless_and_to_a_renamed_one_has_the_new_name() {
-    let Some(bench) = prepared() else { return };
+fn as_root_a_write_to_a_deleted_file_is_harmless_and_to_a_renamed_one_has_the_new_name() {
+    let bench = prepared();
     let open = |path| File::options().write(true).open(bench.at(path)).expect("opened");
     let (mut deleted, mut renamed) = (open("a/file"), open("b/file"));
     fs::remove_file(bench.at("a/file")).expect("removed");
@@ -203,8 +203,8 @@ fn a_write_to_a_deleted_file_is_harmless_and_to_a_renamed_one_has_the_new_name()
 
 /// The kernel tells of the name by which the file was opened, and that one is gone.
 #[test]
-fn a_write_by_a_name_that_is_gone_is_seen_under_the_name_that_is_left() {
-    let Some(bench) = prepared() else { return };
+fn as_root_a_write_by_a_name_that_is_gone_is_seen_under_the_name_that_is_left() {
+    let bench = prepared();
     let mut file = File::options().write(true).open(bench.at("a/twin")).expect("opened");
     fs::remove_file(bench.at("a/twin")).expect("removed");
     bench.take();
@@ -218,8 +218,8 @@ fn a_write_by_a_name_that_is_gone_is_seen_under_the_name_that_is_left() {
 }
 
 #[test]
-fn a_file_without_a_name_is_seen_when_it_gets_one() {
-    let Some(bench) = prepared() else { return };
+fn as_root_a_file_without_a_name_is_seen_when_it_gets_one() {
+    let bench = prepared();
     let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     let mut file = File::from(rustix::fs::open(bench.at("a"), flags, mode).expect("made"));
@@ -235,8 +235,8 @@ fn a_file_without_a_name_is_seen_when_it_gets_one() {
 }
 
 #[test]
-fn names_are_bytes() {
-    let Some(bench) = Bench::new() else { return };
+fn as_root_names_are_bytes() {
+    let bench = Bench::new();
     let (dir, file) = (OsStr::from_bytes(b"\xff\n (deleted)"), OsStr::from_bytes(b"\xfe\n\\012 "));
     fs::create_dir(bench.root().join(dir)).expect("made");
     bench.take();
@@ -247,8 +247,8 @@ fn names_are_bytes() {
 }
 
 #[test]
-fn two_roots_do_not_mix_and_one_inside_the_other_is_seen_by_both() {
-    let Some(bench) = prepared() else { return };
+fn as_root_two_roots_do_not_mix_and_one_inside_the_other_is_seen_by_both() {
+    let bench = prepared();
     let (path, other) = bench.another_root("other");
     fs::write(path.join("file"), "text").expect("written");
     bench.write("a/file");
@@ -273,8 +273,8 @@ fn two_roots_do_not_mix_and_one_inside_the_other_is_seen_by_both() {
 }
 
 #[test]
-fn a_root_that_is_moved_is_followed_on() {
-    let Some(bench) = prepared() else { return };
+fn as_root_a_root_that_is_moved_is_followed_on() {
+    let bench = prepared();
     fs::create_dir(bench.outside("new")).expect("made");
     rename(&bench.root(), &bench.outside("new/root"));
     append(&bench.outside("new/root/a/file"));
@@ -283,8 +283,8 @@ fn a_root_that_is_moved_is_followed_on() {
 }
 
 #[test]
-fn what_is_given_back_is_taken_again() {
-    let Some(bench) = prepared() else { return };
+fn as_root_what_is_given_back_is_taken_again() {
+    let bench = prepared();
     bench.write("a/file");
     let touched = bench.take();
     bench.tracked.give_back(touched);

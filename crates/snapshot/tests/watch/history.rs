@@ -233,9 +233,9 @@ fn quiet_history(stage: &Stage, seed: u64) {
 }
 
 #[test]
-fn after_any_history_the_told_places_are_all_that_changed() {
-    let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, MANY) else { return };
+fn as_root_after_any_history_the_told_places_are_all_that_changed() {
+    let alone = Alone::new();
+    let watch = watch(&alone.path, MANY);
     for seed in 1..=12 {
         let place = alone.path.join(seed.to_string());
         fs::create_dir(&place).expect("made");
@@ -244,16 +244,16 @@ fn after_any_history_the_told_places_are_all_that_changed() {
 }
 
 #[test]
-fn the_same_holds_on_a_disk_that_others_use() {
-    let Some(bench) = Bench::new() else { return };
+fn as_root_the_same_holds_on_a_disk_that_others_use() {
+    let bench = Bench::new();
     let (root, outside) = (bench.root(), bench.dir.path().join("outside"));
     quiet_history(&Stage { root, outside, tracked: bench.tracked }, 99);
 }
 
 #[test]
-fn somebody_who_renames_without_a_pause_hides_nothing() {
-    let Some(alone) = Alone::new() else { return };
-    let Some(watch) = watch(&alone.path, MANY) else { return };
+fn as_root_somebody_who_renames_without_a_pause_hides_nothing() {
+    let alone = Alone::new();
+    let watch = watch(&alone.path, MANY);
     let stage = stage(&alone.path, &watch);
     let (mut certain, mut rounds) = (0, 0);
     let mut consumer = stage.consumer();

@@ -6,28 +6,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use ash_snapshot::{Folder, Names, Touched, Tracked, Unwatched, Watch};
+use ash_snapshot::{Folder, Names, Touched, Tracked, Watch};
 
 pub(crate) const MANY: usize = 100_000;
 
-/// A watch where we may have one. Where we may not, it says that it is for want of rights, and the promise
-/// that was to be tested is the caller's to keep by walking.
-pub(crate) fn watch(on: &Path, names: usize) -> Option<Watch> {
-    let is_root = rustix::process::geteuid().is_root();
-    match Watch::remembering(on, names) {
-        Ok(watch) => {
-            assert!(is_root, "an ordinary user cannot follow a file system");
-            Some(watch)
-        }
-        Err(Unwatched::Rights) if !is_root => None,
-        Err(why) => panic!("{why}: {:?}", std::error::Error::source(&why)),
-    }
+/// Only root can follow a file system, so tests with a watch are named `as_root_…`; `rights.rs` says what others hear.
+pub(crate) fn watch(on: &Path, names: usize) -> Watch {
+    Watch::remembering(on, names).unwrap_or_else(|why| panic!("{why}: {:?}", std::error::Error::source(&why)))
 }
 
 /// One for the whole binary, as in a server: every test makes events for all.
-fn shared_watch() -> Option<&'static Watch> {
-    static WATCH: OnceLock<Option<Watch>> = OnceLock::new();
-    WATCH.get_or_init(|| watch(&std::env::temp_dir(), MANY)).as_ref()
+fn shared_watch() -> &'static Watch {
+    static WATCH: OnceLock<Watch> = OnceLock::new();
+    WATCH.get_or_init(|| watch(&std::env::temp_dir(), MANY))
 }
 
 pub(crate) struct Bench {
@@ -36,12 +27,12 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    pub(crate) fn new() -> Option<Bench> {
+    pub(crate) fn new() -> Bench {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join("root")).expect("made");
         std::fs::create_dir(dir.path().join("outside")).expect("made");
-        let tracked = track(shared_watch()?, &dir.path().join("root"));
-        Some(Bench { tracked, dir })
+        let tracked = track(shared_watch(), &dir.path().join("root"));
+        Bench { tracked, dir }
     }
 
     /// Files that were opened in a directory that is gone are told to every root. Other tests have such too.
@@ -81,7 +72,7 @@ impl Bench {
     pub(crate) fn another_root(&self, name: &str) -> (PathBuf, Tracked) {
         let path = self.dir.path().join(name);
         std::fs::create_dir(&path).expect("made");
-        let tracked = track(shared_watch().expect("the first one was made too"), &path);
+        let tracked = track(shared_watch(), &path);
         (path, tracked)
     }
 }
@@ -107,18 +98,13 @@ pub(crate) struct Alone {
 }
 
 impl Alone {
-    pub(crate) fn new() -> Option<Alone> {
-        if !rustix::process::geteuid().is_root() {
-            let refused = watch(&std::env::temp_dir(), MANY);
-            assert!(refused.is_none());
-            return None;
-        }
+    pub(crate) fn new() -> Alone {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("mount");
         std::fs::create_dir(&path).expect("made");
         let flags = rustix::mount::MountFlags::empty();
         rustix::mount::mount("none", &path, "tmpfs", flags, None).expect("mounted");
-        Some(Alone { path, _dir: dir })
+        Alone { path, _dir: dir }
     }
 }
 
