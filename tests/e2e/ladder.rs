@@ -1,7 +1,7 @@
 //! The way back into a conversation when what Claude Code kept of it is damaged: the real program, the real sandbox, and
 //! the model's own log as the witness of what came back.
 
-use crate::{claude::Stage, model::Model};
+use crate::{claude::Stage, model::Model, support::eventually};
 use ash_driver::{Expected, Logged, Native, Words};
 use serde_json::{Value, json};
 use std::{
@@ -127,6 +127,7 @@ fn curtain(dir: &Path) -> (PathBuf, PathBuf) {
     let script = r#"#!/bin/sh
 case "$(cat "${0%/*}/refuse" 2>/dev/null)" in
   all) exit 3 ;;
+  hang) exec sleep 600 ;;
   resume) case " $* " in *" --resume "*) echo "cannot resume" >&2; exit 1 ;; esac ;;
 esac
 exec "${0%/*}/real" "$@"
@@ -166,7 +167,8 @@ async fn the_steps_down_are_tried_and_said_and_taken_back_if_they_were_in_vain()
         receipt["lost"],
         json!(["the agent's own memory of 1 turns, which is told to the agent as text"])
     );
-    let failed = failures(&client.get(&format!("/api/sessions/{id}/events?limit=1000")).await);
+    let failed = client.get(&format!("/api/sessions/{id}/events?limit=1000")).await;
+    let failed = actions(&failed, "resume_failed");
     let tiers: Vec<&Value> = failed.iter().map(|event| &event["tier"]).collect();
     assert_eq!(tiers[tiers.len() - 2..], [&json!("native"), &json!("rebuilt")], "{failed:?}");
     assert!(failed[0]["reason"].as_str().is_some_and(|reason| reason.contains("exit code")), "{failed:?}");
@@ -180,6 +182,60 @@ async fn the_steps_down_are_tried_and_said_and_taken_back_if_they_were_in_vain()
     let receipt = stage.back(&id).await;
     // What it was told as text it has; what it had before stays named until it is native again.
     assert_ne!(receipt["tier"], "history", "{receipt}");
+}
+
+/// A server that dies when the transcript is mended and nobody was told yet: the next one finds it whole, and still says
+/// what was lost. And if the agent cannot be started at all it is as damaged as before.
+#[tokio::test]
+async fn what_was_lost_is_said_even_if_the_server_dies_before_it_could_say_it() {
+    let dir = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
+    set_mode(dir.path(), 0o755);
+    let (claude, refuse) = curtain(dir.path());
+    let mut stage = Stage::with(&[("ASH_CLAUDE_BIN", &claude.display().to_string())]).await;
+    let id = stage.create().await;
+    stage.server.client().say(&id, "say: the tower is high").await;
+    stage.server.client().say(&id, "say: the bread is warm").await;
+    stage.server.client().action(&id, "stop").await;
+    let live = stage.server.live(&id).await;
+    let projects = live.join("tree/home/.claude/projects/-workspace");
+    let transcript = projects.join(format!("{id}.jsonl"));
+    let whole = std::fs::read(&transcript).expect("a transcript");
+    let damaged = but(&whole, |line| line.contains(r#""text":"the tower is high""#));
+    std::fs::write(&transcript, &damaged).expect("damaged");
+
+    std::fs::write(&refuse, "all").expect("written");
+    let (status, answer) = stage
+        .server
+        .client()
+        .ask(reqwest::Method::POST, &format!("/api/sessions/{id}/resume"), Some(json!({})))
+        .await;
+    assert!(!status.is_success(), "{status}: {answer}");
+    assert_eq!(std::fs::read(&transcript).expect("a transcript"), damaged, "as it was");
+
+    std::fs::write(&refuse, "hang").expect("written");
+    let client = stage.server.client();
+    let path = format!("/api/sessions/{id}/resume");
+    let asking =
+        tokio::spawn(async move { client.request(reqwest::Method::POST, &path).send().await.is_ok() });
+    eventually("a mended transcript", async || {
+        std::fs::read(&transcript).is_ok_and(|bytes| bytes != damaged).then_some(())
+    })
+    .await;
+    let stamp = std::fs::read_to_string(live.join("stamp")).expect("a stamp");
+    assert!(stamp.contains("mended"), "{stamp}");
+    stage.server.kill9();
+    assert!(!asking.await.expect("asked"), "nobody was told");
+    std::fs::remove_file(&refuse).expect("removed");
+    stage.server.launch().await;
+    let receipt = stage.back(&id).await;
+    assert_eq!((&receipt["tier"], &receipt["verified"]), (&json!("repaired"), &json!(false)), "{receipt}");
+    assert!(receipt["lost"].to_string().contains("noted"), "{receipt}");
+    assert!(!receipt["repaired"].is_null(), "{receipt}");
+
+    let client = stage.server.client();
+    client.action(&id, "stop").await;
+    let receipt = stage.back(&id).await;
+    assert_eq!((&receipt["tier"], &receipt["verified"]), (&json!("native"), &json!(true)), "once: {receipt}");
 }
 
 /// What the driver makes of the damaged ones under `tests/corpus` is what the real program reads.
@@ -269,10 +325,10 @@ fn place_mended(corpus: &Path, name: &str, home: &Path, cwd: &Path) -> Uuid {
     id
 }
 
-fn failures(events: &Value) -> Vec<Value> {
+fn actions(events: &Value, action: &str) -> Vec<Value> {
     let all = events["events"].as_array().expect("a list").iter();
     let data = all.map(|event| serde_json::from_str(event["data"].as_str().expect("text")).expect("json"));
-    data.filter(|data: &Value| data["action"] == "resume_failed").collect()
+    data.filter(|data: &Value| data["action"] == action).collect()
 }
 
 fn set_mode(path: &Path, mode: u32) {

@@ -11,6 +11,7 @@ mod retell;
 mod rewind;
 mod save;
 mod settings;
+mod transcript;
 mod wake;
 
 pub use exec::Executed;

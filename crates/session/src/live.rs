@@ -2,7 +2,7 @@
 //! trusted. A tree that cannot be is kept as a salvage checkpoint and replaced by the newest checkpoint.
 
 use crate::{Error, Result, luggage::Luggage};
-use ash_model::{Epoch, Seq, WorkspaceId};
+use ash_model::{Epoch, Seq, Tier, WorkspaceId};
 use ash_snapshot::{
     Capture, Donor, Folder, Owner, RelPath, Repo, Root, Taken, Target, Touched, Tracked, Tracking, TreeId,
     Watch,
@@ -32,6 +32,34 @@ pub(crate) struct Stamp {
     /// The tree is an older one than it should be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fallback: Option<Fallback>,
+    /// What was done to the agent's memory in it, until a receipt has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mended: Option<Mending>,
+}
+
+/// How an agent's memory was mended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mending {
+    pub(crate) tier: Tier,
+    pub(crate) repairs: Vec<String>,
+    pub(crate) lost: Vec<String>,
+}
+
+impl Mending {
+    /// One after the other.
+    pub(crate) fn after(mut self, before: Option<&Mending>) -> Mending {
+        let Some(before) = before else { return self };
+        let add = |to: &mut Vec<String>, from: &[String]| {
+            let new: Vec<String> = from.iter().filter(|text| !to.contains(text)).cloned().collect();
+            to.splice(0..0, new);
+        };
+        add(&mut self.repairs, &before.repairs);
+        add(&mut self.lost, &before.lost);
+        if before.tier == Tier::Rebuilt {
+            self.tier = Tier::Rebuilt;
+        }
+        self
+    }
 }
 
 /// A checkpoint that could not be read, and the one whose files are there instead.
@@ -113,7 +141,7 @@ const SCRAPS: [&str; 2] = ["tree.new", "tree.gone"];
 impl Recipe {
     fn stamp(&self, uid: Option<u32>) -> Stamp {
         let (epoch, boot, rewound) = (self.epoch, self.boot.clone(), self.rewound);
-        Stamp { epoch, boot, uid, rewound, fallback: self.fallback.clone() }
+        Stamp { epoch, boot, uid, rewound, fallback: self.fallback.clone(), mended: None }
     }
 }
 
@@ -157,6 +185,13 @@ impl Live {
         let uid = stamp.uid;
         self.write_stamp(&Stamp { epoch, ..stamp })?;
         Ok(uid)
+    }
+
+    /// Says beside the tree what is about to be done to the agent's memory in it: whoever dies before the receipt
+    /// would find a memory that looks whole.
+    pub(crate) fn note_mended(&self, mended: Option<Mending>) -> Result<()> {
+        let stamp = self.stamp().ok_or(Error::NoWorkspace)?;
+        if stamp.mended == mended { Ok(()) } else { self.write_stamp(&Stamp { mended, ..stamp }) }
     }
 
     fn write_stamp(&self, stamp: &Stamp) -> Result<()> {
@@ -466,9 +501,35 @@ mod tests {
             ),
         ];
         for (uid, rewound, fallback, text) in stamps {
-            let stamp = Stamp { epoch: Epoch(7), boot: "b0".to_owned(), uid, rewound, fallback };
+            let stamp =
+                Stamp { epoch: Epoch(7), boot: "b0".to_owned(), uid, rewound, fallback, mended: None };
             assert_eq!(serde_json::to_string(&stamp).expect("plain"), text);
             assert_eq!(serde_json::from_str::<Stamp>(text).expect("read"), stamp);
         }
+        let mended = Mending { tier: Tier::Repaired, repairs: vec!["r".to_owned()], lost: Vec::new() };
+        let text =
+            r#"{"epoch":7,"boot":"b0","uid":null,"mended":{"tier":"repaired","repairs":["r"],"lost":[]}}"#;
+        let stamp = Stamp {
+            epoch: Epoch(7),
+            boot: "b0".to_owned(),
+            uid: None,
+            rewound: 0,
+            fallback: None,
+            mended: Some(mended),
+        };
+        assert_eq!(serde_json::to_string(&stamp).expect("plain"), text);
+        assert_eq!(serde_json::from_str::<Stamp>(text).expect("read"), stamp);
+    }
+
+    #[test]
+    fn what_was_mended_twice_is_said_once_and_from_the_worse_tier() {
+        let mending = |tier, repairs: &[&str], lost: &[&str]| Mending {
+            tier,
+            repairs: repairs.iter().map(ToString::to_string).collect(),
+            lost: lost.iter().map(ToString::to_string).collect(),
+        };
+        let before = mending(Tier::Rebuilt, &["a", "b"], &["x"]);
+        let after = mending(Tier::Repaired, &["b", "c"], &["x", "y"]).after(Some(&before));
+        assert_eq!(after, mending(Tier::Rebuilt, &["a", "b", "c"], &["x", "y"]));
     }
 }

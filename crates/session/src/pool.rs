@@ -107,6 +107,7 @@ pub struct Rooms {
     pub(crate) bells: Bells,
     pub(crate) wakes: Semaphore,
     pub(crate) restores: Semaphore,
+    pub(crate) mends: Semaphore,
     places: Arc<Semaphore>,
     repos: Mutex<HashMap<TenantId, (Arc<Repo>, Locked)>>,
     now: fn() -> Timestamp,
@@ -116,6 +117,8 @@ pub struct Rooms {
 const WAKES: usize = 8;
 /// How many trees are written at the same time.
 const RESTORES: usize = 4;
+/// How many agents' memories are mended at the same time: each may take a few hundred MB.
+const MENDS: usize = 2;
 /// How long captures may take after the grace of a shutdown; what is not done by then is taken over at the next start.
 const CAPTURES: Duration = Duration::from_secs(60);
 /// The longest wait before a session whose keeper gave up gets another.
@@ -142,6 +145,7 @@ impl Rooms {
             bells: Bells::default(),
             wakes: Semaphore::new(WAKES),
             restores: Semaphore::new(RESTORES),
+            mends: Semaphore::new(MENDS),
             places,
             repos: Mutex::default(),
             now,

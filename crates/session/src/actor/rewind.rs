@@ -173,6 +173,7 @@ impl Actor {
             uid,
             rewound: self.state.rewound,
             fallback: None,
+            mended: None,
         };
         let live = self.live.clone();
         self.dirty = None;

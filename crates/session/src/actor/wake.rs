@@ -109,7 +109,8 @@ impl Actor {
         self.touch_later();
         let others =
             Others { salvage: self.salvage, fallback: fallback.as_ref(), compared: compared.as_ref() };
-        let receipt = (self.state.resuming || fallback.is_some())
+        // Whoever had a conversation gets a receipt for it, however this start came about.
+        let receipt = (self.state.resuming || fallback.is_some() || self.state.told > 0)
             .then(|| ladder::receipt(&self.state, origin, &recalled, others));
         if let Some(Fallback { instead_of, used, why }) = &fallback {
             tracing::error!(session = %self.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
@@ -126,6 +127,10 @@ impl Actor {
         self.hands = Some(hands);
         self.ear = ear;
         self.salvage = None;
+        if let Err(error) = self.live.note_mended(None) {
+            // Then the next receipt says it again.
+            tracing::warn!(session = %self.session.id, %error, "the stamp still says that the memory was mended");
+        }
         if let Some(receipt) = &receipt {
             self.rooms.watch.resumed(receipt, began.elapsed());
             self.log_resume(receipt);
@@ -246,11 +251,11 @@ impl Waking {
     /// Down the ladder until the agent starts. If it does not even start without a memory, its memory is not at fault
     /// and stays as it was.
     async fn descend(&self, way: &Way<'_>) -> Result<(Started, Vec<Fact>)> {
-        let mut failed = Vec::new();
-        let mut tried = Vec::new();
+        let (mut failed, mut tried) = (Vec::new(), Vec::new());
+        let before = self.live.stamp().and_then(|stamp| stamp.mended);
         for rung in [Rung::Found, Rung::Rebuilt, Rung::History] {
             let inside = self.rooms.inside(&self.live);
-            let recalled = self.recall(rung, way.driver, &inside).await?;
+            let recalled = self.recall(rung, (way.driver, &inside), before.as_ref()).await?;
             match self.try_start(way, inside, recalled.clone()).await {
                 Ok(started) => return Ok((started, failed)),
                 Err(error) if is_about_memory(&error) && !matches!(recalled.memory, Memory::Fresh { .. }) => {
@@ -264,6 +269,7 @@ impl Waking {
                     for tried in tried.iter().chain([&recalled]).rev() {
                         self.take_back(tried).await;
                     }
+                    self.live.note_mended(before)?;
                     return Err(error);
                 }
             }

@@ -1,0 +1,134 @@
+//! The file in which an agent keeps its conversation, where it lies among what a sandbox can write.
+
+use super::wake::blocking;
+use crate::Result;
+use ash_driver::{Driver, Expected, Logged, Mended, Native, Survey};
+use ash_snapshot::{Folder, Links, Owner, RelPath};
+use std::{
+    io::{BufRead, BufReader, Read},
+    path::PathBuf,
+};
+use uuid::Uuid;
+
+/// 50 MB are a very long conversation, for which Claude Code takes 400 MB of memory.
+const LONGEST_TRANSCRIPT: u64 = 128 << 20;
+/// A longer line is no entry.
+const LONGEST_ENTRY: u64 = 32 << 20;
+
+/// What an agent keeps of its conversation is written by whoever is inside, so it may be anything and of any size.
+#[derive(Clone)]
+pub(super) struct Transcript {
+    pub(super) home: PathBuf,
+    pub(super) place: String,
+    pub(super) runtime: ash_model::Runtime,
+}
+
+impl Transcript {
+    pub(super) async fn run<T: Send + 'static>(
+        self,
+        work: impl FnOnce(&Transcript, &dyn Driver) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        blocking(move || work(&self, ash_driver::driver(self.runtime).as_ref())).await
+    }
+
+    fn home(&self) -> Result<Folder> {
+        Ok(Folder::open(&self.home)?)
+    }
+
+    fn path(&self) -> Result<RelPath> {
+        Ok(RelPath::parse(&self.place).map_err(ash_snapshot::Error::from)?)
+    }
+
+    fn reader(&self) -> Result<Option<impl BufRead>> {
+        let file = self.home()?.open_file(&self.path()?, Links::Refuse).ok();
+        let file = file.filter(|(_, is)| is.size <= LONGEST_TRANSCRIPT);
+        Ok(file.map(|(file, _)| BufReader::new(file.take(LONGEST_TRANSCRIPT))))
+    }
+
+    pub(super) fn survey(&self, driver: &dyn Driver, expected: &[Expected]) -> Result<Survey> {
+        let mut reader = self.reader()?;
+        let mut lines = std::iter::from_fn(|| line(reader.as_mut()?));
+        Ok(driver.survey(&mut lines, expected))
+    }
+
+    pub(super) fn mend(&self, driver: &dyn Driver, log: &[Logged], native: &Native, use_it: bool) -> Mended {
+        let mut reader = self.reader().ok().flatten().filter(|_| use_it);
+        let mut lines = std::iter::from_fn(|| line(reader.as_mut()?));
+        driver.mend(&mut lines, log, native)
+    }
+
+    /// The original is kept beside it, and is there until the new one is.
+    pub(super) fn replace(
+        &self,
+        lines: &[Vec<u8>],
+        owner: Option<Owner>,
+    ) -> Result<Option<(String, String)>> {
+        let (home, path) = (self.home()?, self.path()?);
+        let aside = self.aside();
+        let kept = home.link_aside(&path, &aside).or_else(|_| home.put_aside(&path, &aside))?;
+        let mut bytes = Lines { lines, at: 0, within: 0 };
+        home.write_file(&path, &mut bytes, owner, 0o600)?;
+        Ok(kept.then(|| (self.place.clone(), aside)))
+    }
+
+    pub(super) fn put_aside(&self) -> Result<Option<(String, String)>> {
+        let aside = self.aside();
+        match self.home()?.put_aside(&self.path()?, &aside) {
+            Ok(false) => Ok(None),
+            Ok(true) => {
+                tracing::warn!(transcript = self.place, "what is no conversation was put aside");
+                Ok(Some((self.place.clone(), aside)))
+            }
+            // A folder on the way is none: the agent sees for itself.
+            Err(error) => {
+                tracing::warn!(transcript = self.place, %error, "what is no conversation stays");
+                Ok(None)
+            }
+        }
+    }
+
+    pub(super) fn take_back(&self, aside: &str) -> Result<()> {
+        let (folder, name) = self.place.rsplit_once('/').unwrap_or(("", &self.place));
+        let from = RelPath::parse(&format!("{folder}/{aside}")).map_err(ash_snapshot::Error::from)?;
+        self.home()?.put_aside(&from, name)?;
+        Ok(())
+    }
+
+    fn aside(&self) -> String {
+        let name = self.place.rsplit('/').next().unwrap_or(&self.place);
+        format!("{name}.{}", Uuid::new_v4())
+    }
+}
+
+/// The next line. One that is too long is cut, and what is left of it are lines of their own: nonsense, both.
+fn line(reader: &mut impl BufRead) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    let read = reader.by_ref().take(LONGEST_ENTRY).read_until(b'\n', &mut line).ok()?;
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    }
+    (read > 0).then_some(line)
+}
+
+/// Lines to be read as one file.
+struct Lines<'l> {
+    lines: &'l [Vec<u8>],
+    at: usize,
+    within: usize,
+}
+
+impl Read for Lines<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let Some(line) = self.lines.get(self.at) else { return Ok(0) };
+        if self.within == line.len() {
+            let [first, ..] = buffer else { return Ok(0) };
+            *first = b'\n';
+            (self.at, self.within) = (self.at + 1, 0);
+            return Ok(1);
+        }
+        let count = buffer.len().min(line.len() - self.within);
+        buffer[..count].copy_from_slice(&line[self.within..self.within + count]);
+        self.within += count;
+        Ok(count)
+    }
+}
