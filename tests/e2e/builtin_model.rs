@@ -7,7 +7,6 @@ use crate::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use std::process::Command;
 
 const SECRET: &str = "sk-only-outside";
 const UNKNOWN: &str = "[Tool call interrupted: its outcome is unknown]";
@@ -212,13 +211,7 @@ async fn the_key_is_nowhere_inside() {
         .say(&id, "run: env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'; ls -la /run/ash")
         .await;
     let shown = stage.last()["body"].to_string();
-    assert!(shown.contains("model.sock"), "or nothing was looked at: {shown}");
-    assert!(!shown.contains(SECRET), "{shown}");
-    for place in ["live", "repo", "ash.db", "ash.db-wal"] {
-        let place = stage.server.data.join(place);
-        let found = Command::new("grep").arg("-rlaF").arg(SECRET).arg(place).output().expect("grep");
-        assert_eq!(String::from_utf8_lossy(&found.stdout), "");
-    }
+    stage.server.keeps_outside(SECRET, &shown);
 }
 
 #[tokio::test]

@@ -172,6 +172,17 @@ impl Server {
         self.data.join("live").join(session["workspaceId"].as_str().expect("a workspace"))
     }
 
+    /// The secret is neither in what an agent was shown of its sandbox nor in anything that is stored.
+    pub fn keeps_outside(&self, secret: &str, shown: &str) {
+        assert!(shown.contains("model.sock"), "or nothing was looked at: {shown}");
+        assert!(!shown.contains(secret), "{shown}");
+        for place in ["live", "repo", "ash.db", "ash.db-wal"] {
+            let place = self.data.join(place);
+            let found = Command::new("grep").arg("-rlaF").arg(secret).arg(place).output().expect("grep");
+            assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+        }
+    }
+
     /// The processes of a session's sandbox, as the host sees them.
     pub async fn processes(&self, id: &str) -> Processes {
         let init = self.live(id).await.join("run/init");

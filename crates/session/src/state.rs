@@ -3,7 +3,13 @@
 //! `decide` answers a wish with facts or a refusal, `apply` folds a fact in, `next` says what is to be done as
 //! things stand, and `bereaved` what it means that the last one who looked after the session died. It is
 //! level-triggered: after a crash there is no list of effects, only a state.
+//!
+//! The words are here; `decide`, `apply` and `next` have a file each, and `death` has what deaths mean.
 
+mod apply;
+mod death;
+mod decide;
+mod next;
 mod permission;
 
 pub use permission::Pending;
@@ -11,17 +17,11 @@ pub(crate) use permission::cancelled;
 
 use ash_driver::Say;
 use ash_model::{
-    Ask, Death, Event, Fact, From, Incarnation, OnInterrupted, Outcome, Path, PermissionId, Problem, Receipt,
-    Rewound, Saved, Seq, Source, Status, Then, Tier, TurnId, Verdict,
+    Ask, Event, Fact, Incarnation, Outcome, PermissionId, Problem, Seq, Status, Then, TurnId, Verdict,
 };
-use ash_store::{Card, TurnRow, TurnState};
+use ash_store::{Card, TurnRow};
 use std::{collections::VecDeque, sync::Arc};
 use uuid::Uuid;
-
-/// How many processes may die under one turn before it is given up.
-const DEATHS: u32 = 2;
-const TITLE: usize = 80;
-const LAST_TEXT: usize = 400;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct State {
@@ -243,338 +243,8 @@ impl State {
         self.current().is_none()
     }
 
-    pub fn decide(&self, wish: &Wish) -> Result<Vec<Fact>, Refused> {
-        match wish {
-            Wish::Prompt { turn, content, ask, wake } => {
-                let queued = Fact::Queued { turn: *turn, content: content.clone(), ask: ask.clone() };
-                match self.status {
-                    Status::Active | Status::Starting => Ok(vec![queued]),
-                    Status::Ended => Err(Refused::Not(self.status)),
-                    Status::Paused | Status::Stopped | Status::Error if *wake == Wake::No => {
-                        Err(Refused::Not(self.status))
-                    }
-                    Status::Paused | Status::Stopped | Status::Error => Ok(vec![queued, self.back()]),
-                }
-            }
-            Wish::Interrupt => self.interrupt(),
-            Wish::Answer { id, verdict } => self.answer(*id, verdict),
-            Wish::Pause => match self.status {
-                Status::Active => Ok(vec![Fact::Paused]),
-                status => Err(Refused::Cannot { wish: "pause", status }),
-            },
-            Wish::Stop => match self.status {
-                Status::Active | Status::Starting => {
-                    Ok(self.give_up_current().chain([Fact::Stopped]).collect())
-                }
-                status => Err(Refused::Cannot { wish: "stop", status }),
-            },
-            Wish::Resume => match self.status {
-                Status::Active | Status::Starting => Ok(Vec::new()),
-                Status::Paused | Status::Stopped | Status::Error => Ok(vec![self.back()]),
-                Status::Ended => Err(Refused::Gone),
-            },
-            Wish::Rewind { to, seq, then } => match self.status {
-                Status::Ended => Err(Refused::Not(self.status)),
-                Status::Starting | Status::Active | Status::Paused | Status::Stopped | Status::Error => {
-                    self.rewind(*to, *seq, then)
-                }
-            },
-            Wish::End => match self.status {
-                Status::Ended => Ok(Vec::new()),
-                _ => Ok(self.give_up_current().chain(self.cancel_queued()).chain([Fact::Ended]).collect()),
-            },
-        }
-    }
-
-    /// The way back to active: at once if the sandbox is still there.
-    fn back(&self) -> Fact {
-        if self.awake.is_some() { Fact::Resumed { receipt: self.warm(), head: None } } else { Fact::Resuming }
-    }
-
-    fn warm(&self) -> Receipt {
-        Receipt {
-            path: Path::Warm,
-            source: Source::Local,
-            from: From::Live,
-            tier: Tier::Native,
-            checkpoint: self.checkpoint,
-            verified: true,
-            lost: Vec::new(),
-            compared: None,
-            repaired: Vec::new(),
-            salvage: None,
-        }
-    }
-
-    /// What is not over would come to its end in files that it does not know.
-    fn rewind(&self, to: u64, seq: Seq, then: &Then) -> Result<Vec<Fact>, Refused> {
-        if !self.turns.is_empty() {
-            return Err(Refused::Busy);
-        }
-        Ok(vec![Fact::Rewound(Rewound { to, from: self.checkpoint, seq, then: then.clone() })])
-    }
-
-    fn interrupt(&self) -> Result<Vec<Fact>, Refused> {
-        let Some(turn) = self.turns.front() else { return Ok(Vec::new()) };
-        let interrupted = Fact::Finished {
-            turn: turn.id,
-            how: Outcome::Interrupted,
-            checkpoint: self.checkpoint,
-            problem: None,
-        };
-        match (&turn.phase, &self.awake) {
-            (Phase::Running { inputs }, Some(awake)) if !asked_to_stop(inputs) => {
-                Ok(vec![Fact::Interrupting { turn: turn.id, input: awake.next_input }])
-            }
-            (Phase::Cut, _) => Ok(vec![interrupted]),
-            (Phase::Running { .. } | Phase::Saving { .. } | Phase::Queued, _) => Ok(Vec::new()),
-        }
-    }
-
-    /// The running turn ends here; the caller has captured what it left.
-    fn give_up_current(&self) -> impl Iterator<Item = Fact> {
-        let checkpoint = self.checkpoint;
-        self.current().map(|turn| (turn.id, turn.phase.clone())).into_iter().map(move |(turn, phase)| {
-            let (how, problem) = match phase {
-                Phase::Saving { how, problem, .. } => (how, problem),
-                Phase::Running { .. } | Phase::Cut | Phase::Queued => (Outcome::Interrupted, None),
-            };
-            Fact::Finished { turn, how, checkpoint, problem }
-        })
-    }
-
-    fn cancel_queued(&self) -> impl Iterator<Item = Fact> {
-        let queued = self.turns.iter().filter(|turn| turn.phase == Phase::Queued);
-        queued.map(|turn| Fact::Finished {
-            turn: turn.id,
-            how: Outcome::Cancelled,
-            checkpoint: None,
-            problem: None,
-        })
-    }
-
-    pub fn next(&self) -> Next {
-        if let Some(Turn { id, phase: Phase::Saving { .. }, .. }) = self.turns.front() {
-            return Next::Save { turn: *id };
-        }
-        match (self.status, &self.awake) {
-            (Status::Stopped | Status::Ended | Status::Error, Some(_)) => Next::Sleep,
-            (Status::Stopped | Status::Ended | Status::Error | Status::Paused, _) => Next::Wait,
-            (Status::Starting, _) | (Status::Active, None) => Next::Wake,
-            (Status::Active, Some(awake)) => self.next_turn(awake),
-        }
-    }
-
-    fn next_turn(&self, awake: &Awake) -> Next {
-        let Some(turn) = self.turns.front() else { return Next::Wait };
-        let input = awake.next_input;
-        let say = |attempt| Say::Prompt {
-            turn: turn.id,
-            head: self.head.clone(),
-            content: turn.content.clone(),
-            ask: turn.ask.clone(),
-            attempt,
-        };
-        match turn.phase {
-            Phase::Queued => Next::Tell { fact: Fact::Started { turn: turn.id, input }, input, say: say(1) },
-            Phase::Cut => {
-                let attempt = turn.attempt + 1;
-                let discard_after = self.kept.unwrap_or(turn.seq);
-                let fact = Fact::Continued { turn: turn.id, attempt, discard_after, input };
-                Next::Tell { fact, input, say: say(attempt) }
-            }
-            Phase::Running { .. } | Phase::Saving { .. } => Next::Wait,
-        }
-    }
-
-    /// What the agent was told in this shim's life beyond what the shim got: to be sent again.
-    pub fn untold(&self, last_input: u64) -> Vec<(u64, Say)> {
-        let of_turn = match self.turns.front() {
-            Some(Turn { phase: Phase::Running { inputs }, .. }) => inputs.as_slice(),
-            Some(_) | None => &[],
-        };
-        let beside = self.awake.iter().flat_map(|awake| &awake.beside).map(|(number, say)| (number, &**say));
-        let told = of_turn.iter().map(|(number, say)| (number, say)).chain(beside);
-        let untold = told.filter(|(number, _)| **number > last_input);
-        let mut untold: Vec<(u64, Say)> = untold.map(|(number, say)| (*number, say.clone())).collect();
-        untold.sort_by_key(|(number, _)| *number);
-        untold
-    }
-
-    /// The sandbox or its agent is gone while we looked after it.
-    pub fn died(&self, death: &Death) -> Vec<Fact> {
-        let Some(awake) = &self.awake else { return Vec::new() };
-        let asleep = Fact::Asleep { incarnation: Some(awake.incarnation) };
-        let failed = match self.status {
-            // It was to end anyway.
-            Status::Stopped | Status::Ended => None,
-            // If we ended it ourselves because its turn would not stop, another agent is started.
-            Status::Starting | Status::Active | Status::Paused | Status::Error => {
-                (!self.was_asked_to_stop()).then(|| Fact::Failed { problem: death.problem() })
-            }
-        };
-        self.withdraw_all().chain(self.cut(death)).chain([asleep]).chain(failed).collect()
-    }
-
     pub fn was_asked_to_stop(&self) -> bool {
         matches!(self.turns.front(), Some(Turn { phase: Phase::Running { inputs }, .. }) if asked_to_stop(inputs))
-    }
-
-    /// The running turn's process is gone. One that was asked to stop has stopped; any other goes on later.
-    fn cut(&self, death: &Death) -> Vec<Fact> {
-        let Some(turn) = self.running() else { return Vec::new() };
-        // Nobody asked for what the agent began by itself; it hears itself what became of it.
-        if self.was_asked_to_stop() || self.turns.front().is_some_and(|turn| turn.own) {
-            return self.give_up_current().collect();
-        }
-        let deaths = self.turns.front().map_or(0, |turn| turn.deaths);
-        let mut facts = vec![Fact::Cut { turn, death: death.clone() }];
-        if counts(death) && deaths + 1 >= DEATHS {
-            let problem = Problem::new(
-                "crashed_twice",
-                "The turn's process died twice; the turn was given up. Send the message again.",
-            );
-            facts.push(Fact::Finished {
-                turn,
-                how: Outcome::Failed,
-                checkpoint: self.checkpoint,
-                problem: Some(problem),
-            });
-        }
-        facts
-    }
-
-    /// We stop on purpose: what still runs is cut and goes on at the next start.
-    pub fn shut_down(&self) -> Vec<Fact> {
-        let cut = self.withdraw_all().chain(self.cut(&Death::Shutdown));
-        let asleep = self.awake.as_ref().map(|awake| Fact::Asleep { incarnation: Some(awake.incarnation) });
-        let paused = matches!(self.status, Status::Active | Status::Starting).then_some(Fact::Paused);
-        cut.chain(asleep).chain(paused).collect()
-    }
-
-    /// Whoever looked after the session died. Everything its sandbox still said has been applied.
-    pub fn bereaved(&self, found: Found, on_interrupted: OnInterrupted) -> Vec<Fact> {
-        if self.awake.as_ref().is_some_and(|awake| found == Found::Alive(awake.incarnation)) {
-            return Vec::new();
-        }
-        let cut = self.cut(&Death::Machine);
-        let gave_up = cut.iter().any(|fact| matches!(fact, Fact::Finished { .. }));
-        let broken =
-            self.turns.front().is_some_and(|t| t.phase == Phase::Cut) || (!cut.is_empty() && !gave_up);
-        let asleep = self.awake.as_ref().map(|awake| Fact::Asleep { incarnation: Some(awake.incarnation) });
-        let mut facts: Vec<Fact> = self.withdraw_all().chain(cut).chain(asleep).collect();
-        facts.extend(self.after_a_death(broken, on_interrupted));
-        facts
-    }
-
-    fn after_a_death(&self, broken: bool, on_interrupted: OnInterrupted) -> Option<Fact> {
-        let waiting = self.turns.iter().any(|turn| turn.phase == Phase::Queued);
-        match self.status {
-            Status::Ended | Status::Stopped => None,
-            Status::Starting | Status::Active | Status::Paused | Status::Error if broken => {
-                Some(match on_interrupted {
-                    OnInterrupted::Continue => Fact::Resuming,
-                    OnInterrupted::Ask => Fact::Failed { problem: Death::Machine.problem() },
-                })
-            }
-            Status::Starting | Status::Active if waiting => Some(Fact::Resuming),
-            Status::Paused if waiting && !self.held => Some(Fact::Resuming),
-            Status::Starting | Status::Active => Some(Fact::Paused),
-            Status::Paused | Status::Error => None,
-        }
-    }
-
-    pub fn apply(&mut self, seq: Seq, fact: &Fact) {
-        self.last_seq = seq;
-        match fact {
-            Fact::Created { .. } => self.status = Status::Starting,
-            Fact::Forked { checkpoint, memory, told, .. } => {
-                self.status = Status::Paused;
-                self.checkpoint = *checkpoint;
-                self.settled = *checkpoint;
-                self.last_checkpoint = checkpoint.unwrap_or(0);
-                self.unborn = Some(*memory);
-                self.told = *told;
-            }
-            Fact::Queued { turn, content, ask } => self.queue(seq, *turn, content, ask),
-            Fact::Stirred { turn } => self.stir(seq, *turn),
-            Fact::Started { turn, input } => self.start(*turn, 1, *input),
-            Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
-            Fact::Said { .. } | Fact::SaveFailed { .. } => {}
-            Fact::Interrupting { turn, input } => self.note_interrupt(*turn, *input),
-            Fact::Asked(asked) => self.note_asked(seq, asked),
-            Fact::Answered { id, verdict, input, .. } => self.note_answered(*id, verdict.as_ref(), *input),
-            Fact::Setting { setting, input } => {
-                self.remember(*input, Say::Set { setting: setting.clone(), input: *input });
-            }
-            Fact::Rested { turn, how, text, problem, .. } => {
-                let phase = Phase::Saving { how: *how, text: text.clone(), problem: problem.clone() };
-                self.set_phase(*turn, phase, TurnState::Saving);
-            }
-            Fact::Saved(saved) => self.saved(saved),
-            Fact::Finished { turn, how, .. } => self.finish(*turn, *how),
-            Fact::Cut { turn, death } => {
-                if let Some(front) = self.turns.front_mut().filter(|front| front.id == *turn) {
-                    front.deaths += u32::from(counts(death));
-                }
-                self.set_phase(*turn, Phase::Cut, TurnState::Cut);
-            }
-            Fact::Awake { incarnation, kept } => {
-                self.kept = *kept;
-                // Number 1 was the greeting.
-                self.awake =
-                    Some(Awake { incarnation: *incarnation, next_input: 2, beside: VecDeque::new() });
-                self.born = true;
-                self.activate();
-            }
-            Fact::Asleep { .. } => {
-                self.stop_running();
-                self.pending.clear();
-                self.awake = None;
-            }
-            Fact::ResumeFailed { .. } => {}
-            Fact::Resuming => {
-                self.status = Status::Starting;
-                self.resuming = true;
-            }
-            Fact::Resumed { receipt, head } => {
-                self.activate();
-                self.head.clone_from(head);
-                self.tell_once = receipt.tier == Tier::History;
-                // The newest could not be read, and an older one came back.
-                if receipt.checkpoint.is_some() && receipt.checkpoint < self.checkpoint {
-                    (self.checkpoint, self.settled) = (receipt.checkpoint, receipt.checkpoint);
-                }
-            }
-            Fact::Paused => {
-                self.status = Status::Paused;
-                // A server that stops has ended the sandbox before it says so.
-                self.held = self.awake.is_some();
-            }
-            Fact::Stopped => self.status = Status::Stopped,
-            Fact::Failed { problem } => {
-                self.status = Status::Error;
-                self.problem = Some(problem.clone());
-            }
-            Fact::Rewound(rewound) => self.rewound(seq, rewound),
-            Fact::Ended => self.status = Status::Ended,
-        }
-    }
-
-    /// Its sandbox was ended before; whoever wants to go on wakes it.
-    fn rewound(&mut self, seq: Seq, Rewound { to, then, .. }: &Rewound) {
-        self.status = match self.status {
-            Status::Starting | Status::Active | Status::Paused | Status::Error => Status::Paused,
-            status @ (Status::Stopped | Status::Ended) => status,
-        };
-        self.problem = None;
-        self.rewound = seq;
-        self.checkpoint = Some(*to);
-        self.settled = Some(*to);
-        self.told = then.told;
-        self.unborn = then.memory;
-        self.born = false;
-        self.inherit(then);
     }
 
     /// The conversation as it stands, for somebody who comes back to it later.
@@ -593,129 +263,6 @@ impl State {
             under_way,
             waiting,
         }
-    }
-
-    fn activate(&mut self) {
-        self.status = Status::Active;
-        self.resuming = false;
-        self.problem = None;
-    }
-
-    fn queue(&mut self, seq: Seq, id: TurnId, content: &serde_json::Value, ask: &Ask) {
-        let turn = Turn {
-            id,
-            seq,
-            content: content.clone(),
-            ask: ask.clone(),
-            attempt: 0,
-            deaths: 0,
-            own: false,
-            phase: Phase::Queued,
-        };
-        self.title.get_or_insert_with(|| shortened(&plain_text(content), TITLE));
-        self.turns_ever += 1;
-        self.changed.push(row(&turn, TurnState::Queued));
-        self.turns.push_back(turn);
-    }
-
-    /// Before whatever waits: the agent is at it already.
-    fn stir(&mut self, seq: Seq, id: TurnId) {
-        let turn = Turn {
-            id,
-            seq,
-            content: serde_json::Value::Null,
-            ask: Ask::default(),
-            attempt: 1,
-            deaths: 0,
-            own: true,
-            phase: Phase::Running { inputs: Vec::new() },
-        };
-        self.turns_ever += 1;
-        self.changed.push(row(&turn, TurnState::Running));
-        self.turns.push_front(turn);
-    }
-
-    /// Whether the agent may have a turn of its own now.
-    pub fn may_stir(&self) -> bool {
-        self.awake.is_some() && self.status == Status::Active && self.current().is_none()
-    }
-
-    fn start(&mut self, id: TurnId, attempt: u32, input: u64) {
-        let Some(turn) = self.turns.front_mut().filter(|turn| turn.id == id) else { return };
-        turn.attempt = attempt;
-        let (content, ask, head) = (turn.content.clone(), turn.ask.clone(), self.head.clone());
-        let say = Say::Prompt { turn: id, head, content, ask, attempt };
-        turn.phase = Phase::Running { inputs: vec![(input, say)] };
-        self.changed.push(row(turn, TurnState::Running));
-        // An agent that has the message in its memory does not read it again.
-        if attempt == 1 || self.tell_once {
-            self.head = None;
-        }
-        self.took_input(input);
-    }
-
-    fn note_interrupt(&mut self, id: TurnId, input: u64) {
-        if let Some(Turn { phase: Phase::Running { inputs }, .. }) =
-            self.turns.front_mut().filter(|turn| turn.id == id)
-        {
-            inputs.push((input, Say::Interrupt { turn: id }));
-        }
-        self.took_input(input);
-    }
-
-    fn took_input(&mut self, input: u64) {
-        if let Some(awake) = &mut self.awake {
-            awake.next_input = input + 1;
-        }
-    }
-
-    fn set_phase(&mut self, id: TurnId, phase: Phase, state: TurnState) {
-        if let Some(turn) = self.turns.front_mut().filter(|turn| turn.id == id) {
-            turn.phase = phase;
-            self.changed.push(row(turn, state));
-        }
-    }
-
-    /// Without a sandbox nothing runs: a turn that was asked to stop rests, any other is cut.
-    fn stop_running(&mut self) {
-        let Some(turn) = self.running() else { return };
-        if self.was_asked_to_stop() {
-            let rested = Phase::Saving { how: Outcome::Interrupted, text: String::new(), problem: None };
-            self.set_phase(turn, rested, TurnState::Saving);
-        } else {
-            self.set_phase(turn, Phase::Cut, TurnState::Cut);
-        }
-    }
-
-    fn saved(&mut self, saved: &Saved) {
-        self.last_checkpoint = saved.number;
-        if !saved.salvage {
-            self.checkpoint = Some(saved.number);
-            if !saved.mid_turn {
-                self.settled = Some(saved.number);
-            }
-            if self.born {
-                self.unborn = None;
-            }
-        }
-    }
-
-    fn finish(&mut self, id: TurnId, how: Outcome) {
-        let Some(place) = self.turns.iter().position(|turn| turn.id == id) else { return };
-        let Some(turn) = self.turns.remove(place) else { return };
-        if let Phase::Saving { text, .. } = &turn.phase
-            && !text.is_empty()
-        {
-            self.last_text = Some(shortened(text, LAST_TEXT));
-        }
-        self.told += u64::from(turn.attempt > 0 && !turn.own);
-        let state = match how {
-            Outcome::Done => TurnState::Done,
-            Outcome::Failed => TurnState::Failed,
-            Outcome::Interrupted => TurnState::Interrupted,
-            Outcome::Cancelled => TurnState::Cancelled,
-        };
-        self.changed.push(row(&turn, state));
     }
 
     pub fn card(&self) -> Card {
@@ -737,25 +284,9 @@ impl State {
     }
 }
 
-fn row(turn: &Turn, state: TurnState) -> TurnRow {
-    TurnRow { id: turn.id, seq: turn.seq, state, attempt: turn.attempt }
-}
-
 /// Whether the agent was told to give the turn up.
 fn asked_to_stop(inputs: &[(u64, Say)]) -> bool {
     inputs.iter().any(|(_, say)| matches!(say, Say::Interrupt { .. }))
-}
-
-/// A turn that we cut ourselves has not crashed.
-fn counts(death: &Death) -> bool {
-    match death {
-        Death::Agent { .. }
-        | Death::Sandbox { .. }
-        | Death::OutOfMemory
-        | Death::LineTooLong
-        | Death::Machine => true,
-        Death::Shutdown => false,
-    }
 }
 
 /// The words of a message: a string, or the text blocks of a list.
@@ -767,13 +298,5 @@ pub fn plain_text(content: &serde_json::Value) -> String {
             texts.join("\n")
         }
         _ => String::new(),
-    }
-}
-
-fn shortened(text: &str, most: usize) -> String {
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(most) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
     }
 }

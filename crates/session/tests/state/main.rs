@@ -1,9 +1,7 @@
 //! A session's life as promises: whatever happens in whatever order, every turn is told once, ends once and in
 //! order, and nobody waits for ever.
 
-#[path = "state/permission.rs"]
 mod permission;
-#[path = "state/world.rs"]
 mod world;
 
 use ash_model::{Ask, Death, Fact, Incarnation, OnInterrupted, Outcome, Status, TurnId};

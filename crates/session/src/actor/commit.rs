@@ -1,0 +1,106 @@
+//! The log first, then the agent: facts are stored before anybody hears of them.
+
+use super::{AGENT, Actor};
+use crate::{Error, Result, state::State};
+use ash_driver::Say;
+use ash_model::{Delta, Fact, Incarnation, Note, TurnId};
+use ash_store::{Append, Checkpoint};
+
+impl Actor {
+    /// Says it to the agent. The fact is stored already: if this is lost, the next one says it.
+    pub(super) async fn tell(&mut self, input: u64, say: &Say) {
+        if let Say::Prompt { turn, .. } = say {
+            self.ear.expect(*turn);
+        }
+        let Some(hands) = &self.hands else { return };
+        // A dead shim shows in its records; nothing more to do here.
+        hands.remote.input(AGENT, input, self.driver.tell(say)).await.ok();
+    }
+
+    /// Puts facts into the log, all or none, and tells whoever listens.
+    pub(super) async fn note(&mut self, facts: Vec<Fact>) -> Result<()> {
+        self.commit(facts, Vec::new(), None, None).await
+    }
+
+    pub(super) async fn commit(
+        &mut self,
+        facts: Vec<Fact>,
+        deltas: Vec<Delta>,
+        position: Option<(Incarnation, u64)>,
+        checkpoint: Option<Checkpoint>,
+    ) -> Result<()> {
+        let at = self.rooms.clock();
+        let first = self.state.last_seq + 1;
+        let mut state = self.state.clone();
+        let mut notes = Vec::with_capacity(facts.len());
+        for (seq, fact) in (first..).zip(facts) {
+            let turn = turn_of(&fact).or_else(|| said_in(&state, &fact));
+            state.apply(seq, &fact);
+            notes.push(Note { turn, at, fact });
+        }
+        let noted = !notes.is_empty();
+        let ended = notes.iter().filter(|note| matches!(note.fact, Fact::Finished { .. })).count();
+        let append = Append {
+            session: self.session.no,
+            first,
+            notes,
+            deltas,
+            turns: state.take_changed(),
+            card: state.card(),
+            checkpoint,
+            journal: position,
+            at,
+        };
+        self.rooms.store.append(&self.lease, append).await?;
+        self.state = state;
+        if noted {
+            self.deltas = 0;
+        }
+        (0..ended).for_each(|_| self.rooms.watch.turn_over());
+        self.rooms.bells.ring(self.session.no);
+        Ok(())
+    }
+
+    /// A full disk is the caller's to know, not the end of us; a lost lease is.
+    pub(super) fn survive(&self, result: Result<()>) -> Result<()> {
+        match result {
+            Err(Error::Store(ash_store::Error::Full | ash_store::Error::Removed(_))) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+fn turn_of(fact: &Fact) -> Option<TurnId> {
+    match fact {
+        Fact::Queued { turn, .. }
+        | Fact::Stirred { turn }
+        | Fact::Started { turn, .. }
+        | Fact::Continued { turn, .. }
+        | Fact::Interrupting { turn, .. }
+        | Fact::Rested { turn, .. }
+        | Fact::Finished { turn, .. }
+        | Fact::Cut { turn, .. } => Some(*turn),
+        Fact::Saved(saved) => saved.turn,
+        Fact::Asked(asked) => asked.turn,
+        Fact::Answered { turn, .. } => *turn,
+        Fact::SaveFailed { turn, .. } => *turn,
+        Fact::Created { .. }
+        | Fact::Forked { .. }
+        | Fact::Said { .. }
+        | Fact::Setting { .. }
+        | Fact::Awake { .. }
+        | Fact::Asleep { .. }
+        | Fact::Resuming
+        | Fact::Resumed { .. }
+        | Fact::ResumeFailed { .. }
+        | Fact::Paused
+        | Fact::Stopped
+        | Fact::Failed { .. }
+        | Fact::Rewound(_)
+        | Fact::Ended => None,
+    }
+}
+
+fn said_in(state: &State, fact: &Fact) -> Option<TurnId> {
+    matches!(fact, Fact::Said { .. }).then(|| state.current().map(|turn| turn.id)).flatten()
+}

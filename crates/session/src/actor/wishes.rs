@@ -1,0 +1,299 @@
+//! What callers ask for, and when they are answered: some at once, some when the files are safe.
+
+use super::{AGENT, Actor, Executed, close::Closing, rewind::Rewinding, save::Occasion};
+use crate::{
+    Error, Result,
+    files::FileSource,
+    state::{Next, Wish},
+};
+use ash_driver::Say;
+use ash_model::{Fact, Options, Receipt, Rewound, Setting, Status, TurnId};
+use ash_store::Checkpoint;
+use std::time::Duration;
+use tokio::{sync::oneshot, time::Instant};
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
+
+pub(crate) enum Request {
+    Wish {
+        wish: Wish,
+        reply: Reply<Answer>,
+    },
+    Exec {
+        command: String,
+        timeout: Duration,
+        reply: Reply<Executed>,
+    },
+    Files {
+        purpose: Purpose,
+        reply: Reply<FileSource>,
+    },
+    /// Answered when the live agent, if there is one, goes on with them.
+    Options {
+        options: Options,
+        settings: Vec<Setting>,
+        reply: Reply<()>,
+    },
+    /// Files were written from outside.
+    Touched,
+    ForkPoint {
+        reply: Reply<ForkPoint>,
+    },
+    Shutdown {
+        grace: Duration,
+        reply: Reply<()>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Read,
+    Write,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Answer {
+    pub(crate) receipt: Option<Receipt>,
+    /// The turn that a wish concerned, if any.
+    pub(crate) turn: Option<TurnId>,
+    pub(crate) rewound: Option<Box<Rewound>>,
+}
+
+/// What a fork is made from.
+#[derive(Debug, Clone)]
+pub(crate) struct ForkPoint {
+    pub(crate) checkpoint: Option<Checkpoint>,
+    pub(crate) memory: uuid::Uuid,
+    pub(crate) told: u64,
+    pub(crate) waiting: Vec<TurnId>,
+    pub(crate) card: ash_store::Card,
+}
+
+impl Actor {
+    pub(super) async fn take(&mut self, request: Request) -> Result<()> {
+        self.idle_since = Instant::now();
+        match request {
+            Request::Wish { wish, reply } => self.grant(wish, reply).await,
+            Request::Exec { command, timeout, reply } => {
+                self.exec(command, timeout, reply).await;
+                Ok(())
+            }
+            Request::Files { purpose, reply } => {
+                self.files(purpose, reply);
+                Ok(())
+            }
+            Request::Options { options, settings, reply } => {
+                self.change_options(options, settings, reply);
+                Ok(())
+            }
+            Request::Touched => {
+                self.touch();
+                Ok(())
+            }
+            Request::ForkPoint { reply } => {
+                self.wants_capture |= self.hands.is_some() || self.dirty.is_some();
+                self.forking.push(reply);
+                Ok(())
+            }
+            Request::Shutdown { grace, reply } => {
+                self.close(Closing::shutdown(Instant::now() + grace, reply));
+                Ok(())
+            }
+        }
+    }
+
+    async fn grant(&mut self, wish: Wish, reply: Reply<Answer>) -> Result<()> {
+        if let Some(refusal) = self.closing.as_ref().and_then(|closing| closing.refusal(&wish)) {
+            reply.send(Err(refusal)).ok();
+            return Ok(());
+        }
+        let facts = match self.state.decide(&wish) {
+            Ok(facts) => facts,
+            Err(refused) => {
+                reply.send(self.refuse(&wish, refused).await).ok();
+                return Ok(());
+            }
+        };
+        match wish {
+            // Sent twice with one key: the first one counts. If it was cut, this is the wish to go on.
+            Wish::Prompt { turn, .. } if self.rooms.store.turn(self.session.no, turn).await?.is_some() => {
+                let open = self.state.turns.iter().any(|known| known.id == turn);
+                let back = self.state.decide(&Wish::Resume).unwrap_or_default();
+                if open && !back.is_empty() {
+                    self.note(back).await?;
+                }
+                reply.send(Ok(Answer { turn: Some(turn), ..Answer::default() })).ok();
+                Ok(())
+            }
+            Wish::Prompt { turn, .. } => {
+                let told = self.at_once(&facts);
+                let begun = told.iter().map(|(fact, ..)| fact.clone());
+                let committed = self.note(facts.into_iter().chain(begun).collect()).await;
+                let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });
+                reply.send(answer.map_err(|error| Error::Failed(error.problem()))).ok();
+                if let (Ok(()), Some((_, input, say))) = (&committed, told) {
+                    self.captured = Instant::now();
+                    self.tell(input, &say).await;
+                }
+                self.survive(committed)
+            }
+            Wish::Interrupt => self.interrupt(facts, reply).await,
+            Wish::Answer { .. } => self.answer(facts, reply).await,
+            Wish::Pause => {
+                // Processes that a turn left behind may have written since.
+                self.wants_capture = true;
+                self.pausing.push(reply);
+                Ok(())
+            }
+            Wish::Resume => self.resume(facts, reply).await,
+            Wish::Rewind { .. } => {
+                self.rewinding.push_back(Rewinding::new(wish, reply));
+                Ok(())
+            }
+            Wish::Stop | Wish::End if facts.is_empty() => {
+                reply.send(Ok(Answer::default())).ok();
+                Ok(())
+            }
+            Wish::Stop | Wish::End => {
+                self.close(Closing::wish(wish, reply));
+                Ok(())
+            }
+        }
+    }
+
+    /// A message that nothing is in the way of is told at once: that it was accepted and that it was told share one
+    /// commit.
+    fn at_once(&self, facts: &[Fact]) -> Option<(Fact, u64, Say)> {
+        let waiting = !self.writing.is_empty()
+            || !self.rewinding.is_empty()
+            || !self.pausing.is_empty()
+            || !self.forking.is_empty();
+        let busy = self.effect.is_some() || self.leaving.is_some() || self.closing.is_some();
+        if waiting || busy || self.hands.is_none() || self.ear.stirs() {
+            return None;
+        }
+        let mut state = self.state.clone();
+        (state.last_seq + 1..).zip(facts).for_each(|(seq, fact)| state.apply(seq, fact));
+        match state.next() {
+            Next::Tell { fact, input, say } => Some((fact, input, say)),
+            Next::Wait | Next::Wake | Next::Save { .. } | Next::Sleep => None,
+        }
+    }
+
+    async fn interrupt(&mut self, facts: Vec<Fact>, reply: Reply<Answer>) -> Result<()> {
+        let turn = self.state.current().map(|turn| turn.id);
+        let told = facts.iter().find_map(|fact| match fact {
+            Fact::Interrupting { turn, input } => Some((*input, Say::Interrupt { turn: *turn })),
+            _ => None,
+        });
+        if !facts.is_empty() {
+            self.note(facts).await?;
+        }
+        if let Some((input, say)) = told {
+            self.tell(input, &say).await;
+        }
+        self.lose_patience_later();
+        reply.send(Ok(Answer { turn, ..Answer::default() })).ok();
+        Ok(())
+    }
+
+    async fn resume(&mut self, facts: Vec<Fact>, reply: Reply<Answer>) -> Result<()> {
+        let warm = facts.iter().find_map(|fact| match fact {
+            Fact::Resumed { receipt, .. } => Some(receipt.clone()),
+            _ => None,
+        });
+        let began = Instant::now();
+        if !facts.is_empty() {
+            self.note(facts).await?;
+        }
+        match warm {
+            Some(receipt) => {
+                self.rooms.watch.resumed(&receipt, began.elapsed());
+                self.log_resume(&receipt);
+                reply.send(Ok(Answer { receipt: Some(receipt), ..Answer::default() })).ok();
+            }
+            None if self.state.status == Status::Starting || self.state.next() == Next::Wake => {
+                self.resuming.push(reply)
+            }
+            None => {
+                reply.send(Ok(Answer::default())).ok();
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn log_resume(&self, receipt: &Receipt) {
+        tracing::info!(session = %self.session.id, receipt = %serde_json::to_string(receipt).unwrap_or_default(), "resumed");
+    }
+
+    /// Pauses and forks want the files safe first. True: something was done, look again.
+    pub(super) async fn drive_waiting(&mut self) -> Result<bool> {
+        if self.pausing.is_empty() && self.forking.is_empty() {
+            return Ok(false);
+        }
+        // A turn that runs saves by itself when it is over.
+        if self.wants_capture && self.state.is_at_rest() && self.tree.is_some() {
+            self.start_save(Occasion::Between);
+            return Ok(true);
+        }
+        self.answer_forkers().await?;
+        if !self.pausing.is_empty() {
+            self.pause().await?;
+        }
+        Ok(true)
+    }
+
+    async fn pause(&mut self) -> Result<()> {
+        let waiting = std::mem::take(&mut self.pausing);
+        let facts = match self.state.decide(&Wish::Pause) {
+            Ok(facts) => facts,
+            Err(refused) => {
+                waiting.into_iter().for_each(|reply| drop(reply.send(Err(refused.into()))));
+                return Ok(());
+            }
+        };
+        let noted = self.note(facts).await;
+        for reply in waiting {
+            let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
+            reply.send(failed.map_or_else(|| Ok(Answer::default()), Err)).ok();
+        }
+        self.survive(noted)
+    }
+
+    async fn answer_forkers(&mut self) -> Result<()> {
+        if self.forking.is_empty() {
+            return Ok(());
+        }
+        let checkpoint = match self.state.settled {
+            Some(number) => self.rooms.store.checkpoint(self.lease.workspace, number).await?,
+            None => None,
+        };
+        let memory = self.state.unborn.unwrap_or(self.session.native_id);
+        let mut card = self.state.card();
+        // Turns that are not over are not shared.
+        card.turns -= card.open_turns;
+        let shared = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.seq);
+        let waiting = self.state.turns.iter().filter(|turn| turn.seq <= shared).map(|turn| turn.id).collect();
+        let point = ForkPoint { checkpoint, memory, told: self.state.told, waiting, card };
+        for reply in self.forking.drain(..) {
+            reply.send(Ok(point.clone())).ok();
+        }
+        Ok(())
+    }
+
+    pub(super) fn lose_patience_later(&mut self) {
+        if self.patience.is_none() && self.state.was_asked_to_stop() {
+            self.patience = Some(Instant::now() + self.rooms.settings.interrupt_grace);
+        }
+    }
+
+    /// An agent that does not stop its turn when asked is ended; the turn is over either way.
+    pub(super) async fn lose_patience(&mut self) {
+        if self.patience.is_some_and(|at| at <= Instant::now()) {
+            self.patience = None;
+            if let Some(hands) = &self.hands {
+                hands.remote.signal(AGENT, 9).await.ok();
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Folding a fact in: the one place where a state changes.
+
+use super::{Awake, Phase, State, Turn, death::counts, plain_text};
+use ash_driver::Say;
+use ash_model::{Ask, Fact, Outcome, Rewound, Saved, Seq, Status, Tier, TurnId};
+use ash_store::{TurnRow, TurnState};
+use std::collections::VecDeque;
+
+const TITLE: usize = 80;
+const LAST_TEXT: usize = 400;
+
+impl State {
+    pub fn apply(&mut self, seq: Seq, fact: &Fact) {
+        self.last_seq = seq;
+        match fact {
+            Fact::Created { .. } => self.status = Status::Starting,
+            Fact::Forked { checkpoint, memory, told, .. } => {
+                self.status = Status::Paused;
+                self.checkpoint = *checkpoint;
+                self.settled = *checkpoint;
+                self.last_checkpoint = checkpoint.unwrap_or(0);
+                self.unborn = Some(*memory);
+                self.told = *told;
+            }
+            Fact::Queued { turn, content, ask } => self.queue(seq, *turn, content, ask),
+            Fact::Stirred { turn } => self.stir(seq, *turn),
+            Fact::Started { turn, input } => self.start(*turn, 1, *input),
+            Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
+            Fact::Said { .. } | Fact::SaveFailed { .. } => {}
+            Fact::Interrupting { turn, input } => self.note_interrupt(*turn, *input),
+            Fact::Asked(asked) => self.note_asked(seq, asked),
+            Fact::Answered { id, verdict, input, .. } => self.note_answered(*id, verdict.as_ref(), *input),
+            Fact::Setting { setting, input } => {
+                self.remember(*input, Say::Set { setting: setting.clone(), input: *input });
+            }
+            Fact::Rested { turn, how, text, problem, .. } => {
+                let phase = Phase::Saving { how: *how, text: text.clone(), problem: problem.clone() };
+                self.set_phase(*turn, phase, TurnState::Saving);
+            }
+            Fact::Saved(saved) => self.saved(saved),
+            Fact::Finished { turn, how, .. } => self.finish(*turn, *how),
+            Fact::Cut { turn, death } => {
+                if let Some(front) = self.turns.front_mut().filter(|front| front.id == *turn) {
+                    front.deaths += u32::from(counts(death));
+                }
+                self.set_phase(*turn, Phase::Cut, TurnState::Cut);
+            }
+            Fact::Awake { incarnation, kept } => {
+                self.kept = *kept;
+                // Number 1 was the greeting.
+                self.awake =
+                    Some(Awake { incarnation: *incarnation, next_input: 2, beside: VecDeque::new() });
+                self.born = true;
+                self.activate();
+            }
+            Fact::Asleep { .. } => {
+                self.stop_running();
+                self.pending.clear();
+                self.awake = None;
+            }
+            Fact::ResumeFailed { .. } => {}
+            Fact::Resuming => {
+                self.status = Status::Starting;
+                self.resuming = true;
+            }
+            Fact::Resumed { receipt, head } => {
+                self.activate();
+                self.head.clone_from(head);
+                self.tell_once = receipt.tier == Tier::History;
+                // The newest could not be read, and an older one came back.
+                if receipt.checkpoint.is_some() && receipt.checkpoint < self.checkpoint {
+                    (self.checkpoint, self.settled) = (receipt.checkpoint, receipt.checkpoint);
+                }
+            }
+            Fact::Paused => {
+                self.status = Status::Paused;
+                // A server that stops has ended the sandbox before it says so.
+                self.held = self.awake.is_some();
+            }
+            Fact::Stopped => self.status = Status::Stopped,
+            Fact::Failed { problem } => {
+                self.status = Status::Error;
+                self.problem = Some(problem.clone());
+            }
+            Fact::Rewound(rewound) => self.rewound(seq, rewound),
+            Fact::Ended => self.status = Status::Ended,
+        }
+    }
+
+    /// Its sandbox was ended before; whoever wants to go on wakes it.
+    fn rewound(&mut self, seq: Seq, Rewound { to, then, .. }: &Rewound) {
+        self.status = match self.status {
+            Status::Starting | Status::Active | Status::Paused | Status::Error => Status::Paused,
+            status @ (Status::Stopped | Status::Ended) => status,
+        };
+        self.problem = None;
+        self.rewound = seq;
+        self.checkpoint = Some(*to);
+        self.settled = Some(*to);
+        self.told = then.told;
+        self.unborn = then.memory;
+        self.born = false;
+        self.inherit(then);
+    }
+
+    fn activate(&mut self) {
+        self.status = Status::Active;
+        self.resuming = false;
+        self.problem = None;
+    }
+
+    fn queue(&mut self, seq: Seq, id: TurnId, content: &serde_json::Value, ask: &Ask) {
+        let turn = Turn {
+            id,
+            seq,
+            content: content.clone(),
+            ask: ask.clone(),
+            attempt: 0,
+            deaths: 0,
+            own: false,
+            phase: Phase::Queued,
+        };
+        self.title.get_or_insert_with(|| shortened(&plain_text(content), TITLE));
+        self.turns_ever += 1;
+        self.changed.push(row(&turn, TurnState::Queued));
+        self.turns.push_back(turn);
+    }
+
+    /// Before whatever waits: the agent is at it already.
+    fn stir(&mut self, seq: Seq, id: TurnId) {
+        let turn = Turn {
+            id,
+            seq,
+            content: serde_json::Value::Null,
+            ask: Ask::default(),
+            attempt: 1,
+            deaths: 0,
+            own: true,
+            phase: Phase::Running { inputs: Vec::new() },
+        };
+        self.turns_ever += 1;
+        self.changed.push(row(&turn, TurnState::Running));
+        self.turns.push_front(turn);
+    }
+
+    fn start(&mut self, id: TurnId, attempt: u32, input: u64) {
+        let Some(turn) = self.turns.front_mut().filter(|turn| turn.id == id) else { return };
+        turn.attempt = attempt;
+        let (content, ask, head) = (turn.content.clone(), turn.ask.clone(), self.head.clone());
+        let say = Say::Prompt { turn: id, head, content, ask, attempt };
+        turn.phase = Phase::Running { inputs: vec![(input, say)] };
+        self.changed.push(row(turn, TurnState::Running));
+        // An agent that has the message in its memory does not read it again.
+        if attempt == 1 || self.tell_once {
+            self.head = None;
+        }
+        self.took_input(input);
+    }
+
+    fn note_interrupt(&mut self, id: TurnId, input: u64) {
+        if let Some(Turn { phase: Phase::Running { inputs }, .. }) =
+            self.turns.front_mut().filter(|turn| turn.id == id)
+        {
+            inputs.push((input, Say::Interrupt { turn: id }));
+        }
+        self.took_input(input);
+    }
+
+    pub(super) fn took_input(&mut self, input: u64) {
+        if let Some(awake) = &mut self.awake {
+            awake.next_input = input + 1;
+        }
+    }
+
+    fn set_phase(&mut self, id: TurnId, phase: Phase, state: TurnState) {
+        if let Some(turn) = self.turns.front_mut().filter(|turn| turn.id == id) {
+            turn.phase = phase;
+            self.changed.push(row(turn, state));
+        }
+    }
+
+    /// Without a sandbox nothing runs: a turn that was asked to stop rests, any other is cut.
+    fn stop_running(&mut self) {
+        let Some(turn) = self.running() else { return };
+        if self.was_asked_to_stop() {
+            let rested = Phase::Saving { how: Outcome::Interrupted, text: String::new(), problem: None };
+            self.set_phase(turn, rested, TurnState::Saving);
+        } else {
+            self.set_phase(turn, Phase::Cut, TurnState::Cut);
+        }
+    }
+
+    fn saved(&mut self, saved: &Saved) {
+        self.last_checkpoint = saved.number;
+        if !saved.salvage {
+            self.checkpoint = Some(saved.number);
+            if !saved.mid_turn {
+                self.settled = Some(saved.number);
+            }
+            if self.born {
+                self.unborn = None;
+            }
+        }
+    }
+
+    fn finish(&mut self, id: TurnId, how: Outcome) {
+        let Some(place) = self.turns.iter().position(|turn| turn.id == id) else { return };
+        let Some(turn) = self.turns.remove(place) else { return };
+        if let Phase::Saving { text, .. } = &turn.phase
+            && !text.is_empty()
+        {
+            self.last_text = Some(shortened(text, LAST_TEXT));
+        }
+        self.told += u64::from(turn.attempt > 0 && !turn.own);
+        let state = match how {
+            Outcome::Done => TurnState::Done,
+            Outcome::Failed => TurnState::Failed,
+            Outcome::Interrupted => TurnState::Interrupted,
+            Outcome::Cancelled => TurnState::Cancelled,
+        };
+        self.changed.push(row(&turn, state));
+    }
+}
+
+fn row(turn: &Turn, state: TurnState) -> TurnRow {
+    TurnRow { id: turn.id, seq: turn.seq, state, attempt: turn.attempt }
+}
+
+fn shortened(text: &str, most: usize) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}

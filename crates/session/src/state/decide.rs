@@ -1,0 +1,116 @@
+//! What a wish means as things stand: the facts that follow from it, or why not.
+
+use super::{Phase, Refused, State, Wake, Wish, asked_to_stop};
+use ash_model::{Fact, From, Outcome, Path, Receipt, Rewound, Seq, Source, Status, Then, Tier};
+
+impl State {
+    pub fn decide(&self, wish: &Wish) -> Result<Vec<Fact>, Refused> {
+        match wish {
+            Wish::Prompt { turn, content, ask, wake } => {
+                let queued = Fact::Queued { turn: *turn, content: content.clone(), ask: ask.clone() };
+                match self.status {
+                    Status::Active | Status::Starting => Ok(vec![queued]),
+                    Status::Ended => Err(Refused::Not(self.status)),
+                    Status::Paused | Status::Stopped | Status::Error if *wake == Wake::No => {
+                        Err(Refused::Not(self.status))
+                    }
+                    Status::Paused | Status::Stopped | Status::Error => Ok(vec![queued, self.back()]),
+                }
+            }
+            Wish::Interrupt => self.interrupt(),
+            Wish::Answer { id, verdict } => self.answer(*id, verdict),
+            Wish::Pause => match self.status {
+                Status::Active => Ok(vec![Fact::Paused]),
+                status => Err(Refused::Cannot { wish: "pause", status }),
+            },
+            Wish::Stop => match self.status {
+                Status::Active | Status::Starting => {
+                    Ok(self.give_up_current().chain([Fact::Stopped]).collect())
+                }
+                status => Err(Refused::Cannot { wish: "stop", status }),
+            },
+            Wish::Resume => match self.status {
+                Status::Active | Status::Starting => Ok(Vec::new()),
+                Status::Paused | Status::Stopped | Status::Error => Ok(vec![self.back()]),
+                Status::Ended => Err(Refused::Gone),
+            },
+            Wish::Rewind { to, seq, then } => match self.status {
+                Status::Ended => Err(Refused::Not(self.status)),
+                Status::Starting | Status::Active | Status::Paused | Status::Stopped | Status::Error => {
+                    self.rewind(*to, *seq, then)
+                }
+            },
+            Wish::End => match self.status {
+                Status::Ended => Ok(Vec::new()),
+                _ => Ok(self.give_up_current().chain(self.cancel_queued()).chain([Fact::Ended]).collect()),
+            },
+        }
+    }
+
+    /// The way back to active: at once if the sandbox is still there.
+    fn back(&self) -> Fact {
+        if self.awake.is_some() { Fact::Resumed { receipt: self.warm(), head: None } } else { Fact::Resuming }
+    }
+
+    fn warm(&self) -> Receipt {
+        Receipt {
+            path: Path::Warm,
+            source: Source::Local,
+            from: From::Live,
+            tier: Tier::Native,
+            checkpoint: self.checkpoint,
+            verified: true,
+            lost: Vec::new(),
+            compared: None,
+            repaired: Vec::new(),
+            salvage: None,
+        }
+    }
+
+    /// What is not over would come to its end in files that it does not know.
+    fn rewind(&self, to: u64, seq: Seq, then: &Then) -> Result<Vec<Fact>, Refused> {
+        if !self.turns.is_empty() {
+            return Err(Refused::Busy);
+        }
+        Ok(vec![Fact::Rewound(Rewound { to, from: self.checkpoint, seq, then: then.clone() })])
+    }
+
+    fn interrupt(&self) -> Result<Vec<Fact>, Refused> {
+        let Some(turn) = self.turns.front() else { return Ok(Vec::new()) };
+        let interrupted = Fact::Finished {
+            turn: turn.id,
+            how: Outcome::Interrupted,
+            checkpoint: self.checkpoint,
+            problem: None,
+        };
+        match (&turn.phase, &self.awake) {
+            (Phase::Running { inputs }, Some(awake)) if !asked_to_stop(inputs) => {
+                Ok(vec![Fact::Interrupting { turn: turn.id, input: awake.next_input }])
+            }
+            (Phase::Cut, _) => Ok(vec![interrupted]),
+            (Phase::Running { .. } | Phase::Saving { .. } | Phase::Queued, _) => Ok(Vec::new()),
+        }
+    }
+
+    /// The running turn ends here; the caller has captured what it left.
+    pub(super) fn give_up_current(&self) -> impl Iterator<Item = Fact> {
+        let checkpoint = self.checkpoint;
+        self.current().map(|turn| (turn.id, turn.phase.clone())).into_iter().map(move |(turn, phase)| {
+            let (how, problem) = match phase {
+                Phase::Saving { how, problem, .. } => (how, problem),
+                Phase::Running { .. } | Phase::Cut | Phase::Queued => (Outcome::Interrupted, None),
+            };
+            Fact::Finished { turn, how, checkpoint, problem }
+        })
+    }
+
+    fn cancel_queued(&self) -> impl Iterator<Item = Fact> {
+        let queued = self.turns.iter().filter(|turn| turn.phase == Phase::Queued);
+        queued.map(|turn| Fact::Finished {
+            turn: turn.id,
+            how: Outcome::Cancelled,
+            checkpoint: None,
+            problem: None,
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! What is to be done now. Nothing but the state is looked at.
+
+use super::{Awake, Next, Phase, State, Turn};
+use ash_driver::Say;
+use ash_model::{Fact, Status};
+
+impl State {
+    pub fn next(&self) -> Next {
+        if let Some(Turn { id, phase: Phase::Saving { .. }, .. }) = self.turns.front() {
+            return Next::Save { turn: *id };
+        }
+        match (self.status, &self.awake) {
+            (Status::Stopped | Status::Ended | Status::Error, Some(_)) => Next::Sleep,
+            (Status::Stopped | Status::Ended | Status::Error | Status::Paused, _) => Next::Wait,
+            (Status::Starting, _) | (Status::Active, None) => Next::Wake,
+            (Status::Active, Some(awake)) => self.next_turn(awake),
+        }
+    }
+
+    fn next_turn(&self, awake: &Awake) -> Next {
+        let Some(turn) = self.turns.front() else { return Next::Wait };
+        let input = awake.next_input;
+        let say = |attempt| Say::Prompt {
+            turn: turn.id,
+            head: self.head.clone(),
+            content: turn.content.clone(),
+            ask: turn.ask.clone(),
+            attempt,
+        };
+        match turn.phase {
+            Phase::Queued => Next::Tell { fact: Fact::Started { turn: turn.id, input }, input, say: say(1) },
+            Phase::Cut => {
+                let attempt = turn.attempt + 1;
+                let discard_after = self.kept.unwrap_or(turn.seq);
+                let fact = Fact::Continued { turn: turn.id, attempt, discard_after, input };
+                Next::Tell { fact, input, say: say(attempt) }
+            }
+            Phase::Running { .. } | Phase::Saving { .. } => Next::Wait,
+        }
+    }
+
+    /// What the agent was told in this shim's life beyond what the shim got: to be sent again.
+    pub fn untold(&self, last_input: u64) -> Vec<(u64, Say)> {
+        let of_turn = match self.turns.front() {
+            Some(Turn { phase: Phase::Running { inputs }, .. }) => inputs.as_slice(),
+            Some(_) | None => &[],
+        };
+        let beside = self.awake.iter().flat_map(|awake| &awake.beside).map(|(number, say)| (number, &**say));
+        let told = of_turn.iter().map(|(number, say)| (number, say)).chain(beside);
+        let untold = told.filter(|(number, _)| **number > last_input);
+        let mut untold: Vec<(u64, Say)> = untold.map(|(number, say)| (*number, say.clone())).collect();
+        untold.sort_by_key(|(number, _)| *number);
+        untold
+    }
+
+    /// Whether the agent may have a turn of its own now.
+    pub fn may_stir(&self) -> bool {
+        self.awake.is_some() && self.status == Status::Active && self.current().is_none()
+    }
+}

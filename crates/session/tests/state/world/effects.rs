@@ -1,0 +1,131 @@
+//! What comes of the work that goes on beside the actor.
+
+use super::{
+    Luck, World,
+    server::{Close, Effect},
+    shim::Shim,
+};
+use ash_model::{Consistency, Fact, From, Incarnation, Path, Problem, Receipt, Saved, Source, Tier, TurnId};
+use ash_session::state::Phase;
+
+impl World {
+    pub(super) fn settle(&mut self, luck: Luck) {
+        let Some(effect) = self.server.as_mut().and_then(|server| server.effect.take()) else { return };
+        match (effect, luck) {
+            (Effect::Wake, Luck::Good) => self.woke(),
+            (Effect::Wake, Luck::Bad) => {
+                self.note(vec![Fact::Failed { problem: Problem::new("agent_failed", "It did not start") }]);
+            }
+            (Effect::Save(turn), Luck::Good) => self.saved(turn),
+            (Effect::Save(turn), Luck::Bad) => self.could_not_save(turn),
+            (Effect::Midway(turn), Luck::Good) => self.saved_midway(turn),
+            (Effect::Midway(_), Luck::Bad) => {}
+            (Effect::Prepare, Luck::Good) => {
+                if let Some(server) = &mut self.server {
+                    server.prepared = true;
+                }
+            }
+            (Effect::Prepare, Luck::Bad) => {
+                if let Some(server) = &mut self.server {
+                    server.rewinding = None;
+                }
+            }
+            (Effect::Sleep, Luck::Good | Luck::Bad) => self.slept(),
+        }
+    }
+
+    fn woke(&mut self) {
+        assert!(!self.shim.as_ref().is_some_and(|shim| shim.alive), "two sandboxes for one workspace");
+        let incarnation = Incarnation(self.next_fresh());
+        let resuming = self.state().resuming;
+        self.shim = Some(Shim::new(incarnation));
+        if let Some(server) = &mut self.server {
+            server.tree = true;
+            server.dirty = true;
+            server.hands = true;
+        }
+        let resumed = resuming.then(|| Fact::Resumed { receipt: cold(), head: None });
+        self.note([Fact::Awake { incarnation, kept: None }].into_iter().chain(resumed).collect());
+    }
+
+    fn saved(&mut self, turn: Option<TurnId>) {
+        let number = self.state().last_checkpoint + 1;
+        if let Some(server) = &mut self.server {
+            server.save_failed = false;
+        }
+        let under_way = self.state().current().filter(|turn| match turn.phase {
+            Phase::Running { .. } | Phase::Cut => true,
+            Phase::Queued | Phase::Saving { .. } => false,
+        });
+        let midway = under_way.map(|turn| turn.id).filter(|_| turn.is_none());
+        let saved = Saved { turn: turn.or(midway), mid_turn: midway.is_some(), ..saved(number) };
+        let end = self.end_of(turn, Some(number));
+        self.note([Fact::Saved(saved)].into_iter().chain(end).collect());
+    }
+
+    fn saved_midway(&mut self, turn: TurnId) {
+        let number = self.state().last_checkpoint + 1;
+        self.note(vec![Fact::Saved(Saved { turn: Some(turn), mid_turn: true, ..saved(number) })]);
+    }
+
+    pub(super) fn could_not_save(&mut self, turn: Option<TurnId>) {
+        if let Some(server) = &mut self.server {
+            server.save_failed = true;
+            server.dirty = true;
+            server.pausing = false;
+            server.rewinding = None;
+        }
+        let end = self.end_of(turn, None);
+        self.note([Fact::SaveFailed { turn, error: "no".into() }].into_iter().chain(end).collect());
+    }
+
+    fn end_of(&self, turn: Option<TurnId>, checkpoint: Option<u64>) -> Option<Fact> {
+        let current = self.state().current().filter(|current| Some(current.id) == turn)?;
+        match &current.phase {
+            Phase::Saving { how, problem, .. } => {
+                Some(Fact::Finished { turn: current.id, how: *how, checkpoint, problem: problem.clone() })
+            }
+            Phase::Queued | Phase::Running { .. } | Phase::Cut => None,
+        }
+    }
+
+    fn slept(&mut self) {
+        self.shim = None;
+        let Some(server) = &self.server else { return };
+        let incarnation = server.state.awake.as_ref().map(|awake| awake.incarnation);
+        let shutting = server.closing.is_some_and(|closing| closing.how == Close::Shutdown);
+        if incarnation.is_some() && !shutting {
+            let facts = server.state.falls_asleep();
+            self.note(facts);
+        }
+    }
+}
+
+fn saved(number: u64) -> Saved {
+    Saved {
+        number,
+        turn: None,
+        tree: "tree".into(),
+        consistency: Consistency::Frozen,
+        files: 1,
+        bytes: 1,
+        skipped: Vec::new(),
+        salvage: false,
+        mid_turn: false,
+    }
+}
+
+fn cold() -> Receipt {
+    Receipt {
+        path: Path::Cold,
+        source: Source::Local,
+        from: From::Live,
+        tier: Tier::Native,
+        checkpoint: None,
+        verified: true,
+        lost: Vec::new(),
+        compared: None,
+        repaired: Vec::new(),
+        salvage: None,
+    }
+}

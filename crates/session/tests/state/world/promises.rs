@@ -1,0 +1,217 @@
+//! What must hold of the log, after every fact and after everything that happens.
+
+use super::{
+    World,
+    server::{Close, Effect, Server},
+};
+use ash_model::{Death, Fact, Outcome, PermissionId, Rewound, Status, TurnId};
+use ash_session::state::{Next, Phase, Refused, State, Wish};
+use ash_store::TurnState;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) queued: Vec<TurnId>,
+    pub(super) finished: BTreeMap<TurnId, Outcome>,
+    pub(super) rested: BTreeSet<TurnId>,
+    pub(super) asked_to_stop: BTreeSet<TurnId>,
+    pub(super) deaths: BTreeMap<TurnId, u32>,
+    pub(super) rows: BTreeMap<TurnId, TurnState>,
+    pub(super) started: BTreeSet<TurnId>,
+    /// The turns that are part of the conversation.
+    pub(super) conversation: Vec<TurnId>,
+    /// The same, as it was at each checkpoint.
+    pub(super) then: BTreeMap<u64, Vec<TurnId>>,
+    pub(super) checkpoint: Option<u64>,
+    pub(super) ended: bool,
+    /// Everything that was asked for, and whether it is answered.
+    pub(super) asked: BTreeMap<PermissionId, bool>,
+}
+
+impl World {
+    pub(super) fn check_decision(&self, wish: &Wish, decided: &Result<Vec<Fact>, Refused>) {
+        if self.state().status != Status::Ended {
+            return;
+        }
+        match wish {
+            Wish::Prompt { .. } | Wish::Rewind { .. } => {
+                assert_eq!(*decided, Err(Refused::Not(Status::Ended)));
+            }
+            Wish::Resume => assert_eq!(*decided, Err(Refused::Gone)),
+            Wish::Answer { .. } => assert_eq!(*decided, Err(Refused::Unasked)),
+            Wish::Pause | Wish::Stop => assert!(decided.is_err()),
+            Wish::Interrupt | Wish::End => assert_eq!(*decided, Ok(Vec::new())),
+        }
+    }
+
+    pub(super) fn check_fact(&mut self, fact: &Fact) {
+        let told = &mut self.told;
+        match fact {
+            Fact::Queued { turn, .. } => {
+                told.queued.push(*turn);
+                told.conversation.push(*turn);
+            }
+            Fact::Started { turn, input } | Fact::Continued { turn, input, .. } => {
+                let first_open = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
+                assert_eq!(first_open, Some(turn), "turns run in the order they were queued");
+                assert!(!told.rested.contains(turn), "told again after it rested");
+                assert!(!told.asked_to_stop.contains(turn), "told again after it was asked to stop");
+                assert!(told.deaths.get(turn).is_none_or(|deaths| *deaths < 2), "told a third time");
+                told.started.insert(*turn);
+                self.check_input(*input);
+            }
+            Fact::Interrupting { turn, input } => {
+                told.asked_to_stop.insert(*turn);
+                self.check_input(*input);
+            }
+            Fact::Asked(asked) => {
+                assert_eq!(told.asked.insert(asked.id, false), None, "two requests of one name");
+            }
+            Fact::Answered { id, verdict, input, .. } => {
+                assert_eq!(told.asked.insert(*id, true), Some(false), "answered twice, or never asked");
+                assert_eq!(verdict.is_some(), input.is_some(), "what is answered is told");
+                if let Some(input) = input {
+                    self.check_input(*input);
+                }
+            }
+            Fact::Setting { input, .. } => self.check_input(*input),
+            Fact::Rested { turn, .. } => {
+                told.rested.insert(*turn);
+            }
+            Fact::Saved(saved) => {
+                assert!(told.then.keys().all(|number| *number < saved.number), "numbers only grow");
+                let begun = told.conversation.iter().filter(|turn| told.started.contains(*turn));
+                told.then.insert(saved.number, begun.copied().collect());
+                told.checkpoint = Some(saved.number);
+            }
+            Fact::Rewound(Rewound { to, from, .. }) => {
+                let open = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
+                assert_eq!(open, None, "rewound under a turn");
+                assert!(!told.ended, "rewound after its end");
+                assert_eq!(*from, told.checkpoint, "there is no way back");
+                told.conversation = told.then[to].clone();
+                told.checkpoint = Some(*to);
+            }
+            Fact::Finished { turn, how, problem, .. } => {
+                assert!(told.queued.contains(turn), "the end of a turn that nobody asked for");
+                assert_eq!(told.finished.insert(*turn, *how), None, "a turn ended twice");
+                let deaths = told.deaths.get(turn).copied().unwrap_or(0);
+                let twice = problem.as_ref().is_some_and(|problem| problem.code == "crashed_twice");
+                assert_eq!(twice, deaths == 2, "{deaths} deaths");
+                assert_eq!(twice, *how == Outcome::Failed);
+            }
+            Fact::Cut { turn, death } => {
+                *told.deaths.entry(*turn).or_default() += u32::from(*death != Death::Shutdown);
+            }
+            Fact::Awake { .. } => self.last_input = 1,
+            Fact::Ended => told.ended = true,
+            Fact::Created { .. }
+            | Fact::Forked { .. }
+            | Fact::Said { .. }
+            | Fact::SaveFailed { .. }
+            | Fact::Asleep { .. }
+            | Fact::Resuming
+            | Fact::Resumed { .. }
+            | Fact::ResumeFailed { .. }
+            | Fact::Stirred { .. }
+            | Fact::Paused
+            | Fact::Stopped
+            | Fact::Failed { .. } => {}
+        }
+    }
+
+    fn check_input(&mut self, input: u64) {
+        assert_eq!(input, self.last_input + 1, "inputs are numbered one after the other");
+        self.last_input = input;
+    }
+
+    pub(super) fn check(&self) {
+        let Some(server) = &self.server else { return };
+        let state = &server.state;
+        assert_eq!(self.replayed(), *state, "a replay comes to another state");
+        assert_eq!(self.told.ended, state.status == Status::Ended, "ended is final, and only said once");
+        self.check_turns(state);
+        self.check_card(state);
+        self.check_pending(server);
+        if server.effect.is_none() && server.closing.is_none() {
+            self.check_wait(server);
+        }
+    }
+
+    fn check_turns(&self, state: &State) {
+        let open: Vec<TurnId> =
+            self.told.queued.iter().filter(|turn| !self.told.finished.contains_key(*turn)).copied().collect();
+        assert_eq!(state.turns.iter().map(|turn| turn.id).collect::<Vec<_>>(), open);
+        for (place, turn) in state.turns.iter().enumerate() {
+            assert!(place == 0 || turn.phase == Phase::Queued, "only the first can be under way");
+            let expected = match turn.phase {
+                Phase::Queued => TurnState::Queued,
+                Phase::Running { .. } => TurnState::Running,
+                Phase::Saving { .. } => TurnState::Saving,
+                Phase::Cut => TurnState::Cut,
+            };
+            assert_eq!(self.told.rows.get(&turn.id), Some(&expected));
+            assert!(turn.deaths < 2, "given up after the second death");
+        }
+        for (turn, how) in &self.told.finished {
+            let expected = match how {
+                Outcome::Done => TurnState::Done,
+                Outcome::Failed => TurnState::Failed,
+                Outcome::Interrupted => TurnState::Interrupted,
+                Outcome::Cancelled => TurnState::Cancelled,
+            };
+            assert_eq!(self.told.rows.get(turn), Some(&expected));
+        }
+    }
+
+    /// Whatever the agent waits for can be answered, and nothing else.
+    fn check_pending(&self, server: &Server) {
+        let pending = &server.state.pending;
+        let open = self.told.asked.iter().filter(|(_, answered)| !**answered).map(|(id, _)| *id);
+        assert_eq!(pending.iter().map(|pending| pending.asked.id).collect::<BTreeSet<_>>(), open.collect());
+        let names: BTreeSet<&String> = pending.iter().map(|pending| &pending.asked.request).collect();
+        match self.shim.as_ref().filter(|shim| shim.alive && server.hands) {
+            Some(shim) => assert_eq!(names, shim.waiting.iter().collect()),
+            // Until it is said that the sandbox is gone.
+            None => {
+                let shutting = server.closing.is_some_and(|closing| closing.how == Close::Shutdown);
+                assert!(names.is_empty() || shutting || server.effect == Some(Effect::Sleep));
+            }
+        }
+    }
+
+    fn check_card(&self, state: &State) {
+        let card = state.card();
+        assert_eq!(card.status, state.status);
+        assert_eq!(card.turns, self.told.conversation.len() as u64);
+        let begun = self.told.conversation.iter().filter(|turn| self.told.started.contains(*turn)).count();
+        let open = state.turns.iter().filter(|turn| turn.attempt > 0).count();
+        assert_eq!(state.told, (begun - open) as u64, "what the agent should remember");
+        assert_eq!(card.open_turns, state.turns.len() as u64);
+        assert_eq!(card.checkpoint, self.told.checkpoint);
+        assert_eq!(card.title.is_some(), card.turns > 0);
+        match card.status {
+            Status::Active => assert_eq!(card.problem, None),
+            Status::Error => assert!(card.problem.is_some()),
+            Status::Starting | Status::Paused | Status::Stopped | Status::Ended => {}
+        }
+    }
+
+    /// Nothing is under way and the actor waits: somebody else must have something to do.
+    fn check_wait(&self, server: &Server) {
+        let state = &server.state;
+        assert_eq!(state.next(), Next::Wait);
+        assert_ne!(state.status, Status::Starting, "nobody starts it");
+        assert_eq!(state.awake.is_some(), server.hands);
+        let Some(front) = state.turns.front() else { return };
+        match front.phase {
+            Phase::Running { .. } => {
+                let shim = self.shim.as_ref().filter(|shim| shim.alive && server.hands);
+                let working = shim.and_then(|shim| shim.working);
+                assert_eq!(working, Some(front.id), "nobody works on the turn that runs");
+            }
+            Phase::Saving { .. } => panic!("nobody saves the turn"),
+            Phase::Queued | Phase::Cut => assert_ne!(state.status, Status::Active, "nobody starts the turn"),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What lives outside the server: a shim with an agent, what it is told and what it says.
+
+use super::{Luck, World};
+use ash_driver::Say;
+use ash_model::{
+    Asked, Death, Fact, Incarnation, OnPermissionTimeout, Outcome, PermissionId, Setting, Timestamp, TurnId,
+    Usage, Verdict,
+};
+use ash_session::state::Wish;
+use std::collections::BTreeSet;
+
+/// How long a request waits.
+pub(super) const WAIT: i64 = 1000;
+
+/// What lives outside the server.
+#[derive(Debug)]
+pub(super) struct Shim {
+    pub(super) incarnation: Incarnation,
+    /// A dead one has left its journal.
+    pub(super) alive: bool,
+    pub(super) last_in: u64,
+    pub(super) prompts: BTreeSet<TurnId>,
+    pub(super) working: Option<TurnId>,
+    pub(super) asked_to_stop: bool,
+    /// What the agent waits for.
+    pub(super) waiting: BTreeSet<String>,
+    pub(super) answered: BTreeSet<String>,
+    /// What the agent said and nobody heard.
+    pub(super) unheard: Vec<Said>,
+}
+
+#[derive(Debug)]
+pub(super) enum Said {
+    Rested(TurnId, Outcome),
+    Asked(String),
+    Withdrawn(String),
+}
+
+impl Shim {
+    pub(super) fn new(incarnation: Incarnation) -> Shim {
+        Shim {
+            incarnation,
+            alive: true,
+            last_in: 1,
+            prompts: BTreeSet::new(),
+            working: None,
+            asked_to_stop: false,
+            waiting: BTreeSet::new(),
+            answered: BTreeSet::new(),
+            unheard: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, input: u64, say: Say) {
+        assert!(input > self.last_in, "input {input} came after {}", self.last_in);
+        self.last_in = input;
+        match say {
+            Say::Hello { .. } => panic!("greeted twice"),
+            Say::Prompt { turn, .. } => {
+                assert!(self.prompts.insert(turn), "a prompt reached the agent twice");
+                assert_eq!(self.working, None, "two prompts at once");
+                self.working = Some(turn);
+                self.asked_to_stop = false;
+            }
+            Say::Interrupt { turn } if self.working == Some(turn) => {
+                self.asked_to_stop = true;
+                let waiting = std::mem::take(&mut self.waiting);
+                self.unheard.extend(waiting.into_iter().map(Said::Withdrawn));
+            }
+            // One that comes too late is for a turn that is over.
+            Say::Interrupt { .. } | Say::Set { .. } => {}
+            Say::Answer { request, .. } => {
+                assert!(self.answered.insert(request.clone()), "an answer reached the agent twice");
+                self.waiting.remove(&request);
+            }
+        }
+    }
+}
+
+impl World {
+    pub(super) fn tell(&mut self, input: u64, say: Say) {
+        if std::mem::take(&mut self.crash_before_telling) {
+            self.server = None;
+            return;
+        }
+        let heard = self.server.as_ref().is_some_and(|server| server.hands);
+        if let Some(shim) = self.shim.as_mut().filter(|_| heard) {
+            shim.take(input, say);
+        }
+    }
+
+    pub(super) fn rest(&mut self) {
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive) else { return };
+        if !shim.waiting.is_empty() {
+            return;
+        }
+        let Some(turn) = shim.working.take() else { return };
+        let how = if std::mem::take(&mut shim.asked_to_stop) { Outcome::Interrupted } else { Outcome::Done };
+        shim.unheard.push(Said::Rested(turn, how));
+        self.hear();
+    }
+
+    pub(super) fn ask_leave(&mut self) {
+        let request = self.next_fresh().to_string();
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive && !shim.asked_to_stop) else { return };
+        shim.waiting.insert(request.clone());
+        shim.unheard.push(Said::Asked(request));
+        self.hear();
+    }
+
+    pub(super) fn withdraw(&mut self) {
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive) else { return };
+        let Some(request) = shim.waiting.pop_first() else { return };
+        shim.unheard.push(Said::Withdrawn(request));
+        self.hear();
+    }
+
+    pub(super) fn answer(&mut self, luck: Luck) {
+        let Some(server) = &self.server else { return };
+        let pending = server.state.pending.first().map(|pending| pending.asked.clone());
+        let answers = pending.iter().filter(|asked| asked.question);
+        let answers = answers.map(|_| ("Which?".to_owned(), "A".to_owned())).collect();
+        let verdict = match luck {
+            Luck::Good => Verdict::Allow { updated_input: None, answers },
+            Luck::Bad => Verdict::deny("no"),
+        };
+        let id = pending.map_or_else(|| PermissionId(self.next_fresh()), |asked| asked.id);
+        self.wish(&Wish::Answer { id, verdict });
+    }
+
+    pub(super) fn set(&mut self) {
+        let Some(server) = self.server.as_ref().filter(|server| server.hands) else { return };
+        let Some(input) = server.state.awake.as_ref().map(|awake| awake.next_input) else { return };
+        self.note_and_tell(vec![Fact::Setting { setting: Setting::Model("m".into()), input }]);
+    }
+
+    fn asked(&mut self, request: String) -> Fact {
+        let id = PermissionId(self.next_fresh());
+        let state = self.state();
+        let turn = state.under_way();
+        let ways = [OnPermissionTimeout::Deny, OnPermissionTimeout::Allow, OnPermissionTimeout::Interrupt];
+        Fact::Asked(Asked {
+            id,
+            turn,
+            request,
+            tool: "Bash".into(),
+            input: serde_json::json!({}),
+            tool_use_id: None,
+            suggestions: Vec::new(),
+            question: self.fresh.is_multiple_of(2),
+            expires_at: Timestamp(self.now.0 + WAIT),
+            on_timeout: ways[usize::try_from(self.fresh % 3).expect("small")],
+        })
+    }
+
+    pub(super) fn hear(&mut self) {
+        if !self.server.as_ref().is_some_and(|server| server.hands) {
+            return;
+        }
+        let unheard = self.shim.as_mut().map(|shim| std::mem::take(&mut shim.unheard)).unwrap_or_default();
+        self.digest(unheard);
+    }
+
+    pub(super) fn digest(&mut self, unheard: Vec<Said>) {
+        for said in unheard {
+            let current = self.state().current().map(|turn| turn.id);
+            let fact = match said {
+                Said::Rested(turn, how) => (current == Some(turn)).then(|| rested(turn, how)),
+                Said::Asked(request) => Some(self.asked(request)),
+                Said::Withdrawn(request) => self.state().withdrawn(&request),
+            };
+            self.note(fact.into_iter().collect());
+        }
+    }
+
+    pub(super) fn die(&mut self) {
+        self.hear();
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive) else { return };
+        shim.alive = false;
+        // If nobody listens, what it said last is in its journal, and that it died shows.
+        let Some(server) = self.server.as_mut().filter(|server| server.hands) else { return };
+        let facts = server.state.died(&Death::Agent { how: "signal 9".into() });
+        server.sleep();
+        self.note(facts);
+    }
+}
+
+fn rested(turn: TurnId, how: Outcome) -> Fact {
+    Fact::Rested { turn, how, text: "answer".into(), usage: Usage::default(), problem: None }
+}
