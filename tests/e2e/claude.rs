@@ -2,7 +2,7 @@
 
 use crate::{
     model::Model,
-    support::{Server, children, cmdline, eventually, signal},
+    support::{Client, Server, children, cmdline, eventually, names, signal},
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -276,19 +276,91 @@ async fn what_ends_in_the_background_is_a_turn_of_the_agents_own() {
     stage.script(json!([{ "when": { "contains": "build it" }, "times": 1, "reply": [call] }])).await;
     client.say(&id, "build it").await;
     client.exec(&id, "touch go").await;
-    let own = eventually("the agent's own turn is over", async || {
-        let events = client.get(&format!("/api/sessions/{id}/events?limit=1000")).await;
-        let ended = events["events"].as_array()?.iter().filter_map(|event| event["data"].as_str());
-        let ended: Vec<Value> = ended.filter_map(|data| serde_json::from_str(data).ok()).collect();
-        let ended: Vec<Value> =
-            ended.into_iter().filter(|data: &Value| data["action"] == "turn_ended").collect();
-        (ended.len() == 2).then(|| ended[1].clone())
-    })
-    .await;
+    let own = ended_turns(&client, &id, 2).await.pop().expect("two");
     assert_eq!(own["status"], "done", "{own}");
     assert!(own["checkpoint"].as_u64() > Some(1), "it is captured like any other: {own}");
     let mut said = Vec::new();
     stage.say(&id, &mut said).await;
     client.action(&id, "stop").await;
     assert_whole(&stage.back(&id).await);
+}
+
+fn agent_call(prompt: &str) -> Value {
+    json!({ "type": "tool_use", "name": "Agent", "input": { "description": "a helper", "prompt": prompt,
+        "subagent_type": "general-purpose", "run_in_background": true } })
+}
+
+/// A helper in the background holds the turn: its answer, and what the agent makes of it, belong to it.
+#[tokio::test]
+async fn a_turn_waits_for_helpers_in_the_background() {
+    let stage = Stage::set().await;
+    let id = stage.create().await;
+    let client = stage.server.client();
+    let rule = json!([{ "when": { "contains": "ask the helper" }, "times": 1,
+        "reply": [agent_call("run: until test -e go; do sleep 0.1; done; echo helped > help")] }]);
+    stage.script(rule).await;
+    let mut stream = client.send(&id, "ask the helper").await;
+    let mut frames = stream.until("turn_complete").await;
+    client.exec(&id, "touch go").await;
+    frames.extend(stream.rest().await);
+    let names = names(&frames);
+    assert!(names.iter().filter(|name| **name == "turn_complete").count() > 1, "{names:?}");
+    assert_eq!(names.iter().filter(|name| **name == "done").count(), 1, "{names:?}");
+    assert_eq!(client.exec(&id, "cat help").await["stdout"], "helped\n");
+    client.action(&id, "stop").await;
+    assert_whole(&stage.back(&id).await);
+}
+
+/// One that takes too long does not hold it for ever, and what comes of it later is a turn of the agent's own.
+#[tokio::test]
+async fn a_turn_does_not_wait_longer_than_it_was_told_to() {
+    let stage = Stage::set().await;
+    let id = stage.create_with(json!({ "maxWait": 1 })).await;
+    let client = stage.server.client();
+    let rule = json!([{ "when": { "contains": "ask the helper" }, "times": 1,
+        "reply": [agent_call("run: until test -e go; do sleep 0.1; done; echo helped > help")] }]);
+    stage.script(rule).await;
+    let first = client.say(&id, "ask the helper").await;
+    assert_eq!(client.exec(&id, "test -e help").await["exitCode"], 1, "the helper still works: {first}");
+    client.exec(&id, "touch go").await;
+    ended_turns(&client, &id, 2).await;
+    assert_eq!(client.exec(&id, "cat help").await["stdout"], "helped\n");
+    let mut said = Vec::new();
+    stage.say(&id, &mut said).await;
+}
+
+/// What was summed up is not missing.
+#[tokio::test]
+async fn a_conversation_that_was_compacted_is_whole() {
+    let stage = Stage::set().await;
+    let id = stage.create().await;
+    let client = stage.server.client();
+    client.say(&id, "say: the tower is high").await;
+    client.say(&id, "say: the water is cold").await;
+    let rule = json!([{ "when": { "contains": "Your task is to create a detailed summary" }, "times": 1,
+        "reply": [{ "type": "text", "text": "<summary>They spoke of a tower and of water.</summary>" }] }]);
+    stage.script(rule).await;
+    client.say(&id, "/compact").await;
+    client.say(&id, "say: the bread is warm").await;
+    let shown = stage.requests().pop().expect("a request")["body"]["messages"].to_string();
+    assert!(shown.contains("They spoke of a tower and of water"), "it was summed up: {shown}");
+    assert!(!shown.contains("the tower is high"), "{shown}");
+    client.action(&id, "stop").await;
+    assert_whole(&stage.back(&id).await);
+    client.say(&id, "say: and now?").await;
+    let shown = stage.requests().pop().expect("a request")["body"]["messages"].to_string();
+    for words in ["They spoke of a tower and of water", "the bread is warm", "and now?"] {
+        assert!(shown.contains(words), "{words:?} is forgotten: {shown}");
+    }
+}
+
+async fn ended_turns(client: &Client, id: &str, count: usize) -> Vec<Value> {
+    eventually("turns are over", async || {
+        let events = client.get(&format!("/api/sessions/{id}/events?limit=1000")).await;
+        let data = events["events"].as_array()?.iter().filter_map(|event| event["data"].as_str());
+        let data = data.filter_map(|data| serde_json::from_str(data).ok());
+        let ended: Vec<Value> = data.filter(|data: &Value| data["action"] == "turn_ended").collect();
+        (ended.len() == count).then_some(ended)
+    })
+    .await
 }

@@ -9,7 +9,8 @@ mod transcript;
 
 use crate::{
     Command, Driver, Ear, Expected, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken, Survey,
-    ear::Answer, stream_json,
+    ear::{Answer, MOST_TASKS},
+    stream_json,
 };
 use ash_model::Setting;
 use serde::Deserialize;
@@ -21,8 +22,8 @@ pub struct Claude;
 
 /// Not a key: what is said to the socket gets the real one outside.
 const PLACEHOLDER: &str = "kept-outside-the-sandbox";
-/// More agents at work in the background than anybody has.
-const MOST_TASKS: usize = 1000;
+/// Of a task, in bytes.
+const LONGEST_ID: usize = 256;
 /// Otherwise it deletes transcripts after 30 days, ours too.
 const SETTINGS: &str = r#"{"cleanupPeriodDays":36500}"#;
 
@@ -132,12 +133,20 @@ impl Driver for Claude {
             ("command_lifecycle", _) => {
                 note_command(ear, &value);
                 // A message it knows already changes nothing: it was at rest, and will not say so again.
-                let over = if ear.completed && !ear.busy { ear.rest() } else { None };
+                let over = match (ear.completed, ear.busy) {
+                    (true, false) => ear.rest(),
+                    (true, true) => ear.rest_unattended(),
+                    (false, _) => None,
+                };
                 heard.into_iter().chain(over).collect()
             }
             ("result", _) => {
                 note_result(ear, &value);
-                heard
+                ear.paused = true;
+                // Over before anybody looked.
+                ear.stirred &= ear.turn.is_some();
+                let over = if ear.own { ear.rest_unattended() } else { None };
+                heard.into_iter().chain(over).collect()
             }
             ("system", "task_started") => {
                 note_task(ear, &value, true);
@@ -148,19 +157,25 @@ impl Driver for Claude {
                 heard
             }
             ("system", "init") => {
-                ear.busy = true;
+                (ear.busy, ear.paused) = (true, false);
                 ear.stirred = ear.turn.is_none();
                 heard
             }
+            // What a helper in the background says does not keep the agent busy.
+            ("assistant", _) if value.get("parent_tool_use_id").is_some_and(|of| !of.is_null()) => heard,
             ("assistant", _) => {
-                ear.busy = true;
+                (ear.busy, ear.paused) = (true, false);
                 heard
             }
             // Says nothing that the messages do not say, and several times a turn.
             ("system", "session_state_changed") => {
                 ear.busy = text(&value, "state") != "idle";
                 ear.stirred &= ear.busy;
-                if ear.busy { Vec::new() } else { ear.rest().into_iter().collect() }
+                if ear.busy {
+                    return Vec::new();
+                }
+                ear.unattended.clear();
+                ear.rest().into_iter().collect()
             }
             _ => heard,
         }
@@ -297,7 +312,11 @@ fn note_task(ear: &mut Ear, value: &Value, open: bool) {
     let id = text(value, "task_id").to_owned();
     if !open {
         ear.tasks.remove(&id);
-    } else if text(value, "task_type").contains("agent") && ear.tasks.len() < MOST_TASKS {
+        ear.unattended.remove(&id);
+    } else if text(value, "task_type").contains("agent")
+        && id.len() <= LONGEST_ID
+        && ear.tasks.len() < MOST_TASKS
+    {
         ear.tasks.insert(id);
     }
 }
@@ -422,6 +441,50 @@ mod tests {
         assert_eq!(rested(&hear(&mut ear, idle())), None);
         hear(&mut ear, json!({"type": "system", "subtype": "task_notification", "task_id": "a"}));
         assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "started both".into())));
+    }
+
+    #[test]
+    fn work_in_the_background_that_is_not_waited_for_any_more_holds_no_turn_at_all() {
+        let mut ear = told();
+        let init = || json!({"type": "system", "subtype": "init"});
+        hear(&mut ear, init());
+        hear(
+            &mut ear,
+            json!({"type": "system", "subtype": "task_started", "task_id": "a", "task_type": "local_agent"}),
+        );
+        assert!(!ear.is_held(), "it works itself");
+        hear(&mut ear, result(TURN, "it was asked"));
+        hear(&mut ear, lifecycle("completed"));
+        let of_helper = json!({"type": "assistant", "parent_tool_use_id": "t", "message": {"content": []}});
+        hear(&mut ear, of_helper);
+        assert!(ear.is_held());
+        assert_eq!(
+            rested(&ear.let_go().into_iter().collect::<Vec<_>>()),
+            Some((TURN, Outcome::Done, "it was asked".into()))
+        );
+        assert!(!ear.is_held(), "once");
+
+        // It does not say that it is idle as long as the other works.
+        let next = TurnId(Uuid::from_u128(9));
+        ear.expect(next);
+        hear(&mut ear, init());
+        assert_eq!(rested(&hear(&mut ear, result(next, "yes?"))), None);
+        let mut completed = lifecycle("completed");
+        completed["command_uuid"] = json!(next.0);
+        assert_eq!(rested(&hear(&mut ear, completed)), Some((next, Outcome::Done, "yes?".into())));
+
+        hear(&mut ear, init());
+        let own = TurnId(Uuid::from_u128(10));
+        ear.expect_own(own);
+        assert_eq!(
+            rested(&hear(&mut ear, result(TurnId(Uuid::from_u128(8)), "by the way"))),
+            Some((own, Outcome::Done, "by the way".into()))
+        );
+        hear(&mut ear, json!({"type": "system", "subtype": "task_notification", "task_id": "a"}));
+        hear(&mut ear, init());
+        ear.expect_own(TURN);
+        assert_eq!(rested(&hear(&mut ear, result(next, "it is back"))), None, "it will say so");
+        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "it is back".into())));
     }
 
     #[test]

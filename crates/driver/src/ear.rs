@@ -4,6 +4,9 @@ use crate::Heard;
 use ash_model::{Outcome, Problem, TurnId, Usage};
 use std::collections::BTreeSet;
 
+/// Of more work in the background at once we do not know.
+pub(crate) const MOST_TASKS: usize = 1000;
+
 /// It follows from the messages of a turn alone: whoever takes over a running turn gets it back by hearing them
 /// again.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,6 +25,11 @@ pub struct Ear {
     pub(crate) own: bool,
     /// Work in the background that belongs to the turn.
     pub(crate) tasks: BTreeSet<String>,
+    /// Work in the background that nobody waits for any more. As long as there is some the agent does not say that it
+    /// is idle.
+    pub(crate) unattended: BTreeSet<String>,
+    /// The agent has given a result, and nothing since.
+    pub(crate) paused: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +46,7 @@ impl Ear {
         if self.turn != Some(turn) {
             self.turn = Some(turn);
             self.answer = self.resumed.take();
-            (self.completed, self.stirred, self.own) = (false, false, false);
+            (self.completed, self.stirred, self.own, self.paused) = (false, false, false, false);
         }
     }
 
@@ -53,12 +61,36 @@ impl Ear {
         self.own = true;
     }
 
+    /// The answer is there, and the agent does not say that it is idle: work in the background holds the turn.
+    pub fn is_held(&self) -> bool {
+        self.turn.is_some() && self.has_answered() && self.paused
+    }
+
+    /// Whatever still works in the background is not waited for any more.
+    pub fn let_go(&mut self) -> Option<Heard> {
+        self.unattended.append(&mut self.tasks);
+        while self.unattended.len() > MOST_TASKS {
+            self.unattended.pop_first();
+        }
+        self.rest()
+    }
+
+    /// Whether an answer is the end of the turn: nobody will say that the agent is idle.
+    pub(crate) fn rest_unattended(&mut self) -> Option<Heard> {
+        let over = self.paused && !self.unattended.is_empty();
+        over.then(|| self.rest()).flatten()
+    }
+
+    fn has_answered(&self) -> bool {
+        self.completed || self.answer.is_some()
+    }
+
     /// The agent is idle: is that the end of the turn?
     pub(crate) fn rest(&mut self) -> Option<Heard> {
         let turn = self.turn?;
         let interrupted = self.answer.as_ref().is_some_and(|answer| answer.how == Outcome::Interrupted);
         let held = !self.tasks.is_empty() && !interrupted;
-        if held || !(self.completed || self.answer.is_some()) {
+        if held || !self.has_answered() {
             return None;
         }
         self.tasks.clear();

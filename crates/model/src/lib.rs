@@ -146,6 +146,9 @@ pub struct Options {
     pub permission_timeout: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_permission_timeout: Option<OnPermissionTimeout>,
+    /// Seconds that work in the background holds a turn whose answer is there; without it, as the server is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_wait: Option<u64>,
     /// The checkpoint that changes are counted from; without one, the agent's own files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,

@@ -24,6 +24,7 @@ fn beginnings() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
     let options = Options {
         base: None,
+        max_wait: None,
         permission_timeout: None,
         on_permission_timeout: None,
         model: Some("m".into()),

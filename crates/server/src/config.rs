@@ -48,6 +48,9 @@ pub struct Config {
     /// Seconds that a call waits for leave before it is denied, unless a session says otherwise
     #[arg(long, env = "ASH_PERMISSION_TIMEOUT", default_value = "600", value_parser = seconds)]
     pub permission_timeout: Duration,
+    /// Seconds that an agent's work in the background holds a turn whose answer is there, unless a session says otherwise
+    #[arg(long, env = "ASH_MAX_WAIT", default_value = "600", value_parser = seconds)]
+    pub max_wait: Duration,
     /// Seconds after which a turn that still runs is captured, again and again (0: only when it is over)
     #[arg(long, env = "ASH_CHECKPOINT_EVERY", default_value = "300", value_parser = seconds)]
     pub checkpoint_every: Duration,

@@ -8,6 +8,7 @@ mod hear;
 mod load;
 mod permission;
 mod recall;
+mod rest;
 mod retell;
 mod rewind;
 mod save;
@@ -31,7 +32,7 @@ use crate::{
     state::{Next, State},
 };
 use ash_driver::{Driver, Ear};
-use ash_model::{Fact, Incarnation, Status, TurnId};
+use ash_model::{Incarnation, Status};
 use ash_sandbox::{Record, Records, Remote};
 use ash_snapshot::Taken;
 use ash_store::{Lease, Session};
@@ -108,6 +109,10 @@ pub(crate) struct Actor {
     salvage: Option<u64>,
     /// When an agent that was asked to stop its turn is ended instead.
     patience: Option<Instant>,
+    /// Since when the turn waits for work in the background alone.
+    held_since: Option<Instant>,
+    /// When the agent last began something by itself.
+    last_own: Option<Instant>,
 }
 
 /// Long work that goes on beside the loop; one at a time.
@@ -205,7 +210,8 @@ impl Actor {
         let unwritten = self.unwritten.as_ref().map(|unwritten| unwritten.again);
         let idle = self.is_idle().then_some(self.idle_since + IDLE);
         let beside = [self.execs.deadline(), self.midway(), self.next_expiry(), self.change_deadline()];
-        let all = [dirty, closing, saving, unwritten, idle, self.patience];
+        let stirs = self.stirs_at().filter(|_| self.effect.is_none());
+        let all = [dirty, closing, saving, unwritten, idle, self.patience, self.held_until(), stirs];
         all.into_iter().chain(beside).flatten().min()
     }
 
@@ -242,6 +248,7 @@ impl Actor {
         self.execs.expire(self.hands.as_ref().map(|hands| &hands.remote)).await;
         self.lose_patience().await;
         self.write_again().await?;
+        self.let_go().await?;
         self.expire_requests().await?;
         self.drive_changes().await?;
         if self.is_idle() && self.idle_since + IDLE <= Instant::now() {
@@ -269,11 +276,13 @@ impl Actor {
             if self.drive_rewinding().await? || self.drive_waiting().await? {
                 continue;
             }
-            if self.ear.stirs() && self.hands.is_some() && self.state.may_stir() {
-                let turn = TurnId::fresh();
-                self.ear.expect_own(turn);
-                self.note(vec![Fact::Stirred { turn }]).await?;
-                continue;
+            match self.stirs_at() {
+                Some(at) if at > Instant::now() => return Ok(()),
+                Some(_) => {
+                    self.stir().await?;
+                    continue;
+                }
+                None => {}
             }
             match self.state.next() {
                 Next::Wait => {

@@ -32,7 +32,7 @@ const MOST_SESSIONS: u32 = 1000;
 const PERMISSION_MODES: [&str; 6] =
     ["bypassPermissions", "permissionsByAgent", "default", "acceptEdits", "plan", "dontAsk"];
 /// A week.
-const MOST_PERMISSION_TIMEOUT: u64 = 604_800;
+const LONGEST_WAIT: u64 = 604_800;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -63,6 +63,7 @@ pub(super) struct Settable {
     wake_report: Option<bool>,
     permission_timeout: Option<u64>,
     on_permission_timeout: Option<OnPermissionTimeout>,
+    max_wait: Option<u64>,
 }
 
 impl Settable {
@@ -81,9 +82,11 @@ impl Settable {
             let error = format!("permissionMode must be one of {}", PERMISSION_MODES.join(", "));
             return Err(Problem::invalid("invalid_body", error));
         }
-        if self.permission_timeout.is_some_and(|seconds| seconds > MOST_PERMISSION_TIMEOUT) {
-            let error = format!("permissionTimeout must be 0 to {MOST_PERMISSION_TIMEOUT} seconds");
-            return Err(Problem::invalid("invalid_body", error));
+        for (name, given) in [("permissionTimeout", self.permission_timeout), ("maxWait", self.max_wait)] {
+            if given.is_some_and(|seconds| seconds > LONGEST_WAIT) {
+                let error = format!("{name} must be 0 to {LONGEST_WAIT} seconds");
+                return Err(Problem::invalid("invalid_body", error));
+            }
         }
         Ok(Options {
             model: self.model.or(before.model),
@@ -100,6 +103,7 @@ impl Settable {
             wake_report: self.wake_report.or(before.wake_report),
             permission_timeout: self.permission_timeout.or(before.permission_timeout),
             on_permission_timeout: self.on_permission_timeout.or(before.on_permission_timeout),
+            max_wait: self.max_wait.or(before.max_wait),
             base: before.base,
         })
     }

@@ -110,6 +110,7 @@ impl Actor {
             hands.position = place.1;
             hands.remote.ack(place.1).await.ok();
         }
+        self.note_held();
         self.execs.answer();
         for (input, refused) in meaning.set {
             self.was_set(input, refused);

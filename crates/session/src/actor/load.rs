@@ -90,6 +90,8 @@ impl Actor {
             idle_since: Instant::now(),
             salvage: None,
             patience: None,
+            held_since: None,
+            last_own: None,
         }
     }
 
