@@ -149,7 +149,18 @@ async fn check(client: &Client, id: &str, name: &str, instant: Instant, run: usi
     let events = client.get(&format!("/api/sessions/{id}/events?limit=1000")).await;
     let data = events["events"].as_array().expect("a list").iter().filter_map(|event| event["data"].as_str());
     let mut ended: BTreeMap<String, u32> = BTreeMap::new();
+    let how = match instant {
+        Instant::PromptSent | Instant::FirstDelta => None,
+        Instant::ToolRunning => Some("unknown"),
+        Instant::PermissionPending => Some("not_started"),
+        Instant::ToolDone | Instant::ResultSeen => Some("done"),
+    };
     for event in data.map(|data| serde_json::from_str::<Value>(data).expect("json")) {
+        if event["action"] == "turn_continued" {
+            let calls = event["calls"].as_array().expect("a ledger").iter();
+            let calls: Vec<Option<&str>> = calls.map(|call| call["how"].as_str()).collect();
+            assert_eq!(calls, Vec::from_iter(how.map(Some)), "{name}: {event}");
+        }
         if event["action"] == "turn_ended" {
             assert_eq!(event["status"], "done", "{name}: {event}");
             *ended.entry(event["turn"].to_string()).or_default() += 1;

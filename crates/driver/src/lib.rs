@@ -166,6 +166,11 @@ pub trait Driver: Send + Sync {
     }
 
     /// Work in the background that begins (and what it is) or ends with this line, by its id.
+    /// Calls that a line says were made, with the tool, and that came to an end, without.
+    fn calls(&self, line: &str) -> Vec<(String, Option<String>)> {
+        stream_json::calls(line)
+    }
+
     fn background(&self, _line: &str) -> Option<(String, Option<String>)> {
         None
     }

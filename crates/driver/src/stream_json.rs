@@ -81,6 +81,26 @@ fn garbled(line: &[u8]) -> Heard {
     Heard::Message { line: line.to_string() }
 }
 
+/// An id or the name of a tool, in bytes.
+const LONGEST_NAME: usize = 256;
+
+pub(crate) fn calls(line: &str) -> Vec<(String, Option<String>)> {
+    if !line.contains("\"tool_") {
+        return Vec::new();
+    }
+    let Ok(value) = serde_json::from_str::<Value>(line) else { return Vec::new() };
+    let text = |block: &Value, name: &str| {
+        block.get(name).and_then(Value::as_str).filter(|text| text.len() <= LONGEST_NAME).map(str::to_owned)
+    };
+    let blocks = value["message"]["content"].as_array().into_iter().flatten();
+    let calls = blocks.filter_map(|block| match block["type"].as_str() {
+        Some("tool_use") => Some((text(block, "id")?, Some(text(block, "name")?))),
+        Some("tool_result") => Some((text(block, "tool_use_id")?, None)),
+        _ => None,
+    });
+    calls.collect()
+}
+
 fn ready(value: &Value) -> Option<Heard> {
     let response = value.get("response")?;
     if response.get("request_id")?.as_str()? != "hello" {

@@ -2,8 +2,8 @@
 //! here did not happen. The JSON of a fact is a stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, AnsweredBy, Asked, Incarnation, Options, PermissionId, Receipt, Seq, SessionId, Setting, Tier,
-    Timestamp, TurnId, Verdict, kind::Problem,
+    AgentName, AnsweredBy, Asked, Call, Incarnation, Options, PermissionId, Receipt, Seq, SessionId, Setting,
+    Tier, Timestamp, TurnId, Verdict, kind::Problem,
 };
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +70,9 @@ pub enum Fact {
         attempt: u32,
         discard_after: Seq,
         input: u64,
+        /// Which calls it had made before, and what became of them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        calls: Vec<Call>,
     },
     /// The agent began to work by itself: something in the background came to its end. A turn without a prompt.
     Stirred {

@@ -16,7 +16,7 @@ pub use ids::{
     WorkspaceId,
 };
 pub use kind::{Kind, Problem};
-pub use permission::{AnsweredBy, Asked, OnPermissionTimeout, Setting, Verdict};
+pub use permission::{AnsweredBy, Asked, Call, How, OnPermissionTimeout, Setting, Verdict};
 pub use receipt::{Compared, From, Path, Receipt, Source, Tier};
 pub use time::Timestamp;
 

@@ -30,6 +30,26 @@ pub struct Asked {
     pub on_timeout: OnPermissionTimeout,
 }
 
+/// A call that a turn had made before it was cut off.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    pub id: String,
+    pub tool: String,
+    pub how: How,
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// It waited for leave.
+    NotStarted,
+    /// It may have been made, or not, or in part: the agent is told so, and does not make it again.
+    Unknown,
+    /// Its result is in the log.
+    Done,
+}
+
 /// What happens to a request that nobody answers in time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -2,7 +2,7 @@
 //! a log that can no longer be read.
 
 use ash_model::{
-    AgentName, AnsweredBy, Ask, Asked, Consistency, Death, Fact, From, Incarnation, OnInterrupted,
+    AgentName, AnsweredBy, Ask, Asked, Call, Consistency, Death, Fact, From, How, Incarnation, OnInterrupted,
     OnPermissionTimeout, Options, Outcome, Path, PermissionId, Problem, Provider, Receipt, Rewound, Saved,
     SessionId, Setting, Source, Then, Tier, Timestamp, TurnId, Usage, Verdict,
 };
@@ -78,7 +78,7 @@ fn turns() -> Vec<Fact> {
         Fact::Queued { turn, content: json!("hi"), ask: Ask::default() },
         Fact::Queued { turn, content: json!([{"text": "hi", "type": "text"}]), ask },
         Fact::Started { turn, input: 2 },
-        Fact::Continued { turn, attempt: 2, discard_after: 41, input: 3 },
+        Fact::Continued { turn, attempt: 2, discard_after: 41, input: 3, calls: Vec::new() },
         Fact::Said { line: "{ \"type\":\"assistant\" , \"x\":\"\\u00e4\" }".into() },
         Fact::Interrupting { turn, input: 4 },
         Fact::Rested { turn, how: Outcome::Done, text: "ä\n\"".into(), usage, problem: None },
@@ -232,7 +232,14 @@ fn ladder() -> Vec<Fact> {
 }
 
 fn own_turns() -> Vec<Fact> {
-    vec![Fact::Stirred { turn: turn() }]
+    let agent = AgentName::parse("helper").expect("a name");
+    let call = |id: &str, how| Call { id: id.into(), tool: "Bash".into(), how };
+    let calls = vec![call("a", How::Done), call("b", How::Unknown), call("c", How::NotStarted)];
+    vec![
+        Fact::Stirred { turn: turn() },
+        Fact::Continued { turn: turn(), attempt: 2, discard_after: 41, input: 3, calls },
+        Fact::Created { agent, version: 2, options: Options { max_wait: Some(60), ..Options::default() } },
+    ]
 }
 
 /// And after those.

@@ -50,11 +50,8 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
                 json!({ "sessionId": session, "version": crate::VERSION, "turn": turn }),
             )]
         }
-        Fact::Continued { turn, attempt, discard_after, .. } => {
-            vec![Frame::new(
-                "turn_continued",
-                json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after }),
-            )]
+        Fact::Continued { turn, attempt, discard_after, calls, .. } => {
+            vec![Frame::new("turn_continued", shapes::continued(*turn, *attempt, *discard_after, calls))]
         }
         Fact::Asked(asked) => vec![Frame::new("permission_request", shapes::permission(asked))],
         Fact::Answered { id, turn, verdict, by, .. } => {

@@ -1,6 +1,8 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
-use ash_model::{AnsweredBy, Asked, Event, Fact, PermissionId, Rewound, SessionNo, Timestamp, Verdict};
+use ash_model::{
+    AnsweredBy, Asked, Call, Event, Fact, PermissionId, Rewound, Seq, SessionNo, Timestamp, TurnId, Verdict,
+};
 use ash_store::{Agent, Checkpoint, Session};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -69,6 +71,10 @@ pub(crate) fn rewound(rewound: &Rewound) -> Value {
 }
 
 /// Something that the agent waits for.
+pub(crate) fn continued(turn: TurnId, attempt: u32, discard_after: Seq, calls: &[Call]) -> Value {
+    json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after, "calls": calls })
+}
+
 pub(crate) fn permission(asked: &Asked) -> Value {
     json!({
         "id": asked.id, "turn": asked.turn, "tool": asked.tool, "input": asked.input,
@@ -182,10 +188,9 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         Fact::ResumeFailed { tier, reason } => {
             action("resume_failed", json!({ "tier": tier, "reason": reason }))
         }
-        Fact::Continued { turn, attempt, discard_after, .. } => action(
-            "turn_continued",
-            json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after }),
-        ),
+        Fact::Continued { turn, attempt, discard_after, calls, .. } => {
+            action("turn_continued", continued(*turn, *attempt, *discard_after, calls))
+        }
         Fact::Saved(saved) => action("checkpoint", serde_json::to_value(saved).unwrap_or_default()),
         Fact::Finished { turn, how, checkpoint, problem } => action(
             "turn_ended",
@@ -225,7 +230,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ash_model::{Then, TurnId};
+    use ash_model::Then;
 
     #[test]
     fn a_rewind_is_sent_as_in_the_first_version() {

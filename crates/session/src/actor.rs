@@ -306,6 +306,7 @@ impl Actor {
                 Next::Sleep if self.hands.is_none() => self.note_asleep().await?,
                 Next::Sleep => self.start_sleep(),
                 Next::Tell { fact, input, say } => {
+                    let fact = self.with_calls(fact).await?;
                     self.note(vec![fact]).await?;
                     self.captured = Instant::now();
                     self.tell(input, &say).await;

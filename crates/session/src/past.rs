@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn an_attempt_that_was_cut_is_hidden_unless_the_next_one_was_undone() {
         let said = |seq| Event { turn: Some(turn(1)), ..event(seq, Fact::Said { line: String::new() }) };
-        let continued = Fact::Continued { turn: turn(1), attempt: 2, discard_after: 2, input: 2 };
+        let continued =
+            Fact::Continued { turn: turn(1), attempt: 2, discard_after: 2, input: 2, calls: Vec::new() };
         let log = [event(4, continued)];
         assert!(Past::of(&log).hides(&said(3)) && !Past::of(&log).hides(&said(5)));
         assert!(!Past::of(&log).hides(&said(2)), "what the agent goes on from stays");

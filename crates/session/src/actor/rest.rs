@@ -1,9 +1,11 @@
-//! A turn whose answer is there although helpers of the agent still work, and what an agent begins by itself.
+//! A turn whose answer is there although helpers of the agent still work, one that goes on after it was cut off, and what
+//! an agent begins by itself.
 
 use super::Actor;
-use crate::Result;
+use crate::{Result, calls::Ledger};
 use ash_driver::Heard;
 use ash_model::{Fact, TurnId};
+use ash_store::EventQuery;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -39,6 +41,24 @@ impl Actor {
         }
         (self.ear, self.held_since, self.patience) = (ear, None, None);
         Ok(())
+    }
+
+    /// A turn that goes on says which calls it had made, and what became of them.
+    pub(super) async fn with_calls(&self, mut fact: Fact) -> Result<Fact> {
+        let Fact::Continued { turn, calls, .. } = &mut fact else { return Ok(fact) };
+        let Some(begun) = self.state.turns.front().filter(|front| front.id == *turn) else { return Ok(fact) };
+        let (mut ledger, mut after) = (Ledger::default(), begun.seq);
+        loop {
+            let kinds = vec!["said", "asked", "answered"];
+            let query = EventQuery { after, limit: 1000, kinds };
+            let events = self.rooms.store.events(self.session.no, &query).await?;
+            let Some(last) = events.last() else { break };
+            after = last.seq;
+            let own = events.iter().filter(|event| event.turn == Some(*turn));
+            own.for_each(|event| ledger.note(self.driver.as_ref(), event));
+        }
+        *calls = ledger.calls();
+        Ok(fact)
     }
 
     /// When what the agent began by itself gets its turn.

@@ -126,7 +126,10 @@ impl Actor {
                 Ok(())
             }
             Wish::Prompt { turn, .. } => {
-                let told = self.at_once(&facts);
+                let told = match self.at_once(&facts) {
+                    Some((fact, input, say)) => Some((self.with_calls(fact).await?, input, say)),
+                    None => None,
+                };
                 let begun = told.iter().map(|(fact, ..)| fact.clone());
                 let committed = self.note(facts.into_iter().chain(begun).collect()).await;
                 let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });

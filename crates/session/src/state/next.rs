@@ -32,7 +32,8 @@ impl State {
             Phase::Cut => {
                 let attempt = turn.attempt + 1;
                 let discard_after = self.kept.unwrap_or(turn.seq);
-                let fact = Fact::Continued { turn: turn.id, attempt, discard_after, input };
+                let fact =
+                    Fact::Continued { turn: turn.id, attempt, discard_after, input, calls: Vec::new() };
                 Next::Tell { fact, input, say: say(attempt) }
             }
             Phase::Running { .. } | Phase::Saving { .. } => Next::Wait,

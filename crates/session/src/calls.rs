@@ -1,0 +1,144 @@
+//! The ledger of a turn's calls: which were made, which came to an end, and of which nobody knows. It is folded from the
+//! log, so that it is there after every crash.
+
+use ash_driver::Driver;
+use ash_model::{Call, Event, Fact, How};
+
+/// The newest so many are told.
+const MOST: usize = 1000;
+
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    calls: Vec<Call>,
+    /// Calls that wait for leave, by the request.
+    asked: Vec<(ash_model::PermissionId, String)>,
+}
+
+impl Ledger {
+    pub(crate) fn note(&mut self, driver: &dyn Driver, event: &Event) {
+        match &event.fact {
+            Fact::Said { line } => {
+                for (id, made) in driver.calls(line) {
+                    match made {
+                        Some(tool) => self.made(id, tool),
+                        None => self.set(&id, How::Done),
+                    }
+                }
+            }
+            Fact::Asked(asked) => {
+                if let Some(id) = &asked.tool_use_id {
+                    self.set(id, How::NotStarted);
+                    self.asked.push((asked.id, id.clone()));
+                }
+            }
+            Fact::Answered { id, verdict: Some(ash_model::Verdict::Allow { .. }), .. } => {
+                let call = self.asked.iter().find(|(asked, _)| asked == id).map(|(_, call)| call.clone());
+                if let Some(call) = call {
+                    self.set(&call, How::Unknown);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn made(&mut self, id: String, tool: String) {
+        if self.calls.iter().any(|call| call.id == id) {
+            return;
+        }
+        if self.calls.len() == MOST {
+            self.calls.remove(0);
+        }
+        self.calls.push(Call { id, tool, how: How::Unknown });
+    }
+
+    fn set(&mut self, id: &str, how: How) {
+        if let Some(call) = self.calls.iter_mut().rev().find(|call| call.id == id && call.how != How::Done) {
+            call.how = how;
+        }
+    }
+
+    pub(crate) fn calls(self) -> Vec<Call> {
+        self.calls
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::{
+        AnsweredBy, Asked, OnPermissionTimeout, PermissionId, Runtime, Timestamp, TurnId, Verdict,
+    };
+    use serde_json::{Value, json};
+    use uuid::Uuid;
+
+    fn said(blocks: Value, kind: &str) -> Fact {
+        Fact::Said { line: json!({ "type": kind, "message": { "content": blocks } }).to_string() }
+    }
+
+    fn asked(number: u128, call: &str) -> Fact {
+        Fact::Asked(Asked {
+            id: PermissionId(Uuid::from_u128(number)),
+            turn: None,
+            request: "r".into(),
+            tool: "Bash".into(),
+            input: json!({}),
+            tool_use_id: Some(call.into()),
+            suggestions: Vec::new(),
+            question: false,
+            expires_at: Timestamp(0),
+            on_timeout: OnPermissionTimeout::Deny,
+        })
+    }
+
+    fn answered(number: u128, verdict: Option<Verdict>) -> Fact {
+        let id = PermissionId(Uuid::from_u128(number));
+        Fact::Answered { id, turn: None, verdict, by: AnsweredBy::Client, input: None }
+    }
+
+    #[test]
+    fn a_call_is_done_unknown_or_was_never_started() {
+        let made = |id: &str| json!({ "type": "tool_use", "id": id, "name": "Bash", "input": {} });
+        let result = |id: &str| json!({ "type": "tool_result", "tool_use_id": id, "content": "ok" });
+        let facts = [
+            said(json!([{ "type": "text", "text": "I do it" }, made("a"), made("b")]), "assistant"),
+            said(json!([result("a")]), "user"),
+            said(json!([made("c"), made("d"), made("e")]), "assistant"),
+            asked(1, "c"),
+            asked(2, "d"),
+            answered(1, Some(Verdict::allow())),
+            answered(2, None),
+            // What is done stays done, and what was never made is no call.
+            said(json!([made("a"), result("x")]), "assistant"),
+        ];
+        let driver = ash_driver::driver(Runtime::Claude);
+        let mut ledger = Ledger::default();
+        for fact in facts {
+            let turn = Some(TurnId(Uuid::nil()));
+            ledger.note(driver.as_ref(), &Event { seq: 1, turn, at: Timestamp(0), fact });
+        }
+        let calls: Vec<(String, How)> = ledger.calls().into_iter().map(|call| (call.id, call.how)).collect();
+        let expected = [
+            ("a", How::Done),
+            ("b", How::Unknown),
+            ("c", How::Unknown),
+            ("d", How::NotStarted),
+            ("e", How::Unknown),
+        ];
+        assert_eq!(calls, expected.map(|(id, how)| (id.to_owned(), how)));
+    }
+
+    #[test]
+    fn only_the_newest_calls_are_told_and_no_longer_names() {
+        let driver = ash_driver::driver(Runtime::Claude);
+        let mut ledger = Ledger::default();
+        let mut say = |id: &str| {
+            let fact =
+                said(json!([{ "type": "tool_use", "id": id, "name": "Bash", "input": {} }]), "assistant");
+            ledger.note(driver.as_ref(), &Event { seq: 1, turn: None, at: Timestamp(0), fact });
+        };
+        (0..MOST + 1).for_each(|number| say(&number.to_string()));
+        say(&"x".repeat(10_000));
+        let calls = ledger.calls();
+        assert_eq!((calls.len(), calls[0].id.as_str()), (MOST, "1"));
+    }
+}
