@@ -131,7 +131,10 @@ impl Driver for Claude {
         let Ok(value) = serde_json::from_str::<Value>(line) else { return heard };
         match (text(&value, "type"), text(&value, "subtype")) {
             ("command_lifecycle", _) => {
-                note_command(ear, &value);
+                // That a message waits, or is read, is nothing that we do not know.
+                if !note_command(ear, &value) {
+                    return Vec::new();
+                }
                 // A message it knows already changes nothing: it was at rest, and will not say so again.
                 let over = match (ear.completed, ear.busy) {
                     (true, false) => ear.rest(),
@@ -272,11 +275,12 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
 }
 
 /// One that was cut off is completed as soon as it is told again, and goes on as another.
-fn note_command(ear: &mut Ear, value: &Value) {
+fn note_command(ear: &mut Ear, value: &Value) -> bool {
     let over = matches!(text(value, "state"), "completed" | "cancelled");
     if over && ear.turn.is_some_and(|turn| turn.0.to_string() == text(value, "command_uuid")) {
         ear.completed = true;
     }
+    over
 }
 
 /// The answer to our message, not to what a background task had to say.

@@ -11,6 +11,9 @@ use tokio::time::Instant;
 /// How many records share one commit.
 const BATCH: usize = 256;
 
+/// How much of the journal is kept for lines that mean nothing.
+const FORGETTABLE: u64 = 1 << 20;
+
 /// Something heard that waits for space.
 pub(super) struct Unwritten {
     meaning: Meaning,
@@ -27,6 +30,12 @@ pub(super) struct Meaning {
     pub(super) rested: Option<TurnId>,
     /// Which settings the agent goes on with, by number, or why not.
     pub(super) set: Vec<(u64, Option<String>)>,
+}
+
+impl Meaning {
+    fn is_nothing(&self) -> bool {
+        self.facts.is_empty() && self.deltas.is_empty() && self.death.is_none() && self.set.is_empty()
+    }
 }
 
 impl Actor {
@@ -92,6 +101,11 @@ impl Actor {
 
     /// Commits what was heard and how far the journal is used up, then lets the shim forget it.
     async fn write(&mut self, meaning: Meaning, place: (Incarnation, u64)) -> Result<Option<Death>> {
+        if self.may_wait(&meaning, place) {
+            self.note_held();
+            self.execs.answer();
+            return Ok(None);
+        }
         let deltas = meaning
             .deltas
             .last()
@@ -119,6 +133,13 @@ impl Actor {
             self.patience = None;
         }
         Ok(meaning.death)
+    }
+
+    /// What means nothing is used up with what comes next: to hear it again would mean nothing again. But not for
+    /// ever, since the shim keeps it meanwhile.
+    fn may_wait(&self, meaning: &Meaning, (incarnation, position): (Incarnation, u64)) -> bool {
+        let hands = self.hands.as_ref().filter(|hands| hands.incarnation == incarnation);
+        meaning.is_nothing() && hands.is_some_and(|hands| position < hands.position + FORGETTABLE)
     }
 
     fn understand(&mut self, record: Record, meaning: &mut Meaning) {

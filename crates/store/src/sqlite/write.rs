@@ -298,16 +298,27 @@ fn waiting(pending: &[Seq]) -> Option<String> {
 }
 
 async fn add_events(db: &mut Db, no: SessionNo, first: Seq, notes: &[Note]) -> Result<()> {
-    for (seq, note) in (first..).zip(notes) {
-        query("INSERT INTO events (session, seq, turn, at, kind, json) VALUES (?, ?, ?, ?, ?, ?)")
-            .bind(no.0)
-            .bind(number(seq)?)
-            .bind(note.turn.map(|t| t.to_string()))
-            .bind(note.at.0)
-            .bind(note.fact.kind())
-            .bind(note.fact.encode())
-            .execute(&mut *db)
-            .await?;
+    let mut numbered = (first..).zip(notes);
+    while let Some(one) = numbered.next() {
+        // Two at a time: most steps are one or two events, and every statement is a way to another thread and back.
+        let two = numbered.next();
+        let sql = match two {
+            Some(_) => {
+                "INSERT INTO events (session, seq, turn, at, kind, json) VALUES (?, ?, ?, ?, ?, ?), (?, ?, ?, ?, ?, ?)"
+            }
+            None => "INSERT INTO events (session, seq, turn, at, kind, json) VALUES (?, ?, ?, ?, ?, ?)",
+        };
+        let mut insert = query(sql);
+        for (seq, note) in [one].into_iter().chain(two) {
+            insert = insert
+                .bind(no.0)
+                .bind(number(seq)?)
+                .bind(note.turn.map(|t| t.to_string()))
+                .bind(note.at.0)
+                .bind(note.fact.kind())
+                .bind(note.fact.encode());
+        }
+        insert.execute(&mut *db).await?;
     }
     Ok(())
 }
