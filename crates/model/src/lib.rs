@@ -2,6 +2,7 @@
 
 mod cursor;
 mod fact;
+pub mod far;
 mod ids;
 mod kind;
 pub mod luggage;

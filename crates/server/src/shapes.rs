@@ -302,6 +302,7 @@ mod tests {
             skipped: Some(1),
             unsettled: None,
             removed: None,
+            far: None,
             at: Timestamp(0),
         };
         let json = r#"{"at":"1970-01-01T00:00:00.000Z","bytes":4096,"consistency":"frozen","current":true,"files":10,

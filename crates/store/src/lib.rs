@@ -6,17 +6,18 @@ mod seal;
 mod sqlite;
 
 pub use rows::{
-    Agent, Append, Card, Checkpoint, Claimed, EventQuery, Filter, Held, Hold, Holdings, Item, Key, Lease,
-    NewAgent, NewSession, Page, Session, TurnRow, TurnState, Version, WhatItem,
+    Agent, Append, Card, Checkpoint, Claimed, EventQuery, Filter, Held, Hold, Holdings, Item, Key, Lag,
+    Lease, NewAgent, NewSession, Outgoing, Page, Rebuilt, Session, TurnRow, TurnState, Version, WhatItem,
 };
 pub use seal::{Env, Seal};
 pub use sqlite::Sqlite;
 
 use ash_model::{
-    AgentName, Cursor, Event, Incarnation, Kind, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId,
-    WorkspaceId,
+    AgentName, Cursor, Event, Incarnation, Kind, Seq, SessionId, SessionNo, Status, TenantId, Timestamp,
+    TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
+use std::collections::HashMap;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -129,6 +130,27 @@ pub trait Store: Send + Sync {
     /// a step that goes there, and a fork from there, are `Removed`. Answers how many were given up.
     async fn remove_checkpoints(&self, workspace: WorkspaceId, numbers: &[u64], at: Timestamp)
     -> Result<u64>;
+
+    // Far away: what an object store has of all this
+    /// Everything goes there from now on. Of another place than before nothing is known.
+    async fn set_far(&self, place: &str) -> Result<()>;
+    /// What is not there yet, in the order in which it is to be sent.
+    async fn outgoing(&self, limit: u32) -> Result<Vec<Outgoing>>;
+    /// It is there now, with the log up to `seq`.
+    async fn sent(&self, what: &Outgoing, seq: Seq, at: Timestamp) -> Result<()>;
+    async fn lag(&self) -> Result<Lag>;
+    async fn far_packs(&self, tenant: &TenantId) -> Result<HashMap<String, u64>>;
+    async fn add_far_packs(&self, tenant: &TenantId, packs: &[(String, u64)]) -> Result<()>;
+    /// A session's environment as it is kept, sealed.
+    async fn sealed_env(&self, no: SessionNo) -> Result<Option<String>>;
+    /// Whether a sealed environment can be opened here.
+    fn opens(&self, sealed: &str) -> bool;
+    /// Adds what is not there: agents, and the session with its log. False: it was there already.
+    async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool>;
+    /// Objects that are to be deleted there.
+    async fn doom(&self, keys: &[String], at: Timestamp) -> Result<()>;
+    async fn doomed(&self, limit: u32) -> Result<Vec<(i64, String)>>;
+    async fn undoom(&self, numbers: &[i64]) -> Result<()>;
 
     // Once
     async fn once(

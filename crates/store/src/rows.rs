@@ -4,6 +4,8 @@ use crate::Env;
 use ash_model::{
     AgentName, Consistency, Cursor, Delta, Epoch, Event, Incarnation, Note, Options, Problem, Provider,
     Runtime, Seq, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    far::{FarAgent, Manifest},
+    luggage::Line,
 };
 use uuid::Uuid;
 
@@ -105,6 +107,8 @@ pub struct Session {
     pub base: Option<(SessionNo, Seq)>,
     pub last_seq: Seq,
     pub card: Card,
+    /// The last checkpoint that the object store has.
+    pub far_checkpoint: Option<u64>,
     pub created_at: Timestamp,
     pub last_active_at: Timestamp,
 }
@@ -207,6 +211,8 @@ pub struct Checkpoint {
     pub unsettled: Option<u64>,
     /// When its files were given up; it stays listed.
     pub removed: Option<Timestamp>,
+    /// Since when the object store has all of it.
+    pub far: Option<Timestamp>,
     pub at: Timestamp,
 }
 
@@ -272,6 +278,37 @@ pub struct EventQuery {
     pub limit: u32,
     /// Empty: all kinds.
     pub kinds: Vec<&'static str>,
+}
+
+/// Something that the object store does not have yet.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a page is short-lived")]
+pub enum Outgoing {
+    Agent(FarAgent),
+    Checkpoint(SessionNo, Checkpoint),
+    /// The log went on after the last checkpoint, up to here, and rests now.
+    Log(SessionNo, Seq),
+}
+
+/// How much is still to be sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lag {
+    pub checkpoints: u64,
+    pub oldest: Option<Timestamp>,
+}
+
+/// A session that came back from an object store.
+#[derive(Debug, Clone)]
+pub struct Rebuilt {
+    pub manifest: Manifest,
+    pub node: String,
+    pub card: Card,
+    pub agents: Vec<FarAgent>,
+    /// Its whole log, from its first event of its own.
+    pub events: Vec<Line>,
+    pub turns: Vec<TurnRow>,
+    pub checkpoints: Vec<Checkpoint>,
+    pub at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

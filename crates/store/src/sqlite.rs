@@ -1,12 +1,13 @@
 //! SQLite: one file, one writer. The default for a single server, and nothing to install.
 
+mod far;
 mod read;
 mod write;
 mod writer;
 
 use crate::{
-    Agent, Append, Checkpoint, Claimed, Env, Error, EventQuery, Filter, Hold, Holdings, Item, Key, Lease,
-    NewAgent, NewSession, Page, Result, Seal, Session, Store, TurnRow, Version,
+    Agent, Append, Checkpoint, Claimed, Env, Error, EventQuery, Filter, Hold, Holdings, Item, Key, Lag,
+    Lease, NewAgent, NewSession, Outgoing, Page, Rebuilt, Result, Seal, Session, Store, TurnRow, Version,
 };
 use ash_model::{
     AgentName, Cursor, Event, Incarnation, Options, Seq, SessionId, SessionNo, Status, TenantId, Timestamp,
@@ -263,6 +264,59 @@ impl Store for Sqlite {
                 Box::pin(async move { write::remove_checkpoints(db, workspace, &numbers, at).await })
             })
             .await
+    }
+
+    async fn set_far(&self, place: &str) -> Result<()> {
+        let place = place.to_owned();
+        self.writer.write(move |db| Box::pin(async move { far::set_place(db, &place).await })).await
+    }
+
+    async fn outgoing(&self, limit: u32) -> Result<Vec<Outgoing>> {
+        far::outgoing(&self.readers, limit).await
+    }
+
+    async fn sent(&self, what: &Outgoing, seq: Seq, at: Timestamp) -> Result<()> {
+        let what = what.clone();
+        self.writer.write(move |db| Box::pin(async move { far::sent(db, &what, seq, at).await })).await
+    }
+
+    async fn lag(&self) -> Result<Lag> {
+        far::lag(&self.readers).await
+    }
+
+    async fn far_packs(&self, tenant: &TenantId) -> Result<HashMap<String, u64>> {
+        far::packs(&self.readers, tenant).await
+    }
+
+    async fn add_far_packs(&self, tenant: &TenantId, packs: &[(String, u64)]) -> Result<()> {
+        let (tenant, packs) = (tenant.clone(), packs.to_vec());
+        self.writer.write(move |db| Box::pin(async move { far::add_packs(db, &tenant, &packs).await })).await
+    }
+
+    async fn sealed_env(&self, no: SessionNo) -> Result<Option<String>> {
+        read::sealed_env(&self.readers, no).await
+    }
+
+    fn opens(&self, sealed: &str) -> bool {
+        self.seal.unseal(Some(sealed)).is_ok()
+    }
+
+    async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool> {
+        self.writer.write(move |db| Box::pin(async move { far::rebuild(db, &rebuilt).await })).await
+    }
+
+    async fn doom(&self, keys: &[String], at: Timestamp) -> Result<()> {
+        let keys = keys.to_vec();
+        self.writer.write(move |db| Box::pin(async move { far::doom(db, &keys, at).await })).await
+    }
+
+    async fn doomed(&self, limit: u32) -> Result<Vec<(i64, String)>> {
+        far::doomed(&self.readers, limit).await
+    }
+
+    async fn undoom(&self, numbers: &[i64]) -> Result<()> {
+        let numbers = serde_json::to_string(numbers).expect("a list of numbers");
+        self.writer.write(move |db| Box::pin(async move { far::undoom(db, &numbers).await })).await
     }
 
     async fn once(

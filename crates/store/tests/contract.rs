@@ -3,6 +3,8 @@
 
 #[path = "contract/agents.rs"]
 mod agents;
+#[path = "contract/far.rs"]
+mod far;
 #[path = "contract/fixture.rs"]
 mod fixture;
 #[path = "contract/keep.rs"]
@@ -68,6 +70,12 @@ macro_rules! promises {
             agents::a_key_opens_its_tenant_until_it_is_removed
             keep::checkpoints_are_given_up_but_for_those_that_are_needed
             keep::nobody_comes_to_stand_on_what_was_given_up
+            far::what_was_not_sent_is_to_be_sent
+            far::an_agent_that_changes_is_sent_again
+            far::what_comes_back_is_as_it_was
+            far::a_fork_comes_back_after_its_parent
+            far::what_is_to_be_deleted_is_told_until_it_is
+            far::a_sealed_environment_travels_sealed
             once::a_retry_finds_what_the_first_made
             once::of_many_at_once_one_is_the_first
             once::an_old_key_may_be_used_again
@@ -78,7 +86,7 @@ macro_rules! promises {
 }
 
 mod on_sqlite {
-    use super::{agents, keep, log, once, reading, sessions, sqlite};
+    use super::{agents, far, keep, log, once, reading, sessions, sqlite};
 
     macro_rules! kept {
         ($($room:ident::$promise:ident)*) => {

@@ -270,6 +270,7 @@ impl Actor {
             skipped: Some(taken.skipped.len() as u64),
             unsettled: Some(taken.unsettled.len() as u64),
             removed: None,
+            far: None,
             at: self.rooms.clock(),
         }
     }

@@ -70,7 +70,7 @@ fn agent(row: &SqliteRow, seal: &Seal) -> Result<Agent> {
     })
 }
 
-fn provider(row: &SqliteRow) -> Result<Option<Provider>> {
+pub(super) fn provider(row: &SqliteRow) -> Result<Option<Provider>> {
     let named: Option<&str> = row.try_get("provider")?;
     named.map(|_| parsed(row, "provider", Provider::parse)).transpose()
 }
@@ -189,6 +189,7 @@ fn session_row(row: &SqliteRow) -> Result<Session> {
         base: base.map(|no| (SessionNo(no), base_seq)),
         last_seq: unsigned(row, "last_seq")?,
         card: card(row)?,
+        far_checkpoint: row.try_get::<Option<i64>, _>("far_checkpoint")?.map(|n| n as u64),
         created_at: Timestamp(row.try_get("created_at")?),
         last_active_at: Timestamp(row.try_get("last_active_at")?),
     })
@@ -443,7 +444,7 @@ pub(super) async fn holdings(db: &SqlitePool, tenant: &TenantId) -> Result<Holdi
     })
 }
 
-fn checkpoint_row(row: &SqliteRow, workspace: WorkspaceId) -> Result<Checkpoint> {
+pub(super) fn checkpoint_row(row: &SqliteRow, workspace: WorkspaceId) -> Result<Checkpoint> {
     let count = |column: &'static str| -> Result<Option<u64>> {
         let number: Option<i64> = row.try_get(column)?;
         number.map(|_| unsigned(row, column)).transpose()
@@ -462,6 +463,7 @@ fn checkpoint_row(row: &SqliteRow, workspace: WorkspaceId) -> Result<Checkpoint>
         skipped: count("skipped")?,
         unsettled: count("unsettled")?,
         removed: row.try_get::<Option<i64>, _>("removed_at")?.map(Timestamp),
+        far: row.try_get::<Option<i64>, _>("far_at")?.map(Timestamp),
         at: Timestamp(row.try_get("at")?),
     })
 }
@@ -475,12 +477,16 @@ fn consistency(text: &str) -> Option<Consistency> {
     }
 }
 
-fn unsigned<I: sqlx::ColumnIndex<SqliteRow>>(row: &SqliteRow, column: I) -> Result<u64> {
+pub(super) fn unsigned<I: sqlx::ColumnIndex<SqliteRow>>(row: &SqliteRow, column: I) -> Result<u64> {
     let number: i64 = row.try_get(column)?;
     u64::try_from(number).map_err(|_| Error::Damaged { what: "number", why: format!("{number} is negative") })
 }
 
-fn parsed<T>(row: &SqliteRow, column: &'static str, parse: impl Fn(&str) -> Option<T>) -> Result<T> {
+pub(super) fn parsed<T>(
+    row: &SqliteRow,
+    column: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<T> {
     let text: &str = row.try_get(column)?;
     parse(text).ok_or_else(|| Error::Damaged { what: column, why: format!("{text:?}") })
 }

@@ -37,7 +37,7 @@ pub(super) async fn remove_key(db: &mut Db, tenant: &TenantId, id: &str) -> Resu
 pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<String>>) -> Result<()> {
     let row = query(
         "INSERT INTO agents (id, tenant, name, version, created_at, updated_at) VALUES (?1, ?2, ?3, 1, ?4, ?4)
-         ON CONFLICT (tenant, name) DO UPDATE SET version = version + 1, updated_at = ?4,
+         ON CONFLICT (tenant, name) DO UPDATE SET version = version + 1, updated_at = ?4, changes = changes + 1,
              env = CASE WHEN deleted_at IS NULL THEN env END,
              config = CASE WHEN deleted_at IS NULL THEN config ELSE '{}' END, deleted_at = NULL
          RETURNING n, version",
@@ -75,7 +75,7 @@ pub(super) async fn change_agent(
     env: Option<Option<String>>,
 ) -> Result<bool> {
     let done = query(
-        "UPDATE agents SET config = coalesce(?3, config), env = CASE WHEN ?4 THEN ?5 ELSE env END
+        "UPDATE agents SET config = coalesce(?3, config), env = CASE WHEN ?4 THEN ?5 ELSE env END, changes = changes + 1
          WHERE tenant = ?1 AND name = ?2 AND deleted_at IS NULL",
     )
     .bind(tenant.as_str())
@@ -94,7 +94,9 @@ pub(super) async fn delete_agent(
     name: &AgentName,
     at: Timestamp,
 ) -> Result<bool> {
-    let done = query("UPDATE agents SET deleted_at = ? WHERE tenant = ? AND name = ? AND deleted_at IS NULL")
+    let done = query(
+        "UPDATE agents SET deleted_at = ?, changes = changes + 1 WHERE tenant = ? AND name = ? AND deleted_at IS NULL",
+    )
         .bind(at.0)
         .bind(tenant.as_str())
         .bind(name.as_str())
@@ -293,7 +295,7 @@ async fn advance(db: &mut Db, lease: &Lease, append: &Append, before: Seq) -> Re
 }
 
 /// Mostly nothing: NULL.
-fn waiting(pending: &[Seq]) -> Option<String> {
+pub(super) fn waiting(pending: &[Seq]) -> Option<String> {
     (!pending.is_empty()).then(|| serde_json::to_string(pending).expect("numbers are plain JSON"))
 }
 
@@ -338,7 +340,7 @@ async fn add_deltas(db: &mut Db, no: SessionNo, deltas: &[Delta], at: Timestamp)
     Ok(())
 }
 
-async fn save_turn(db: &mut Db, no: SessionNo, turn: &TurnRow) -> Result<()> {
+pub(super) async fn save_turn(db: &mut Db, no: SessionNo, turn: &TurnRow) -> Result<()> {
     query(
         "INSERT INTO turns (id, session, seq, state, attempt) VALUES (?1, ?2, ?3, ?4, ?5)
          ON CONFLICT (id) DO UPDATE SET state = ?4, attempt = ?5",
@@ -353,7 +355,7 @@ async fn save_turn(db: &mut Db, no: SessionNo, turn: &TurnRow) -> Result<()> {
     Ok(())
 }
 
-async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) -> Result<()> {
+pub(super) async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) -> Result<()> {
     let consistency = match c.consistency {
         Consistency::Frozen => "frozen",
         Consistency::Stopped => "stopped",
@@ -361,8 +363,8 @@ async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) -> Result<(
     };
     query(
         "INSERT INTO checkpoints (workspace, number, session, turn, seq, tree, consistency, salvage, mid_turn, files,
-             bytes, skipped, unsettled, at)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             bytes, skipped, unsettled, at, far_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(c.workspace.to_string())
     .bind(number(c.number)?)
@@ -378,6 +380,7 @@ async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) -> Result<(
     .bind(c.skipped.map(number).transpose()?)
     .bind(c.unsettled.map(number).transpose()?)
     .bind(c.at.0)
+    .bind(c.far.map(|at| at.0))
     .execute(db)
     .await?;
     Ok(())
@@ -421,11 +424,11 @@ pub(super) async fn prune(db: &mut Db, before: Timestamp) -> Result<u64> {
     Ok(deltas.rows_affected() + keys.rows_affected())
 }
 
-fn encoded(problem: &Problem) -> String {
+pub(super) fn encoded(problem: &Problem) -> String {
     serde_json::to_string(problem).expect("two strings")
 }
 
 /// SQLite's integers are signed; nothing of ours comes near the limit unless it is damaged.
-fn number(n: u64) -> Result<i64> {
+pub(super) fn number(n: u64) -> Result<i64> {
     i64::try_from(n).map_err(|_| Error::Damaged { what: "number", why: format!("{n} is too large") })
 }

@@ -5,7 +5,7 @@ use ash_model::{Provider, Runtime, Timestamp};
 use ash_store::{Agent, Env, Key, NewAgent, Store};
 use std::collections::BTreeMap;
 
-fn new_agent(name: &str) -> NewAgent {
+pub(crate) fn new_agent(name: &str) -> NewAgent {
     NewAgent {
         tenant: tenant("t"),
         name: agent(name),

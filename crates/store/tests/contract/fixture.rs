@@ -137,6 +137,7 @@ pub(crate) fn checkpoint(workspace: WorkspaceId, number: u64, seq: Seq) -> Check
         skipped: Some(2),
         unsettled: None,
         removed: None,
+        far: None,
         at: Timestamp(5),
     }
 }

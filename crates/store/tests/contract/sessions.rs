@@ -36,6 +36,7 @@ pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
         base: None,
         last_seq: 1,
         card,
+        far_checkpoint: None,
         created_at: Timestamp(9),
         last_active_at: Timestamp(9),
     };

@@ -1,0 +1,98 @@
+//! What an object store keeps besides packs: an agent's version, and a session as it was at one moment. From these and the
+//! packs everything can be told again. A stored format: see `docs/formats.md`.
+
+use crate::{
+    AgentName, Consistency, Epoch, Options, Provider, Runtime, Seq, SessionId, Status, TenantId, Timestamp,
+    TurnId, WorkspaceId, luggage::Line,
+};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// A version of an agent, and what the agent is like otherwise.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FarAgent {
+    pub id: Uuid,
+    pub tenant: TenantId,
+    pub name: AgentName,
+    pub version: u32,
+    /// How often it was changed: of two the higher one is right.
+    pub changes: u64,
+    pub tree: String,
+    pub runtime: Runtime,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Provider>,
+    pub origin: String,
+    pub config: String,
+    /// Sealed with the server's own key, which is not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<String>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Timestamp>,
+}
+
+/// A session up to an event.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Manifest {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub workspace: WorkspaceId,
+    /// Of two that tell different things the one with the higher epoch is right.
+    pub epoch: Epoch,
+    /// The last event that it tells of.
+    pub seq: Seq,
+    pub agent: AgentName,
+    pub version: u32,
+    pub runtime: Runtime,
+    pub native_id: Uuid,
+    pub options: Options,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<SessionId>,
+    /// A fork has its parent's events up to this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Seq>,
+    pub status: Status,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    pub turns: u64,
+    pub created_at: Timestamp,
+    pub last_active_at: Timestamp,
+    /// What it was made for; none: only the log went on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<FarCheckpoint>,
+    /// The snapshot from which on back the packs have the events up to `covers`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chain: Option<String>,
+    pub covers: Seq,
+    /// Those after it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Line>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FarCheckpoint {
+    pub number: u64,
+    pub turn: Option<TurnId>,
+    pub seq: Seq,
+    pub tree: String,
+    /// Of its own pack, in bytes.
+    pub size: u64,
+    pub consistency: Consistency,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub salvage: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mid_turn: bool,
+    pub files: u64,
+    pub bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsettled: Option<u64>,
+    pub at: Timestamp,
+}
