@@ -67,7 +67,8 @@ fn processes() -> Vec<String> {
         let ours = program == "ash" && words.get(1).is_some_and(|word| names.contains(&word.as_str()));
         let walls = program == "bwrap" && words.iter().any(|word| word.contains("/.ash/"));
         let agent = program == "claude" && words[0].contains("/ash-test/");
-        ((ours || walls || agent) && is_new_process(&entry.path()))
+        let server = words.iter().any(|word| word.contains("moto.server") || word.contains("/azurite/dist/"));
+        ((ours || walls || agent || server) && is_new_process(&entry.path()))
             .then(|| format!("process {}: {}", entry.file_name().to_string_lossy(), words.join(" ")))
     });
     found.collect()

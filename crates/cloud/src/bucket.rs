@@ -1,0 +1,375 @@
+//! A bucket: bytes under keys. Objects are written once and never changed.
+
+use crate::{
+    counted::{Counted, Tally},
+    faulty::{Faults, Faulty},
+    retried::{Patience, Retried},
+    shelf::{PART, Shelf},
+    throttled::{Limits, Throttled},
+    trouble::{self, Code, Trouble},
+};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream::BoxStream};
+use object_store::{
+    Error, GetOptions, MultipartId, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutPayload,
+    multipart::{MultipartStore, PartId},
+    path::Path,
+};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io,
+    ops::Range,
+    os::unix::fs::FileExt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+/// Up to here a file is one request, and the first to write it wins.
+const WHOLE: u64 = 16 << 20;
+/// Parts under way at once, each in memory.
+const PARTS_AT_ONCE: usize = 4;
+const MOST_PARTS: u64 = 10_000;
+
+/// The key that [`Bucket::check`] writes, and what it holds.
+const MARKER: &str = "ash-bucket";
+const MARKER_CONTENT: &[u8] = b"ash bucket 1\n";
+
+#[derive(Clone)]
+pub struct Bucket {
+    name: String,
+    prefix: Path,
+    limits: Limits,
+    patience: Patience,
+    bare: Arc<dyn Shelf>,
+    retried: Retried,
+    shelf: Counted,
+}
+
+/// Only its name: what is beneath knows secrets.
+impl std::fmt::Debug for Bucket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bucket({})", self.name)
+    }
+}
+
+impl std::fmt::Display for Bucket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// Whether a write made an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Written {
+    New,
+    /// One was there before. It may be an earlier try of ours: see [`Retried`].
+    There,
+}
+
+/// An object in a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub key: String,
+    pub size: u64,
+}
+
+impl Bucket {
+    /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `file:///directory`. Nobody is asked
+    /// anything yet: see [`Bucket::check`].
+    pub fn open(url: &str, env: &BTreeMap<String, String>) -> Result<Bucket, Trouble> {
+        let (shelf, prefix) = crate::open::shelf(url, env)?;
+        Ok(Bucket { name: url.trim_end_matches('/').to_owned(), prefix, ..Bucket::over(shelf) })
+    }
+
+    /// On a store that somebody else made.
+    pub fn over(store: Arc<dyn Shelf>) -> Bucket {
+        let name = store.to_string();
+        Bucket::built(name, Path::default(), store, Limits::default(), Patience::default())
+    }
+
+    /// On the same store, which now fails as it is told.
+    #[must_use]
+    pub fn faulty(self, faults: Faults) -> Bucket {
+        let faulty = Faulty::new(self.bare, faults);
+        Bucket::built(self.name, self.prefix, Arc::new(faulty), self.limits, self.patience)
+    }
+
+    #[must_use]
+    pub fn limited(self, limits: Limits) -> Bucket {
+        Bucket::built(self.name, self.prefix, self.bare, limits, self.patience)
+    }
+
+    #[must_use]
+    pub fn patient(self, patience: Patience) -> Bucket {
+        Bucket::built(self.name, self.prefix, self.bare, self.limits, patience)
+    }
+
+    fn built(name: String, prefix: Path, bare: Arc<dyn Shelf>, limits: Limits, patience: Patience) -> Bucket {
+        let throttled = Throttled::new(bare.clone(), limits);
+        let retried = Retried::new(Arc::new(throttled), patience);
+        let shelf = Counted::new(Arc::new(retried.clone()));
+        Bucket { name, prefix, limits, patience, bare, retried, shelf }
+    }
+
+    /// What was asked of it so far.
+    pub fn tally(&self) -> Tally {
+        Tally { again: self.retried.again(), ..self.shelf.tally() }
+    }
+
+    /// The first to write a key wins.
+    pub async fn put_new(&self, key: &str, bytes: Bytes) -> Result<Written, Trouble> {
+        let path = self.path(key)?;
+        match self.shelf.put_opts(&path, bytes.into(), PutMode::Create.into()).await {
+            Ok(_) => Ok(Written::New),
+            Err(e) if trouble::is_there(&e) => Ok(Written::There),
+            // Others were writing it all the while.
+            Err(e @ Error::AlreadyExists { .. }) => match self.head(key).await? {
+                Some(_) => Ok(Written::There),
+                None => Err(self.trouble(&e)),
+            },
+            Err(e) => Err(self.trouble(&e)),
+        }
+    }
+
+    /// For files that are named by their content, of any size: no more than a few parts are in memory at once, and
+    /// `progress` is told how many bytes have arrived. Of two who write the same large file both may be told that it
+    /// is new.
+    pub async fn put_file(
+        &self,
+        key: &str,
+        file: &std::path::Path,
+        progress: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<Written, Trouble> {
+        let (file, length) = open_file(file).await?;
+        let written = if length <= WHOLE {
+            self.put_whole(key, file, length).await?
+        } else if let Some(found) = self.head(key).await? {
+            self.compare(key, Some(found), length)?;
+            Written::There
+        } else {
+            self.put_parts(key, file, length, progress).await?;
+            self.compare(key, self.head(key).await?, length)?;
+            Written::New
+        };
+        progress(length);
+        Ok(written)
+    }
+
+    async fn put_whole(&self, key: &str, file: Arc<File>, length: u64) -> Result<Written, Trouble> {
+        let written = self.put_new(key, read_part(file, 0, length).await?).await?;
+        if written == Written::There {
+            self.compare(key, self.head(key).await?, length)?;
+        }
+        Ok(written)
+    }
+
+    async fn put_parts(
+        &self,
+        key: &str,
+        file: Arc<File>,
+        length: u64,
+        progress: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<(), Trouble> {
+        if length > MOST_PARTS * PART as u64 {
+            let most = (MOST_PARTS * PART as u64) >> 30;
+            let sentence =
+                format!("{key} has {length} bytes, and no more than {most} GiB can be sent as one object.");
+            return Err(Trouble::new(Code::Settings, sentence));
+        }
+        let path = self.path(key)?;
+        let id = self.shelf.create_multipart(&path).await.map_err(|e| self.trouble(&e))?;
+        let completed = match self.send_parts(&path, &id, file, length, progress).await {
+            Ok(parts) => self.shelf.complete_multipart(&path, &id, parts).await.map_err(|e| self.trouble(&e)),
+            Err(e) => Err(e),
+        };
+        let Err(trouble) = completed else { return Ok(()) };
+        // What was sent costs money until it is given up. If that fails too, the first reason is the better one.
+        if let Err(e) = self.shelf.abort_multipart(&path, &id).await {
+            tracing::warn!(bucket = %self.name, key, error = %self.trouble(&e), "an upload was not given up");
+        }
+        Err(trouble)
+    }
+
+    async fn send_parts(
+        &self,
+        path: &Path,
+        id: &MultipartId,
+        file: Arc<File>,
+        length: u64,
+        progress: &(dyn Fn(u64) + Send + Sync),
+    ) -> Result<Vec<PartId>, Trouble> {
+        let arrived = AtomicU64::new(0);
+        let arrived = &arrived;
+        let parts = (0..length.div_ceil(PART as u64)).map(|n| {
+            let file = file.clone();
+            async move {
+                let begin = n * PART as u64;
+                let size = (length - begin).min(PART as u64);
+                let data = read_part(file, begin, size).await?;
+                let part = self.shelf.put_part(path, id, n as usize, PutPayload::from(data)).await;
+                let part = part.map_err(|e| self.trouble(&e))?;
+                progress(arrived.fetch_add(size, Relaxed) + size);
+                Ok(part)
+            }
+        });
+        // In order, as the end needs them.
+        futures::stream::iter(parts).buffered(PARTS_AT_ONCE).try_collect().await
+    }
+
+    fn compare(&self, key: &str, found: Option<u64>, length: u64) -> Result<(), Trouble> {
+        if found == Some(length) {
+            return Ok(());
+        }
+        let found = found.map_or("is not there".to_owned(), |found| format!("has {found}"));
+        let sentence =
+            format!("{key} in {self} should have {length} bytes and {found}: remove it, and send it again.");
+        Err(Trouble::new(Code::Damaged, sentence))
+    }
+
+    /// All of an object, in memory: what may be large is read by ranges.
+    pub async fn get(&self, key: &str) -> Result<Bytes, Trouble> {
+        let path = self.path(key)?;
+        let got = async { self.shelf.get(&path).await?.bytes().await };
+        got.await.map_err(|e| self.trouble_with(key, &e))
+    }
+
+    pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, Trouble> {
+        let mut found = self.get_ranges(key, &[range]).await?;
+        Ok(found.pop().expect("one range was asked for"))
+    }
+
+    /// At once, and those that are near each other as one.
+    pub async fn get_ranges(&self, key: &str, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, Trouble> {
+        let path = self.path(key)?;
+        let wanted: Vec<Range<u64>> = ranges.iter().filter(|range| !range.is_empty()).cloned().collect();
+        let got = self.shelf.get_ranges(&path, &wanted).await.map_err(|e| self.trouble_with(key, &e))?;
+        let mut got = got.into_iter();
+        let parts = ranges.iter().map(|range| match range.is_empty() {
+            true => Ok(Bytes::new()),
+            false => match got.next() {
+                Some(bytes) if bytes.len() as u64 == range.end - range.start => Ok(bytes),
+                _ => {
+                    let sentence = format!(
+                        "{key} in {self} ends before byte {}: it is not what was put there; look for a copy.",
+                        range.end
+                    );
+                    Err(Trouble::new(Code::Damaged, sentence))
+                }
+            },
+        });
+        parts.collect()
+    }
+
+    /// How long it is, if it is there.
+    pub async fn head(&self, key: &str) -> Result<Option<u64>, Trouble> {
+        let path = self.path(key)?;
+        match self.shelf.get_opts(&path, GetOptions { head: true, ..GetOptions::default() }).await {
+            Ok(got) => Ok(Some(got.meta.size)),
+            Err(e) => match self.trouble(&e) {
+                Trouble { code: Code::Missing, .. } => Ok(None),
+                trouble => Err(trouble),
+            },
+        }
+    }
+
+    /// All objects beneath a prefix, which is whole names between slashes, or nothing. In order of their keys.
+    pub fn list(&self, prefix: &str) -> BoxStream<'static, Result<Found, Trouble>> {
+        let bucket = self.clone();
+        match self.beneath(prefix) {
+            Ok(path) => self.shelf.list(Some(&path)).map(move |listed| bucket.found(listed)).boxed(),
+            Err(trouble) => futures::stream::once(async { Err(trouble) }).boxed(),
+        }
+    }
+
+    fn found(&self, listed: object_store::Result<ObjectMeta>) -> Result<Found, Trouble> {
+        let ObjectMeta { location, size, .. } = listed.map_err(|e| self.trouble(&e))?;
+        let below = location.prefix_match(&self.prefix).map(Path::from_iter);
+        Ok(Found { key: below.unwrap_or(location).into(), size })
+    }
+
+    /// The names of what looks like directories right beneath a prefix.
+    pub async fn list_dirs(&self, prefix: &str) -> Result<Vec<String>, Trouble> {
+        let path = self.beneath(prefix)?;
+        let listing = self.shelf.list_with_delimiter(Some(&path)).await.map_err(|e| self.trouble(&e))?;
+        let names = listing.common_prefixes.iter().filter_map(|found| found.filename().map(str::to_owned));
+        Ok(names.collect())
+    }
+
+    /// What is gone already is fine.
+    pub async fn delete(&self, keys: &[String]) -> Result<(), Trouble> {
+        let paths: Vec<Path> = keys.iter().map(|key| self.path(key)).collect::<Result<_, _>>()?;
+        let paths = futures::stream::iter(paths.into_iter().map(Ok)).boxed();
+        self.shelf.delete_stream(paths).try_for_each(async |_| Ok(())).await.map_err(|e| self.trouble(&e))
+    }
+
+    /// The fewest requests that show whether it can be listed, written and read.
+    pub async fn check(&self) -> Result<(), Trouble> {
+        let hasty = self.clone().patient(Patience::SHORT);
+        hasty.list("").try_next().await?;
+        hasty.put_new(MARKER, Bytes::from_static(MARKER_CONTENT)).await?;
+        if hasty.get(MARKER).await? != MARKER_CONTENT {
+            let sentence =
+                format!("{MARKER} in {self} is not ours: choose another prefix, which nobody else uses.");
+            return Err(Trouble::new(Code::Damaged, sentence));
+        }
+        Ok(())
+    }
+
+    fn path(&self, key: &str) -> Result<Path, Trouble> {
+        match key {
+            "" => Err(Trouble::new(Code::Settings, "A key cannot be empty: give the object a name.")),
+            key => self.beneath(key),
+        }
+    }
+
+    fn beneath(&self, name: &str) -> Result<Path, Trouble> {
+        let below = Path::parse(name).map_err(|e| {
+            Trouble::new(Code::Settings, format!("{name:?} is no key ({e}): use names between slashes."))
+        })?;
+        Ok(self.prefix.parts().chain(below.parts()).collect())
+    }
+
+    fn trouble(&self, error: &Error) -> Trouble {
+        Trouble::of(error, &self.name)
+    }
+
+    fn trouble_with(&self, key: &str, error: &Error) -> Trouble {
+        let trouble = self.trouble(error);
+        match trouble.code {
+            Code::Missing => {
+                let sentence = format!("There is no {key} in {self}: it was removed, or never written.");
+                Trouble { sentence, ..trouble }
+            }
+            _ => trouble,
+        }
+    }
+}
+
+async fn open_file(path: &std::path::Path) -> Result<(Arc<File>, u64), Trouble> {
+    let path = path.to_owned();
+    reading(move || {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        Ok((Arc::new(file), length))
+    })
+    .await
+}
+
+async fn read_part(file: Arc<File>, begin: u64, length: u64) -> Result<Bytes, Trouble> {
+    reading(move || {
+        let mut bytes = vec![0; length as usize];
+        file.read_exact_at(&mut bytes, begin)?;
+        Ok(bytes.into())
+    })
+    .await
+}
+
+async fn reading<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, Trouble> {
+    let read = tokio::task::spawn_blocking(work).await.map_err(io::Error::other).flatten();
+    read.map_err(|e| Trouble::new(Code::Other, format!("The file to send cannot be read: {e}.")))
+}

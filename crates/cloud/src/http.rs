@@ -1,0 +1,174 @@
+//! The one door to the network: every request of every store, and of whatever gets their credentials, goes through here.
+//! Takes nothing from the process's environment, follows no redirects, and asks addresses that give out credentials
+//! only if nothing else is set up.
+
+use crate::trouble::Mishap;
+use async_trait::async_trait;
+use http_body_util::BodyExt;
+use object_store::{
+    ClientConfigKey, ClientOptions,
+    client::{
+        HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+        HttpService,
+    },
+};
+use reqwest::{Client, NoProxy, Proxy, redirect::Policy};
+use std::{
+    error::Error,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// They are on the same machine, or not there.
+const METADATA_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Whether addresses that give out credentials may be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Metadata {
+    Ask,
+    Never,
+}
+
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(crate) metadata: Metadata,
+    /// A host that gives out credentials, beside those that everybody knows.
+    pub(crate) metadata_host: Option<String>,
+    pub(crate) proxy: Option<String>,
+    pub(crate) no_proxy: Option<String>,
+}
+
+impl HttpConnector for Door {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let plain = options.get_config_value(&ClientConfigKey::AllowHttp).as_deref() == Some("true");
+        let client = self
+            .client(plain)
+            .map_err(|e| object_store::Error::Generic { store: "HTTP", source: Box::new(e) })?;
+        Ok(HttpClient::new(Service {
+            client,
+            metadata: self.metadata,
+            metadata_host: self.metadata_host.clone(),
+            has_answered: Arc::default(),
+        }))
+    }
+}
+
+impl Door {
+    fn client(&self, plain: bool) -> reqwest::Result<Client> {
+        let builder = Client::builder()
+            .no_proxy()
+            // Signatures are for one host; whoever sends us elsewhere means another region.
+            .redirect(Policy::none())
+            .referer(false)
+            .https_only(!plain)
+            .user_agent("ash")
+            .connect_timeout(CONNECT_PATIENCE);
+        let builder = match &self.proxy {
+            Some(url) => {
+                let excluded = self.no_proxy.as_deref().and_then(NoProxy::from_string);
+                builder.proxy(Proxy::https(url)?.no_proxy(excluded))
+            }
+            None => builder,
+        };
+        builder.build()
+    }
+}
+
+#[derive(Debug)]
+struct Service {
+    client: Client,
+    metadata: Metadata,
+    metadata_host: Option<String>,
+    has_answered: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl HttpService for Service {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let host = request.uri().host().unwrap_or_default().to_owned();
+        if !is_metadata(&host) && self.metadata_host.as_deref() != Some(&host) {
+            return self.send(request).await;
+        }
+        match self.metadata {
+            Metadata::Never => Err(HttpError::new(HttpErrorKind::Unknown, Mishap::Forbidden)),
+            Metadata::Ask => self.ask(request).await,
+        }
+    }
+}
+
+impl Service {
+    async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        if let Ok(Ok(response)) = tokio::time::timeout(METADATA_PATIENCE, self.send(request)).await
+            && response.status().is_success()
+        {
+            self.has_answered.store(true, Ordering::Relaxed);
+            return Ok(response);
+        }
+        // One that was there before will be there again.
+        let mishap =
+            if self.has_answered.load(Ordering::Relaxed) { Mishap::Broken } else { Mishap::NoCredentials };
+        Err(HttpError::new(HttpErrorKind::Unknown, mishap))
+    }
+
+    async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (head, body) = request.into_parts();
+        let url = head.uri.to_string().parse().map_err(|e| HttpError::new(HttpErrorKind::Unknown, e))?;
+        let mut outgoing = reqwest::Request::new(head.method, url);
+        *outgoing.headers_mut() = head.headers;
+        *outgoing.body_mut() = Some(reqwest::Body::wrap(body));
+        let response = self.client.execute(outgoing).await.map_err(failed)?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = reqwest::Body::from(response).map_err(failed);
+        let mut answer = HttpResponse::new(HttpResponseBody::new(body));
+        *answer.status_mut() = status;
+        *answer.headers_mut() = headers;
+        Ok(answer)
+    }
+}
+
+/// Without the address, which may have a token in it.
+fn failed(error: reqwest::Error) -> HttpError {
+    let error = error.without_url();
+    let causes = || std::iter::successors(error.source(), |e| (*e).source());
+    if error.is_builder() {
+        HttpError::new(HttpErrorKind::Unknown, Mishap::Forbidden)
+    } else if causes().any(|cause| cause.to_string().contains("certificate")) {
+        HttpError::new(HttpErrorKind::Connect, Mishap::Untrusted)
+    } else if error.is_timeout() {
+        HttpError::new(HttpErrorKind::Timeout, error)
+    } else if error.is_connect() {
+        HttpError::new(HttpErrorKind::Connect, error)
+    } else {
+        HttpError::new(HttpErrorKind::Interrupted, error)
+    }
+}
+
+/// Link-local addresses are where clouds keep what gives out credentials.
+fn is_metadata(host: &str) -> bool {
+    match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(IpAddr::V4(address)) => address.is_link_local(),
+        Ok(IpAddr::V6(address)) => {
+            address.is_unicast_link_local() || address.segments()[..2] == [0xfd00, 0xec2]
+        }
+        Err(_) => host == "metadata.google.internal" || host == "metadata",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_metadata;
+
+    #[test]
+    fn addresses_that_give_out_credentials_are_known() {
+        let known =
+            ["169.254.169.254", "169.254.170.2", "[fd00:ec2::254]", "[fe80::1]", "metadata.google.internal"];
+        assert!(known.into_iter().all(is_metadata));
+        let others = ["127.0.0.1", "s3.eu-west-1.amazonaws.com", "169.253.169.254", "[fd00::1]", ""];
+        assert!(!others.into_iter().any(is_metadata));
+    }
+}

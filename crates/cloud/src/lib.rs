@@ -1,0 +1,24 @@
+//! Bytes under keys, far away: S3, Google Cloud Storage, Azure, or a directory. Knows nothing about sessions.
+//!
+//! A [`Bucket`] is what the rest of the product holds. Beneath it are wrappers, each an object store around an object
+//! store: [`Counted`] around [`Retried`] around [`Throttled`] around the store itself.
+
+mod bucket;
+mod counted;
+mod dice;
+mod disk;
+mod faulty;
+mod http;
+mod open;
+mod retried;
+mod shelf;
+mod throttled;
+mod trouble;
+
+pub use bucket::{Bucket, Found, Written};
+pub use counted::{Counted, Tally};
+pub use faulty::{Faults, Faulty};
+pub use retried::{Patience, Retried};
+pub use shelf::{PART, Shelf};
+pub use throttled::{Limits, Throttled};
+pub use trouble::{Code, Trouble};

@@ -1,0 +1,65 @@
+//! Azure Blob Storage.
+
+use super::{Environment, door, is_plain, known, once, options, unusable};
+use crate::{
+    http::Metadata,
+    shelf::Shelf,
+    trouble::{Code, Trouble},
+};
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use std::sync::Arc;
+
+pub(super) fn open(container: &str, env: &Environment) -> Result<Arc<dyn Shelf>, Trouble> {
+    let builder = told(env);
+    let is_set = |key: &AzureConfigKey| builder.get_config_value(key).is_some();
+    if !is_set(&AzureConfigKey::AccountName) {
+        let sentence =
+            format!("az://{container} does not say in which account it is: set AZURE_STORAGE_ACCOUNT_NAME.");
+        return Err(Trouble::new(Code::NoCredentials, sentence));
+    }
+    let credentials = [
+        AzureConfigKey::AccessKey,
+        AzureConfigKey::SasKey,
+        AzureConfigKey::Token,
+        AzureConfigKey::FederatedTokenFile,
+        AzureConfigKey::ClientSecret,
+    ];
+    let metadata = if credentials.iter().any(is_set) { Metadata::Never } else { Metadata::Ask };
+    let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+    if metadata == Metadata::Ask && is_plain(endpoint.as_deref()) {
+        return Err(Trouble::without_credentials(&format!("az://{container}")));
+    }
+    let built = builder
+        .with_container_name(container)
+        .with_client_options(options(endpoint.as_deref()))
+        .with_retry(once())
+        .with_http_connector(door(metadata, env))
+        .build();
+    built.map(|store| Arc::new(store) as _).map_err(|e| unusable("az", container, &e))
+}
+
+/// What the environment says, but for what is ours to decide.
+fn told(env: &Environment) -> MicrosoftAzureBuilder {
+    let mut builder = MicrosoftAzureBuilder::new();
+    // What Azure's own tools call them.
+    for (name, key) in [
+        ("AZURE_STORAGE_ACCOUNT", AzureConfigKey::AccountName),
+        ("AZURE_STORAGE_KEY", AzureConfigKey::AccessKey),
+        ("IDENTITY_ENDPOINT", AzureConfigKey::MsiEndpoint),
+    ] {
+        if let Some(value) = env.get(name) {
+            builder = builder.with_config(key, value);
+        }
+    }
+    for (key, value) in known::<AzureConfigKey>("AZURE_", env) {
+        match key {
+            // The emulator's would be on a port that nobody chose.
+            AzureConfigKey::UseEmulator
+            | AzureConfigKey::Client(_)
+            | AzureConfigKey::ContainerName
+            | AzureConfigKey::SkipSignature => {}
+            key => builder = builder.with_config(key, value),
+        }
+    }
+    builder
+}

@@ -1,0 +1,66 @@
+//! What a bucket stands on.
+
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use object_store::{
+    Attributes, Extensions, GetResult, GetResultPayload, ObjectMeta, ObjectStore, Result,
+    multipart::MultipartStore,
+};
+use std::ops::Range;
+
+/// The size of a part, and the most that is sent as one request. Stores take 10,000 parts: 78 GiB.
+pub const PART: usize = 8 << 20;
+
+/// Whole objects, and large ones in numbered parts.
+///
+/// Large files go through `MultipartStore`, where a part and the end can be sent again: what
+/// `ObjectStore::put_multipart_opts` returns forgets its parts at the first try to end it. That method and copies are
+/// passed on as they are by every wrapper, since nothing here calls them.
+pub trait Shelf: ObjectStore + MultipartStore {}
+
+impl<S: ObjectStore + MultipartStore> Shelf for S {}
+
+/// Shows a wrapper by what it is around. Never by `Debug` of that: object_store's shows tokens.
+macro_rules! named {
+    ($name:ident) => {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.inner)
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+pub(crate) use named;
+
+pub(crate) type Body = BoxStream<'static, Result<Bytes>>;
+
+/// An answer without its body, which wrappers exchange.
+pub(crate) struct Head {
+    pub(crate) range: Range<u64>,
+    meta: ObjectMeta,
+    attributes: Attributes,
+    extensions: Extensions,
+}
+
+impl Head {
+    pub(crate) fn of(got: GetResult) -> (Head, Body) {
+        let head = Head {
+            range: got.range.clone(),
+            meta: got.meta.clone(),
+            attributes: got.attributes.clone(),
+            extensions: got.extensions.clone(),
+        };
+        (head, got.into_stream())
+    }
+
+    pub(crate) fn with(self, body: Body) -> GetResult {
+        let Head { range, meta, attributes, extensions } = self;
+        GetResult { payload: GetResultPayload::Stream(body), meta, range, attributes, extensions }
+    }
+}

@@ -1,0 +1,233 @@
+//! What survives a store that fails, over many seeds. Time is tokio's, which passes at once where all wait.
+
+use crate::scripted::{Scripted, answer, cut_answer, error};
+use ash_cloud::{Bucket, Code, Faults, Limits, Patience, Written};
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use object_store::memory::InMemory;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// Of ten requests four go wrong in some way.
+fn faults(seed: u64) -> Faults {
+    Faults { seed, before: 10, after: 10, silent: 5, cut: 10, late: 10, lateness: Duration::from_secs(20) }
+}
+
+/// Two buckets on one store: one that fails, one that does not. Twenty tries: even with these faults nobody runs out.
+fn pair(seed: u64) -> (Bucket, Bucket) {
+    let store = Arc::new(InMemory::new());
+    let patience = Patience { tries: 20, ..Patience::default() };
+    (Bucket::over(store.clone()).faulty(faults(seed)).patient(patience), Bucket::over(store))
+}
+
+async fn keys(bucket: &Bucket) -> Vec<String> {
+    bucket.list("").map_ok(|found| found.key).try_collect().await.expect("a listing")
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_that_was_put_is_there_and_no_key_is_new_twice() {
+    let mut again = 0;
+    for seed in 0..300 {
+        let (faulty, sound) = pair(seed);
+        let all: Vec<String> = (0..6).map(|n| format!("k/{n}")).collect();
+        let writers = (0..4_u8).flat_map(|writer| all.iter().map(move |key| (writer, key)));
+        let puts = writers.map(async |(writer, key)| {
+            (writer, key, faulty.put_new(key, Bytes::from(vec![writer; 9])).await)
+        });
+        let done: Vec<_> = futures::stream::iter(puts).buffer_unordered(24).collect().await;
+        for key in &all {
+            let there = sound.get(key).await.expect("what was put");
+            assert!((0..4).any(|writer| there == vec![writer; 9]), "seed {seed}");
+            let mut firsts = done.iter().filter(|(_, of, put)| of == &key && *put == Ok(Written::New));
+            if let Some((writer, ..)) = firsts.next() {
+                assert_eq!(there, vec![*writer; 9], "seed {seed}: whoever was first is who is there");
+            }
+            assert!(firsts.next().is_none(), "seed {seed}: {key} was new twice");
+        }
+        assert!(done.iter().all(|(.., put)| put.is_ok()), "seed {seed}: {done:?}");
+        again += faulty.tally().again;
+    }
+    assert!(again > 1000, "they were to fail, and did so {again} times");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_read_is_whole() {
+    for seed in 0..300 {
+        let (faulty, sound) = pair(seed);
+        let bytes: Bytes = (0..5000_u32).map(|n| n as u8).collect();
+        sound.put_new("a", bytes.clone()).await.expect("put");
+        assert_eq!(faulty.get("a").await.expect("bytes"), bytes, "seed {seed}");
+        let found = faulty.get_ranges("a", &[7..4000, 4500..4501]).await.expect("ranges");
+        assert_eq!(found, [bytes.slice(7..4000), bytes.slice(4500..4501)], "seed {seed}");
+        assert_eq!(faulty.head("a").await, Ok(Some(5000)), "seed {seed}");
+        assert_eq!(faulty.head("b").await, Ok(None), "seed {seed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn listings_are_whole_and_the_deleted_stay_deleted() {
+    for seed in 0..300 {
+        let (faulty, sound) = pair(seed);
+        let all: Vec<String> = (0..40).map(|n| format!("d{}/{n:02}", n / 10)).collect();
+        for key in &all {
+            sound.put_new(key, Bytes::new()).await.expect("put");
+        }
+        assert_eq!(keys(&faulty).await, all, "seed {seed}");
+        assert_eq!(faulty.list_dirs("").await.expect("names"), ["d0", "d1", "d2", "d3"], "seed {seed}");
+        faulty.delete(&all[..30]).await.expect("deleted");
+        assert_eq!(keys(&sound).await, all[30..], "seed {seed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_files_arrive_whole() {
+    let file = tempfile::Builder::new().prefix("ash-test-").tempfile().expect("a file");
+    let bytes: Vec<u8> = (0..18_u32 << 18).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(file.path(), &bytes).expect("written");
+    for seed in 0..20 {
+        let directory = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
+        let sound = Bucket::open(&format!("file://{}", directory.path().display()), &BTreeMap::new())
+            .expect("a bucket");
+        let patience = Patience { tries: 20, ..Patience::default() };
+        let faulty = sound.clone().faulty(faults(seed)).patient(patience);
+        assert_eq!(faulty.put_file("large", file.path(), &|_| {}).await, Ok(Written::New), "seed {seed}");
+        assert_eq!(sound.get("large").await.expect("bytes"), bytes, "seed {seed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_seed_fails_in_the_same_way() {
+    let outcome = async |seed: u64| {
+        let once = Patience { tries: 1, ..Patience::default() };
+        let bucket = Bucket::over(Arc::new(InMemory::new())).faulty(faults(seed)).patient(once);
+        let mut outcomes = Vec::new();
+        for n in 0..200 {
+            outcomes.push(
+                bucket.put_new(&format!("{n}"), Bytes::new()).await.map_err(|trouble| trouble.sentence),
+            );
+        }
+        outcomes
+    };
+    assert_eq!(outcome(7).await, outcome(7).await);
+    assert_ne!(outcome(7).await, outcome(8).await);
+    let failed = outcome(7).await.iter().filter(|put| put.is_err()).count();
+    assert!((30..70).contains(&failed), "a quarter was to fail, and {failed} of 200 did");
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_read_again() {
+    let whole = "0123456789";
+    let server = Scripted::start(move |_, n| match n {
+        0 => cut_answer(200, "", &whole[..5], 10),
+        _ => answer(200, "", whole),
+    })
+    .await;
+    let bucket = quick(&server);
+    assert_eq!(bucket.get("a").await.expect("bytes"), whole);
+    assert_eq!(bucket.tally().again, 1);
+
+    let server = Scripted::start(|_, _| cut_answer(200, "", "01234", 10)).await;
+    let trouble = quick(&server).get("a").await.expect_err("never whole");
+    assert_eq!((trouble.code, trouble.passing), (Code::Unreachable, true), "{trouble}");
+}
+
+#[tokio::test]
+async fn what_may_pass_is_tried_again_and_nothing_else_is() {
+    let attempts = async |reply: Vec<u8>| {
+        let server = Scripted::start(move |_, _| reply.clone()).await;
+        let trouble = quick(&server).put_new("a", Bytes::new()).await.expect_err("it fails");
+        (server.asked().len(), trouble.passing)
+    };
+    for (status, code) in [(503, "SlowDown"), (500, "InternalError"), (429, ""), (400, "RequestTimeout")] {
+        assert_eq!(attempts(error(status, code, "")).await, (3, true), "{status} {code}");
+    }
+    assert_eq!(attempts(Vec::new()).await, (3, true), "a connection that ends without an answer");
+    for (status, code) in [(403, "AccessDenied"), (404, "NoSuchBucket"), (400, "ExpiredToken"), (507, "")] {
+        assert_eq!(attempts(error(status, code, "")).await, (1, false), "{status} {code}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_under_way_is_not_one_that_is_there() {
+    let conflict = || error(409, "ConditionalRequestConflict", "A conflicting operation occurred.");
+    // It came to nothing, and ours is the first.
+    let server = Scripted::start(move |_, n| if n < 2 { conflict() } else { answer(200, "", "") }).await;
+    assert_eq!(quick(&server).put_new("a", Bytes::new()).await, Ok(Written::New));
+    // It succeeded.
+    let server =
+        Scripted::start(move |_, n| if n == 0 { conflict() } else { error(412, "PreconditionFailed", "") })
+            .await;
+    assert_eq!(quick(&server).put_new("a", Bytes::new()).await, Ok(Written::There));
+    // It goes on and on: whether something is there is looked up.
+    for (status, wanted) in [(200, Ok(Written::There)), (404, Err(true))] {
+        let server = Scripted::start(move |line, _| match line.starts_with("HEAD") {
+            true => answer(status, "", ""),
+            false => conflict(),
+        })
+        .await;
+        let put = quick(&server).put_new("a", Bytes::new()).await;
+        assert_eq!(put.map_err(|trouble| trouble.passing), wanted);
+    }
+}
+
+#[tokio::test]
+async fn an_upload_whose_end_was_not_heard_is_complete() {
+    let file = tempfile::Builder::new().prefix("ash-test-").tempfile().expect("a file");
+    file.as_file().set_len(17 << 20).expect("a length");
+    let server = Scripted::start(move |line, n| match line.split(' ').next() {
+        Some("HEAD") if n == 0 => answer(404, "", ""),
+        Some("HEAD") => cut_answer(200, "", "", 17 << 20),
+        Some("POST") if line.contains("uploads") => {
+            let body =
+                "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
+            answer(200, "", body)
+        }
+        // The first end is lost on the way back; the second finds that the upload is over.
+        Some("POST") if n == 5 => Vec::new(),
+        Some("POST") => error(404, "NoSuchUpload", "The upload may have been completed."),
+        _ => answer(200, "", ""),
+    })
+    .await;
+    assert_eq!(
+        quick(&server).put_file("a", file.path(), &|_| {}).await,
+        Ok(Written::New),
+        "{:?}",
+        server.asked()
+    );
+    assert!(server.asked().iter().all(|line| !line.starts_with("DELETE")), "{:?}", server.asked());
+}
+
+#[tokio::test]
+async fn an_upload_that_fails_is_given_up() {
+    let file = tempfile::Builder::new().prefix("ash-test-").tempfile().expect("a file");
+    file.as_file().set_len(17 << 20).expect("a length");
+    let server = Scripted::start(move |line, _| match line.split(' ').next() {
+        Some("HEAD") => answer(404, "", ""),
+        Some("POST") => {
+            let body =
+                "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
+            answer(200, "", body)
+        }
+        Some("PUT") => error(403, "AccessDenied", "No more."),
+        _ => answer(204, "", ""),
+    })
+    .await;
+    let trouble = quick(&server).put_file("a", file.path(), &|_| {}).await.expect_err("refused");
+    assert_eq!(trouble.code, Code::AccessDenied);
+    let last = server.asked().pop().expect("a request");
+    assert!(last.starts_with("DELETE /shelf/a?uploadId=u "), "{last}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_answers_is_given_up() {
+    let silent = Faults { silent: 100, ..Faults::default() };
+    let bucket =
+        pair(0).1.faulty(silent).limited(Limits { silence: Duration::from_secs(5), ..Limits::default() });
+    let trouble = bucket.head("a").await.expect_err("no answer");
+    assert_eq!((trouble.code, trouble.passing), (Code::Unreachable, true), "{trouble}");
+}
+
+/// S3 at that server, for whoever has little patience.
+fn quick(server: &Scripted) -> Bucket {
+    let patience = Patience { tries: 3, first: Duration::from_millis(1), longest: Duration::from_millis(1) };
+    Bucket::open("s3://shelf", &server.as_s3()).expect("a bucket").patient(patience)
+}

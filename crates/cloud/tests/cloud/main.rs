@@ -1,0 +1,18 @@
+//! What the far shelf promises, on real servers where there are some.
+
+#![allow(unreachable_pub, reason = "a test binary has no outside")]
+
+mod contract;
+mod disk;
+mod environment;
+mod faults;
+mod memory;
+mod metadata;
+mod scripted;
+mod trouble;
+mod wrappers;
+
+#[path = "../../../../tests/support/gcs.rs"]
+mod gcs;
+#[path = "../../../../tests/support/servers.rs"]
+mod servers;

@@ -1,0 +1,86 @@
+//! What is counted and what is limited. Time is tokio's, which passes at once where all wait.
+
+use ash_cloud::{Bucket, Faults, Limits, Tally};
+use bytes::Bytes;
+use futures::TryStreamExt;
+use object_store::memory::InMemory;
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+fn empty() -> Bucket {
+    Bucket::over(Arc::new(InMemory::new()))
+}
+
+/// Each request takes that long.
+fn slow(seconds: u64) -> Faults {
+    Faults { late: 100, lateness: Duration::from_secs(seconds), ..Faults::default() }
+}
+
+/// In a task of its own, where the server will ask, too.
+#[tokio::test]
+async fn what_is_asked_is_counted() {
+    tokio::spawn(count()).await.expect("as it should be");
+}
+
+async fn count() {
+    let bucket = empty();
+    bucket.put_new("a", Bytes::from_static(b"12345")).await.expect("put");
+    bucket.put_new("a", Bytes::from_static(b"12345")).await.expect("there");
+    bucket.get("a").await.expect("got");
+    bucket.get_range("a", 1..3).await.expect("got");
+    bucket.head("a").await.expect("looked");
+    bucket.list("").try_for_each(async |_| Ok(())).await.expect("listed");
+    bucket.list_dirs("").await.expect("listed");
+    bucket.delete(&["a".into(), "b".into()]).await.expect("deleted");
+    let expected =
+        Tally { put: 2, get: 2, head: 1, list: 2, delete: 2, bytes_up: 5, bytes_down: 7, ..Tally::default() };
+    assert_eq!(bucket.tally(), expected);
+    let file = tempfile::Builder::new().prefix("ash-test-").tempfile().expect("a file");
+    file.as_file().set_len(17 << 20).expect("a length");
+    bucket.put_file("large", file.path(), &|_| {}).await.expect("put");
+    // The begin, three parts and the end, between two looks.
+    assert_eq!(bucket.tally(), Tally { part: 5, head: 3, bytes_up: 5 + (17 << 20), ..expected });
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_requests_are_under_way_and_their_turn_is_not_their_fault() {
+    // Ten seconds of silence are too many: those who wait for their turn do not count them.
+    let limits = Limits { at_once: Some(2), silence: Duration::from_secs(10), ..Limits::default() };
+    let bucket = empty().faulty(slow(5)).limited(limits);
+    let begin = Instant::now();
+    let names: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+    futures::future::try_join_all(names.iter().map(|key| bucket.put_new(key, Bytes::new())))
+        .await
+        .expect("put");
+    assert_eq!(begin.elapsed().as_secs(), 25);
+    let begin = Instant::now();
+    futures::future::try_join_all(names.iter().map(|key| bucket.get(key))).await.expect("got");
+    assert_eq!(begin.elapsed().as_secs(), 25);
+    assert_eq!(bucket.tally().again, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_reads_a_listing_may_ask_for_more() {
+    let bucket = empty().limited(Limits { at_once: Some(1), ..Limits::default() });
+    for key in ["a", "b", "c"] {
+        bucket.put_new(key, Bytes::from_static(b"x")).await.expect("put");
+    }
+    let read = bucket.list("").try_fold(0, async |sum, found| Ok(sum + bucket.get(&found.key).await?.len()));
+    assert_eq!(read.await, Ok(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_bytes_go_by_in_a_second() {
+    let bucket = empty().limited(Limits { bytes_per_second: Some(1000), ..Limits::default() });
+    let begin = Instant::now();
+    for key in ["a", "b", "c"] {
+        bucket.put_new(key, Bytes::from(vec![0; 100_000])).await.expect("put");
+    }
+    // The last has been let through, and not yet been paid for.
+    assert_eq!(begin.elapsed().as_secs(), 200);
+    bucket.get("a").await.expect("got");
+    assert_eq!(begin.elapsed().as_secs(), 300);
+    bucket.get("b").await.expect("got");
+    assert_eq!(begin.elapsed().as_secs(), 400);
+    assert_eq!(bucket.tally().again, 0);
+}
