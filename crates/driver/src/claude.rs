@@ -3,6 +3,7 @@
 //! Results cannot be counted: prompts may be merged, and background work starts turns of its own. A turn is over
 //! when the program says that it is idle after it has answered our message, which it names by our turn's id.
 
+mod content;
 mod entry;
 mod mend;
 mod transcript;
@@ -12,6 +13,7 @@ use crate::{
     ear::Answer, stream_json,
 };
 use ash_model::Setting;
+use content::Content;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -187,7 +189,7 @@ fn spoken(line: &str) -> Option<Spoken> {
     struct Message {
         model: Option<String>,
         #[serde(default)]
-        content: Value,
+        content: Content,
     }
     let line: Line<'_> = serde_json::from_str(line).ok()?;
     let message = line.message?;
@@ -197,9 +199,7 @@ fn spoken(line: &str) -> Option<Spoken> {
         && !line.is_synthetic
         && line.local_command_source.is_none()
         && message.model.as_deref() != Some("<synthetic>");
-    let mut blocks = message.content.as_array().into_iter().flatten();
-    let binds = blocks.any(|block| block["type"] == "tool_use" || block["type"] == "tool_result");
-    let digest = entry::digest(&message.content);
+    let Content { binds, digest, .. } = message.content;
     line.uuid.filter(|_| own).map(|id| Spoken { id, binds, digest })
 }
 
