@@ -10,7 +10,7 @@ mod transcript;
 
 use crate::{
     Command, Driver, Ear, Expected, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken, Survey,
-    ear::Answer, stream_json,
+    ear::Answer, head, stream_json,
 };
 use ash_model::Setting;
 use content::Content;
@@ -206,7 +206,7 @@ fn spoken(line: &str) -> Option<Spoken> {
 /// What we have to say comes as a block of its own, marked as what it is.
 fn with_head(head: Option<&str>, content: &Value) -> Value {
     let Some(head) = head else { return content.clone() };
-    let head = json!({ "type": "text", "text": format!("<system-reminder>\n{head}\n</system-reminder>") });
+    let head = json!({ "type": "text", "text": head::marked(head) });
     let blocks = match content {
         Value::Array(blocks) => blocks.clone(),
         text => vec![json!({ "type": "text", "text": text })],
