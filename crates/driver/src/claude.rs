@@ -3,6 +3,7 @@
 //! Results cannot be counted: prompts may be merged, and background work starts turns of its own. A turn is over
 //! when the program says that it is idle after it has answered our message, which it names by our turn's id.
 
+mod content;
 mod entry;
 mod mend;
 mod transcript;
@@ -10,9 +11,10 @@ mod transcript;
 use crate::{
     Command, Driver, Ear, Expected, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken, Survey,
     ear::{Answer, MOST_TASKS},
-    stream_json,
+    head, stream_json,
 };
 use ash_model::Setting;
+use content::Content;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -205,7 +207,7 @@ fn spoken(line: &str) -> Option<Spoken> {
     struct Message {
         model: Option<String>,
         #[serde(default)]
-        content: Value,
+        content: Content,
     }
     let line: Line<'_> = serde_json::from_str(line).ok()?;
     let message = line.message?;
@@ -215,16 +217,14 @@ fn spoken(line: &str) -> Option<Spoken> {
         && !line.is_synthetic
         && line.local_command_source.is_none()
         && message.model.as_deref() != Some("<synthetic>");
-    let mut blocks = message.content.as_array().into_iter().flatten();
-    let binds = blocks.any(|block| block["type"] == "tool_use" || block["type"] == "tool_result");
-    let digest = entry::digest(&message.content);
+    let Content { binds, digest, .. } = message.content;
     line.uuid.filter(|_| own).map(|id| Spoken { id, binds, digest })
 }
 
 /// What we have to say comes as a block of its own, marked as what it is.
 fn with_head(head: Option<&str>, content: &Value) -> Value {
     let Some(head) = head else { return content.clone() };
-    let head = json!({ "type": "text", "text": format!("<system-reminder>\n{head}\n</system-reminder>") });
+    let head = json!({ "type": "text", "text": head::marked(head) });
     let blocks = match content {
         Value::Array(blocks) => blocks.clone(),
         text => vec![json!({ "type": "text", "text": text })],

@@ -8,6 +8,7 @@ mod builtin;
 mod claude;
 mod control;
 mod ear;
+mod head;
 mod stream_json;
 
 pub use builtin::Builtin;

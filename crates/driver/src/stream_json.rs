@@ -1,6 +1,6 @@
 //! The newline-JSON dialect of Claude Code, which the built-in agent speaks too.
 
-use crate::{Heard, Remembered, Say, control};
+use crate::{Heard, Remembered, Say, control, head};
 use ash_model::{Outcome, Problem, Usage};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -24,7 +24,8 @@ pub(crate) fn tell(say: &Say) -> Vec<u8> {
                 "message": { "role": "user", "content": content },
             });
             if let Some(head) = head {
-                line["head"] = json!(head);
+                // It puts its own marks around it.
+                line["head"] = json!(head::harmless(head));
             }
             line
         }

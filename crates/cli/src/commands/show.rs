@@ -62,10 +62,9 @@ pub(crate) fn session(session: &Value) {
     }
     line("agent", format!("{} version {} ({})", text("agentName"), session["agentVersion"], text("runtime")));
     line("turns", format!("{} ({} open)", session["turns"], session["openTurns"]));
-    line(
-        "checkpoint",
-        session["checkpoint"].as_u64().map_or_else(|| "none yet".to_owned(), |n| n.to_string()),
-    );
+    let number = |name: &str| session["checkpoint"][name].as_u64();
+    let local = number("local").map_or_else(|| "none yet".to_owned(), |n| n.to_string());
+    line("checkpoint", number("remote").map_or(local.clone(), |n| format!("{local} ({n} in the object store)")));
     line("created", out::ago(&text("createdAt"), now));
     line("active", out::ago(&text("lastActiveAt"), now));
     if let Some(parent) = session["parentSessionId"].as_str() {

@@ -1,11 +1,12 @@
 //! One line of a transcript, as far as we have to understand it, and what can be read of a damaged one.
 
-use serde::Deserialize;
-use serde_json::Value;
-use std::{
-    borrow::Cow,
-    hash::{Hash, Hasher},
+use super::content::Content;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
 };
+use serde_json::value::RawValue;
+use std::{borrow::Cow, fmt};
 use uuid::Uuid;
 
 /// An entry of the conversation itself: what belongs to a subagent, and what is only kept, is none.
@@ -44,33 +45,17 @@ impl Entry {
 
 /// What a line holds. `None`: nothing that can be read.
 pub(super) fn read(line: &[u8]) -> Option<Option<Entry>> {
+    let (length, entry) = first(line)?;
+    is_blank(&line[length..]).then_some(entry)
+}
+
+/// The line that these bytes begin with: how long it is, and the entry if it is one.
+fn first(bytes: &[u8]) -> Option<(usize, Option<Entry>)> {
     // A list would do for serde as well.
-    let object = line.trim_ascii_start().first() == Some(&b'{');
-    let wire: Wire<'_> = serde_json::from_slice(line).ok().filter(|_| object)?;
-    let Wire { kind, uuid, parent_uuid, logical_parent_uuid, is_sidechain, message } = wire;
-    let Some(id) = uuid.filter(|_| !is_sidechain) else { return Some(None) };
-    let speaker = match kind.as_deref() {
-        Some("user") => Speaker::User,
-        Some("assistant") => Speaker::Assistant,
-        _ => Speaker::Program,
-    };
-    let Message { id: message_id, content } =
-        message.filter(|_| speaker != Speaker::Program).unwrap_or_default();
-    let named = |kind: &str, name: &str| -> Vec<String> {
-        let blocks = content.as_array().into_iter().flatten().filter(|block| block["type"] == kind);
-        blocks.filter_map(|block| block[name].as_str().map(str::to_owned)).collect()
-    };
-    let (calls, results) = (named("tool_use", "id"), named("tool_result", "tool_use_id"));
-    Some(Some(Entry {
-        id,
-        parent: parent_uuid,
-        logical: logical_parent_uuid,
-        speaker,
-        message: message_id,
-        calls,
-        results,
-        digest: digest(&content),
-    }))
+    bytes.trim_ascii_start().starts_with(b"{").then_some(())?;
+    let mut found = serde_json::Deserializer::from_slice(bytes).into_iter::<Wire<'_>>();
+    let wire = found.next()?.ok()?;
+    Some((found.byte_offset(), wire.entry()))
 }
 
 #[derive(Deserialize)]
@@ -90,14 +75,68 @@ struct Wire<'l> {
 struct Message {
     id: Option<String>,
     #[serde(default)]
-    content: Value,
+    content: Content,
 }
 
-/// The same words have the same.
-pub(super) fn digest(content: &Value) -> u64 {
-    let mut hasher = std::hash::DefaultHasher::new();
-    content.to_string().hash(&mut hasher);
-    hasher.finish()
+impl Wire<'_> {
+    fn entry(self) -> Option<Entry> {
+        let speaker = match self.kind.as_deref() {
+            Some("user") => Speaker::User,
+            Some("assistant") => Speaker::Assistant,
+            _ => Speaker::Program,
+        };
+        let Message { id: message, content } =
+            self.message.filter(|_| speaker != Speaker::Program).unwrap_or_default();
+        Some(Entry {
+            id: self.uuid.filter(|_| !self.is_sidechain)?,
+            parent: self.parent_uuid,
+            logical: self.logical_parent_uuid,
+            speaker,
+            message,
+            calls: content.calls,
+            results: content.results,
+            digest: content.digest,
+        })
+    }
+}
+
+/// The line with these links instead of its own, and otherwise to the byte as it was. It may be large, and anything but
+/// the links is only copied: what it would be as a tree is a hundred times as large.
+pub(super) fn linked(line: &[u8], parent: Option<Uuid>, logical: Option<Uuid>) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(line.len() + 128);
+    out.extend_from_slice(br#"{"parentUuid":"#);
+    serde_json::to_writer(&mut out, &parent).ok()?;
+    if logical.is_some() {
+        out.extend_from_slice(br#","logicalParentUuid":"#);
+        serde_json::to_writer(&mut out, &logical).ok()?;
+    }
+    serde_json::Deserializer::from_slice(line).deserialize_map(Others(&mut out)).ok()?;
+    out.push(b'}');
+    Some(out)
+}
+
+/// Copies all fields but the links.
+struct Others<'o>(&'o mut Vec<u8>);
+
+impl<'de> Visitor<'de> for Others<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        while let Some(name) = fields.next_key::<String>()? {
+            let value = fields.next_value::<&RawValue>()?;
+            if !matches!(name.as_str(), "parentUuid" | "logicalParentUuid") {
+                self.0.push(b',');
+                serde_json::to_writer(&mut *self.0, &name).map_err(serde::de::Error::custom)?;
+                self.0.push(b':');
+                self.0.extend_from_slice(value.get().as_bytes());
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What was wrong with a line.
@@ -122,59 +161,97 @@ impl std::ops::AddAssign for Faults {
 }
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// How often a torn line is searched for the beginning of another one.
-const MOST_TRIES: usize = 64;
+/// Whoever is inside writes it: more pieces than this, and calls and outcomes in them, are not a conversation, and would
+/// fill our memory. Claude Code writes half a kilobyte and more for each.
+pub(super) const MOST_PIECES: usize = if cfg!(test) { 1 << 12 } else { 1 << 19 };
+/// How often a torn line is searched for the beginning of another one. Each time may take as long as the line.
+const MOST_TRIES: u64 = 16;
+/// A longer line is not searched.
+const LONGEST_SEARCHED: usize = if cfg!(test) { 1 << 16 } else { 4 << 20 };
+/// How much of a transcript is read again in such searches, all in all.
+const MOST_SEARCHED: usize = if cfg!(test) { 1 << 18 } else { 64 << 20 };
 /// How entries begin.
 const HEADS: [&[u8]; 2] = [br#"{"parentUuid""#, br#"{"type""#];
 
-/// The entries on a line, each as a line of its own, and what was wrong with it.
-pub(super) fn pieces(line: &[u8]) -> (Vec<Vec<u8>>, Faults) {
-    let mut faults = Faults::default();
-    let marked = line.strip_prefix(BYTE_ORDER_MARK);
-    let mut clean: Vec<u8> = marked.unwrap_or(line).iter().copied().filter(|byte| *byte != 0).collect();
-    faults.nuls = u64::from(clean.len() != line.len());
-    if clean.windows(3).any(is_separator) {
-        faults.separators = 1;
-        clean = escaped(&clean);
-    }
-    if clean.iter().all(u8::is_ascii_whitespace) {
-        return (Vec::new(), faults);
-    }
-    if read(&clean).is_some() {
-        return (vec![clean], faults);
-    }
-    let (mut pieces, mut at, mut tries) = (Vec::new(), 0, 0);
-    while at < clean.len() {
-        let rest = &clean[at..];
-        match first_value(rest) {
-            Some(length) => {
-                pieces.push(rest[..length].trim_ascii().to_vec());
-                at += length;
-            }
-            None => {
-                faults.unreadable += 1;
-                // What follows a torn entry may be whole.
-                let next = (at + 1..clean.len())
-                    .find(|from| HEADS.iter().any(|head| clean[*from..].starts_with(head)))
-                    .filter(|_| tries < MOST_TRIES);
-                tries += 1;
-                at = next.unwrap_or(clean.len());
-            }
-        }
-        while clean.get(at).is_some_and(u8::is_ascii_whitespace) {
-            at += 1;
-        }
-    }
-    faults.together = pieces.len().saturating_sub(1) as u64;
-    (pieces, faults)
+/// Reads the lines of a transcript, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    pieces: usize,
+    searched: usize,
+    pub(super) faults: Faults,
 }
 
-/// How long the entry is that these bytes begin with.
-fn first_value(bytes: &[u8]) -> Option<usize> {
-    let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<serde::de::IgnoredAny>();
-    values.next()?.ok()?;
-    let length = values.byte_offset();
-    read(&bytes[..length]).map(|_| length)
+impl Reader {
+    /// Hands on what stands on a line, each as a line of its own and with the entry that it is, if it is one. Returns
+    /// what was wrong with it. Of a line for which there is no room the rest counts as unreadable.
+    pub(super) fn read(&mut self, line: Vec<u8>, take: &mut dyn FnMut(Vec<u8>, Option<Entry>)) -> Faults {
+        let faults = match self.pieces {
+            MOST_PIECES.. => Faults { unreadable: u64::from(!is_blank(&line)), ..Faults::default() },
+            _ => self.take_apart(line, take),
+        };
+        self.faults += faults;
+        faults
+    }
+
+    fn take_apart(&mut self, mut line: Vec<u8>, take: &mut dyn FnMut(Vec<u8>, Option<Entry>)) -> Faults {
+        let mut faults = clean(&mut line);
+        let (mut at, mut found) = (0, 0);
+        while let Some(spaces) = line[at..].iter().position(|byte| !byte.is_ascii_whitespace()) {
+            at += spaces;
+            let full = self.pieces >= MOST_PIECES;
+            self.pieces += 1;
+            match first(&line[at..]).filter(|_| !full) {
+                Some((length, entry)) => {
+                    let end = at + length;
+                    // What is in it is kept as well.
+                    self.pieces += entry.as_ref().map_or(0, |entry| entry.calls.len() + entry.results.len());
+                    if found + faults.unreadable == 0 && is_blank(&line[end..]) {
+                        take(line, entry);
+                        return faults;
+                    }
+                    take(line[at..end].to_vec(), entry);
+                    (at, found) = (end, found + 1);
+                }
+                None => {
+                    faults.unreadable += 1;
+                    let again = !full && faults.unreadable <= MOST_TRIES;
+                    let Some(next) = again.then(|| self.search(&line, at + 1)).flatten() else { break };
+                    at = next;
+                }
+            }
+        }
+        faults.together = found.saturating_sub(1);
+        faults
+    }
+
+    /// What follows a torn entry may be whole.
+    fn search(&mut self, line: &[u8], from: usize) -> Option<usize> {
+        if line.len() > LONGEST_SEARCHED || self.searched > MOST_SEARCHED {
+            return None;
+        }
+        self.searched += line.len() - from;
+        let begins = |place: &usize| HEADS.iter().any(|head| line[*place..].starts_with(head));
+        (from..line.len()).filter(|place| line[*place] == b'{').find(begins)
+    }
+}
+
+fn is_blank(bytes: &[u8]) -> bool {
+    bytes.iter().all(u8::is_ascii_whitespace)
+}
+
+/// Makes harmless what is no text, and what some readers take for the end of a line.
+fn clean(line: &mut Vec<u8>) -> Faults {
+    let before = line.len();
+    if line.starts_with(BYTE_ORDER_MARK) {
+        line.drain(..BYTE_ORDER_MARK.len());
+    }
+    line.retain(|byte| *byte != 0);
+    let nuls = u64::from(line.len() != before);
+    let separators = line.windows(3).any(is_separator);
+    if separators {
+        *line = escaped(line);
+    }
+    Faults { nuls, separators: u64::from(separators), ..Faults::default() }
 }
 
 fn is_separator(bytes: &[u8]) -> bool {
@@ -203,14 +280,17 @@ mod tests {
     use super::*;
 
     fn texts(line: &[u8]) -> (Vec<String>, Faults) {
-        let (found, faults) = pieces(line);
-        (found.into_iter().map(|piece| String::from_utf8(piece).expect("text")).collect(), faults)
+        let (mut found, mut reader) = (Vec::new(), Reader::default());
+        let faults = reader.read(line.to_vec(), &mut |piece, _| {
+            found.push(String::from_utf8(piece).expect("text"));
+        });
+        (found, faults)
     }
 
     #[test]
     fn a_whole_line_is_one_piece_without_fault() {
-        let line = br#"{"type":"user","x":1}"#;
-        assert_eq!(pieces(line), (vec![line.to_vec()], Faults::default()));
+        let line = "{\"type\":\"user\",\"x\":1}\r";
+        assert_eq!(texts(line.as_bytes()), (vec![line.to_owned()], Faults::default()));
     }
 
     #[test]
@@ -249,9 +329,75 @@ mod tests {
             b"{\"type\":",
             b"\xff\xfe",
         ] {
-            let (found, faults) = pieces(nonsense);
+            let (found, faults) = texts(nonsense);
             assert_eq!((found.len(), faults.unreadable), (0, 1), "{}", String::from_utf8_lossy(nonsense));
         }
+    }
+
+    #[test]
+    fn a_torn_line_is_searched_so_often_and_no_more() {
+        // Each of them is open to the end of the line, which is what it takes to see it.
+        let open = r#"{"type":"a","x":"#;
+        let whole = r#"{"type":"b"}"#;
+        let seen = |count| texts(format!("{}}}{whole}", open.repeat(count)).as_bytes());
+        assert_eq!(seen(16).0, [whole]);
+        for count in [17, 1000] {
+            let (found, faults) = seen(count);
+            assert_eq!((found.len(), faults.unreadable), (0, 17));
+        }
+    }
+
+    #[test]
+    fn a_torn_line_that_is_too_long_is_not_searched_and_a_whole_one_is_read() {
+        let long = "x".repeat(LONGEST_SEARCHED);
+        let (found, faults) = texts(format!(r#"{{"type":"{long}{{"type":"b"}}"#).as_bytes());
+        assert_eq!((found.len(), faults.unreadable), (0, 1));
+        let whole = format!(r#"{{"type":"{long}"}}"#);
+        assert_eq!(texts(whole.as_bytes()), (vec![whole], Faults::default()));
+        let (found, faults) = texts(format!(r#"{{"type":"{long}"}}{{"type":"b"}}"#).as_bytes());
+        assert_eq!((found.len(), faults.together), (2, 1));
+    }
+
+    #[test]
+    fn no_more_is_searched_than_may_be_of_a_whole_transcript() {
+        let line = format!(r#"{{"type":"{}{{"type":"b"}}"#, "x".repeat(LONGEST_SEARCHED - 100));
+        let (mut found, mut reader) = (0, Reader::default());
+        for _ in 0..100 {
+            reader.read(line.clone().into_bytes(), &mut |_, _| found += 1);
+        }
+        assert_eq!((found, reader.faults.unreadable), (MOST_SEARCHED / LONGEST_SEARCHED + 1, 100));
+    }
+
+    #[test]
+    fn no_more_pieces_are_read_than_a_conversation_has() {
+        let (found, faults) = texts("{}".repeat(MOST_PIECES + 5).as_bytes());
+        assert_eq!((found.len(), faults.unreadable), (MOST_PIECES, 1));
+        let block = r#"{"type":"tool_use","id":"c"},"#.repeat(MOST_PIECES - 2);
+        let calls =
+            format!(r#"{{"type":"assistant","uuid":"{}","message":{{"content":[{block}0]}}}}"#, Uuid::nil());
+        let (mut found, mut reader) = (0, Reader::default());
+        for line in [calls.as_str(), "{}", "{}", " ", "{}"] {
+            reader.read(line.as_bytes().to_vec(), &mut |_, _| found += 1);
+        }
+        assert_eq!((found, reader.faults.unreadable), (2, 2), "calls count as well");
+    }
+
+    #[test]
+    fn other_links_change_nothing_else() {
+        let line =
+            r#" {"x":[ 1.50,{"a" : "\u2028"}],"parentUuid":"p","type":"user","x":2,"logicalParentUuid":5}"#;
+        let id = Uuid::from_u128(7);
+        let linked = |parent, logical| {
+            String::from_utf8(linked(line.as_bytes(), parent, logical).expect("an object")).expect("text")
+        };
+        let rest = r#""x":[ 1.50,{"a" : "\u2028"}],"type":"user","x":2}"#;
+        assert_eq!(linked(None, None), format!(r#"{{"parentUuid":null,{rest}"#));
+        assert_eq!(
+            linked(None, Some(id)),
+            format!(r#"{{"parentUuid":null,"logicalParentUuid":"{id}",{rest}"#)
+        );
+        assert_eq!(linked(Some(id), None), format!(r#"{{"parentUuid":"{id}",{rest}"#));
+        assert_eq!(super::linked(b"[1]", None, None), None);
     }
 
     #[test]

@@ -1,30 +1,28 @@
 //! A transcript made whole again: what can be read of it stays as it is, what our own log has is put back where it
 //! was, and what hung on something lost hangs on what came before. Whoever calls keeps the original.
 
+mod pair;
+mod row;
+
 use super::{
-    entry::{self, Entry, Faults, Speaker},
-    transcript::Thread,
+    entry::{Entry, Faults, Reader, Speaker},
+    transcript::{Thread, Unpaired},
 };
 use crate::{Logged, Mended, Native, Words};
-use serde_json::{Value, json};
+use pair::pair_up;
+use row::{Row, row_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use uuid::Uuid;
-
-/// What the model is told of a call whose outcome nobody recorded.
-const UNKNOWN: &str = "[The outcome of this call was not recorded and is unknown. Check whether it took effect before you make it again.]";
 
 /// More calls without an outcome than this are no conversation.
 const MOST_UNPAIRED: usize = 1000;
 
-/// A line to be written, and the entry that it is, if it is one.
-#[derive(Debug, Clone)]
-struct Row {
-    line: Vec<u8>,
-    entry: Option<Entry>,
-}
-
 #[derive(Debug, Default)]
 struct Done {
+    /// Messages that neither the transcript nor our log has.
+    gone: u64,
+    /// Unreadable pieces that were none of the messages that were put back.
+    unaccounted: u64,
     put_back: u64,
     /// Of those, the ones that were lost together with what lay beside them, if anything did: nobody knows.
     beside: u64,
@@ -38,32 +36,54 @@ struct Done {
 }
 
 pub(super) fn mend(lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[Logged], native: &Native) -> Mended {
-    let (rows, faults, torn, repeated) = read_all(lines);
-    let thread = thread_of(&rows);
-    let hopeless = thread.unpaired(&thread.known()).calls.len() > MOST_UNPAIRED;
-    let spoken = |row: &&Row| row.entry.as_ref().is_some_and(|entry| entry.speaker != Speaker::Program);
-    let rebuilt = hopeless || !rows.iter().any(|row| spoken(&row));
+    let Found { rows, faults, torn, repeated } = read_all(lines);
+    let spoken = |row: &Row| row.entry.as_ref().is_some_and(|entry| entry.speaker != Speaker::Program);
     // Notes to messages that are gone are notes to nothing.
-    let rows = if rebuilt { Vec::new() } else { rows };
-    let mut done = Done { repeated, ..Done::default() };
+    let usable = rows.iter().any(spoken);
+    let woven = usable.then(|| weave(rows, log, native, torn));
+    // Only now: what hung nowhere may hang together.
+    let woven = woven.filter(|woven| unpaired(&woven.rows).calls.len() <= MOST_UNPAIRED);
+    let rebuilt = woven.is_none();
+    let Woven { rows, mut done } = woven.unwrap_or_else(|| weave(Vec::new(), log, native, BTreeMap::new()));
+    done.repeated = repeated;
+    let rows = pair_up(rows, native, &mut done);
+    Mended {
+        lines: rows.into_iter().map(|row| row.line).collect(),
+        rebuilt,
+        repairs: repairs(&faults, &done),
+        lost: lost(rebuilt, &done),
+    }
+}
+
+/// What there is and what our log has, hanging together.
+struct Woven {
+    rows: Vec<Row>,
+    done: Done,
+}
+
+fn weave(rows: Vec<Row>, log: &[Logged], native: &Native, torn: BTreeMap<usize, u64>) -> Woven {
+    let mut done = Done::default();
     let rows = forget_altered(rows, log, &mut done);
-    let lost_messages = log.iter().filter(|message| message.words.is_none()).count();
-    let there: HashSet<Uuid> = rows.iter().filter_map(|row| Some(row.entry.as_ref()?.id)).collect();
-    let lost_messages =
-        lost_messages - log.iter().filter(|m| m.words.is_none() && there.contains(&m.id)).count();
-    let (rows, unaccounted) = put_back(rows, log, native, torn, &mut done);
-    let linked = relink(rows.clone(), log, &mut done);
-    let linked = if is_whole(&linked, log) { linked } else { in_one_line(rows, log, &mut done) };
-    let rows = pair_up(linked, native, &mut done);
+    let there: HashSet<Uuid> = rows.iter().filter_map(Row::id).collect();
+    let gone = log.iter().filter(|message| message.words.is_none() && !there.contains(&message.id));
+    done.gone = gone.count() as u64;
+    let rows = put_back(rows, log, native, torn, &mut done);
+    let rows = relink(rows, log, &mut done);
+    let rows = if is_whole(&rows, log) { rows } else { in_one_line(rows, log) };
+    done.relinked = rows.iter().filter(|row| row.moved).count() as u64;
+    Woven { rows, done }
+}
+
+fn lost(rebuilt: bool, done: &Done) -> Vec<String> {
     let mut lost = Vec::new();
-    if lost_messages > 0 {
-        lost.push(format!("{lost_messages} messages of the conversation"));
+    if done.gone > 0 {
+        lost.push(format!("{} messages of the conversation", done.gone));
     }
     if rebuilt {
         lost.push("what the agent had noted beside the messages".to_owned());
     } else {
         // A note that was torn is one that somebody hung on.
-        match unaccounted.max(done.notes) {
+        match done.unaccounted.max(done.notes) {
             0 => {}
             1 => lost.push("a note of the agent beside the messages".to_owned()),
             notes => lost.push(format!("{notes} notes of the agent beside the messages")),
@@ -79,8 +99,7 @@ pub(super) fn mend(lines: &mut dyn Iterator<Item = Vec<u8>>, log: &[Logged], nat
     if done.dropped > 0 {
         lost.push(format!("{} outcomes of calls that nobody recorded", done.dropped));
     }
-    let repairs = repairs(&faults, &done);
-    Mended { lines: rows.into_iter().map(|row| row.line).collect(), rebuilt, repairs, lost }
+    lost
 }
 
 fn repairs(faults: &Faults, done: &Done) -> Vec<String> {
@@ -102,30 +121,40 @@ fn repairs(faults: &Faults, done: &Done) -> Vec<String> {
     .collect()
 }
 
-/// What can be read, what was wrong, and before which row each unreadable piece stood. One that ends the file was being
-/// written when somebody died: nothing else was to come of it.
-fn read_all(lines: &mut dyn Iterator<Item = Vec<u8>>) -> (Vec<Row>, Faults, BTreeMap<usize, u64>, u64) {
-    let (mut rows, mut faults, mut torn) = (Vec::<Row>::new(), Faults::default(), BTreeMap::new());
+struct Found {
+    rows: Vec<Row>,
+    faults: Faults,
+    /// Before which row each unreadable piece stood. One that ends the file was being written when somebody died: nothing
+    /// else was to come of it.
+    torn: BTreeMap<usize, u64>,
+    repeated: u64,
+}
+
+fn read_all(lines: &mut dyn Iterator<Item = Vec<u8>>) -> Found {
+    let (mut rows, mut torn, mut reader) = (Vec::<Row>::new(), BTreeMap::new(), Reader::default());
     let (mut seen, mut repeated) = (HashSet::new(), 0);
     let mut tail_torn = 0;
     for line in lines {
-        let (pieces, wrong) = entry::pieces(&line);
-        faults += wrong;
-        *torn.entry(rows.len()).or_default() += wrong.unreadable;
-        tail_torn = if pieces.is_empty() { tail_torn + wrong.unreadable } else { 0 };
-        for piece in pieces {
-            let entry = entry::read(&piece).flatten();
+        let (before, mut pieces) = (rows.len(), 0);
+        let wrong = reader.read(line, &mut |mut line, entry: Option<Entry>| {
+            pieces += 1;
             if entry.as_ref().is_some_and(|entry| !seen.insert(entry.id)) {
                 repeated += 1;
-                continue;
+                return;
             }
-            rows.push(Row { line: piece, entry });
+            // Whoever reads lines reads them into more space than they take.
+            line.shrink_to_fit();
+            rows.push(Row::new(line, entry));
+        });
+        if wrong.unreadable > 0 {
+            *torn.entry(before).or_default() += wrong.unreadable;
         }
+        tail_torn = if pieces == 0 { tail_torn + wrong.unreadable } else { 0 };
     }
     if tail_torn == 1 {
         torn.remove(&rows.len());
     }
-    (rows, faults, torn, repeated)
+    Found { rows, faults: reader.faults, torn, repeated }
 }
 
 /// What somebody changed is taken out, and comes back as it was said.
@@ -147,14 +176,14 @@ fn forget_altered(mut rows: Vec<Row>, log: &[Logged], done: &mut Done) -> Vec<Ro
 }
 
 /// Puts what the log has and the transcript does not before what followed it. Each message that comes back accounts for
-/// one unreadable piece at its place; the number of the others is returned.
+/// one unreadable piece at its place.
 fn put_back(
     rows: Vec<Row>,
     log: &[Logged],
     native: &Native,
     mut torn: BTreeMap<usize, u64>,
     done: &mut Done,
-) -> (Vec<Row>, u64) {
+) -> Vec<Row> {
     let mut places: HashMap<Uuid, usize> = HashMap::new();
     let mut first_child: HashMap<Uuid, usize> = HashMap::new();
     for (place, row) in rows.iter().enumerate() {
@@ -201,74 +230,22 @@ fn put_back(
         merged.push(row);
     }
     merged.extend(back.map(|(_, message)| message));
-    (merged, torn.values().sum())
-}
-
-/// An entry as the program would have written it, as far as it needs it.
-fn row_of(message: &Logged, words: &Words, native: &Native) -> Row {
-    let said = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_default();
-    let mut value = match words {
-        Words::Prompt(content) => {
-            json!({ "type": "user", "message": { "role": "user", "content": content } })
-        }
-        Words::Line(line) => {
-            let mut said = said(line);
-            let mut value = json!({ "type": said["type"], "message": said["message"] });
-            if let Some(result) = said.get_mut("tool_use_result") {
-                value["toolUseResult"] = result.take();
-            }
-            value
-        }
-    };
-    value["uuid"] = json!(message.id);
-    value["timestamp"] = json!(message.at);
-    row(value, native)
-}
-
-fn row(mut value: Value, native: &Native) -> Row {
-    for (name, own) in [
-        ("parentUuid", Value::Null),
-        ("isSidechain", json!(false)),
-        ("userType", json!("external")),
-        ("cwd", json!(native.cwd)),
-        ("sessionId", json!(native.id)),
-    ] {
-        value[name] = own;
-    }
-    let line = value.to_string().into_bytes();
-    let entry = entry::read(&line).flatten();
-    Row { line, entry }
-}
-
-fn hang(row: &mut Row, on: Uuid) {
-    let Some(entry) = &mut row.entry else { return };
-    let Ok(mut value) = serde_json::from_slice::<Value>(&row.line) else { return };
-    let name = if entry.logical.is_some() { "logicalParentUuid" } else { "parentUuid" };
-    if entry.logical.is_some() {
-        entry.logical = Some(on);
-    } else {
-        entry.parent = Some(on);
-    }
-    value[name] = json!(on);
-    row.line = value.to_string().into_bytes();
+    done.unaccounted = torn.values().sum();
+    merged
 }
 
 /// What names an entry that nobody has, or that comes later, hangs on the one before it.
 fn relink(mut rows: Vec<Row>, log: &[Logged], done: &mut Done) -> Vec<Row> {
     let ours: HashSet<Uuid> = log.iter().map(|message| message.id).collect();
-    let there: HashSet<Uuid> = rows.iter().filter_map(|row| Some(row.entry.as_ref()?.id)).collect();
+    let there: HashSet<Uuid> = rows.iter().filter_map(Row::id).collect();
     let (mut seen, mut last) = (HashSet::new(), None);
     for row in &mut rows {
-        let Some(Entry { id, parent, logical, .. }) = row.entry.clone() else { continue };
-        let before = parent.or(logical);
+        let Some(entry) = &row.entry else { continue };
+        let (id, before) = (entry.id, entry.before());
         if before.is_none_or(|before| !seen.contains(&before)) && (before, last) != (None, None) {
             done.notes +=
                 u64::from(before.is_some_and(|before| !ours.contains(&before) && !there.contains(&before)));
-            done.relinked += 1;
-            match last {
-                Some(last) => hang(row, last),
-                None => unhang(row),
-            }
+            row.hang(last);
         }
         seen.insert(id);
         last = Some(id);
@@ -276,21 +253,24 @@ fn relink(mut rows: Vec<Row>, log: &[Logged], done: &mut Done) -> Vec<Row> {
     rows
 }
 
-fn thread_of(rows: &[Row]) -> Thread {
-    let mut thread = Thread::default();
-    rows.iter().filter_map(|row| row.entry.clone()).for_each(|entry| thread.add(entry));
-    thread
+fn thread_of(rows: &[Row]) -> Thread<'_> {
+    Thread::of(rows.iter().filter_map(|row| row.entry.as_deref()))
+}
+
+fn unpaired(rows: &[Row]) -> Unpaired {
+    let thread = thread_of(rows);
+    thread.unpaired(&thread.known())
 }
 
 fn is_whole(rows: &[Row], log: &[Logged]) -> bool {
     let known = thread_of(rows).known();
-    let there: HashSet<Uuid> = rows.iter().filter_map(|row| Some(row.entry.as_ref()?.id)).collect();
+    let there: HashSet<Uuid> = rows.iter().filter_map(Row::id).collect();
     log.iter().filter(|message| there.contains(&message.id)).all(|message| known.contains(&message.id))
 }
 
 /// Where links lead elsewhere: what the log has, in its order, each hanging on the one before, with the program's own
 /// notes between them, and what came after the last of them.
-fn in_one_line(rows: Vec<Row>, log: &[Logged], done: &mut Done) -> Vec<Row> {
+fn in_one_line(rows: Vec<Row>, log: &[Logged]) -> Vec<Row> {
     let order: HashMap<Uuid, usize> =
         log.iter().enumerate().map(|(number, message)| (message.id, number)).collect();
     let number = |row: &Row| row.entry.as_ref().and_then(|entry| order.get(&entry.id)).copied();
@@ -315,84 +295,132 @@ fn in_one_line(rows: Vec<Row>, log: &[Logged], done: &mut Done) -> Vec<Row> {
     for row in &mut rows {
         let Some(entry) = &row.entry else { continue };
         let (id, before) = (entry.id, entry.before());
-        match last {
-            Some(last) if before != Some(last) => {
-                done.relinked += 1;
-                hang(row, last);
-            }
-            None if before.is_some() => {
-                done.relinked += 1;
-                unhang(row);
-            }
-            _ => {}
+        if before != last {
+            row.hang(last);
         }
         last = Some(id);
     }
     rows
 }
 
-fn unhang(row: &mut Row) {
-    let Some(entry) = &mut row.entry else { return };
-    let Ok(mut value) = serde_json::from_slice::<Value>(&row.line) else { return };
-    (entry.parent, entry.logical) = (None, None);
-    value["parentUuid"] = Value::Null;
-    value.as_object_mut().and_then(|object| object.remove("logicalParentUuid"));
-    row.line = value.to_string().into_bytes();
-}
-
-/// A call that was not answered is answered as unknown; an answer to no call is taken out.
-fn pair_up(rows: Vec<Row>, native: &Native, done: &mut Done) -> Vec<Row> {
-    let thread = thread_of(&rows);
-    let unpaired = thread.unpaired(&thread.known());
-    let mut instead: HashMap<Uuid, Uuid> = HashMap::new();
-    let results: HashSet<&str> = unpaired.results.iter().map(|(_, call)| call.as_str()).collect();
-    let mut kept = Vec::with_capacity(rows.len());
-    for mut row in rows {
-        let Some(entry) = &row.entry else {
-            kept.push(row);
-            continue;
-        };
-        if !entry.results.is_empty() && entry.results.iter().all(|result| results.contains(result.as_str())) {
-            done.dropped += 1;
-            if let Some(before) = entry.before() {
-                instead.insert(entry.id, instead.get(&before).copied().unwrap_or(before));
-            }
-            continue;
-        }
-        if let Some(on) = entry.before().and_then(|before| instead.get(&before)).copied() {
-            hang(&mut row, on);
-        }
-        kept.push(row);
-    }
-    for (caller, call) in unpaired.calls {
-        let Some(place) = place_after(&kept, caller) else { continue };
-        let id = Uuid::new_v5(&Uuid::NAMESPACE_OID, call.as_bytes());
-        let content =
-            json!([{ "type": "tool_result", "tool_use_id": call, "is_error": true, "content": UNKNOWN }]);
-        let mut answer = row(
-            json!({ "type": "user", "uuid": id, "message": { "role": "user", "content": content } }),
-            native,
-        );
-        hang(&mut answer, caller);
-        if let Some(next) = kept.get_mut(place) {
-            hang(next, id);
-        }
-        kept.insert(place, answer);
-        done.answered += 1;
-    }
-    kept
-}
-
-/// Before the entry that goes on after the message of this call.
-fn place_after(rows: &[Row], caller: Uuid) -> Option<usize> {
-    let at = |id: Uuid| rows.iter().position(|row| row.entry.as_ref().is_some_and(|entry| entry.id == id));
-    let message = rows[at(caller)?].entry.as_ref()?.message.clone();
-    let block = |entry: &Entry| {
-        entry.id == caller || (message.is_some() && entry.message == message) || !entry.results.is_empty()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Expected,
+        claude::{entry::MOST_PIECES, transcript},
     };
-    let from = at(caller)?;
-    rows[from..]
-        .iter()
-        .position(|row| row.entry.as_ref().is_some_and(|entry| !block(entry)))
-        .map(|n| from + n)
+    use serde_json::{Value, json};
+
+    fn id(number: usize) -> Uuid {
+        Uuid::from_u128(number as u128 + 1)
+    }
+
+    fn entry(number: usize, parent: Option<usize>, kind: &str, content: Value) -> Value {
+        json!({"type": kind, "uuid": id(number), "parentUuid": parent.map(id), "message": {"content": content}})
+    }
+
+    fn prompt(number: usize, parent: Option<usize>) -> Value {
+        entry(number, parent, "user", json!("hello"))
+    }
+
+    fn call(number: usize, parent: usize, call: &str) -> Value {
+        entry(number, Some(parent), "assistant", json!([{"type": "tool_use", "id": call}]))
+    }
+
+    fn mended(lines: &[Value], log: &[usize]) -> Mended {
+        let native = Native { id: id(900), cwd: "/workspace".into() };
+        let log: Vec<Logged> =
+            log.iter().map(|number| Logged { id: id(*number), at: String::new(), words: None }).collect();
+        mend(&mut lines.iter().map(|line| line.to_string().into_bytes()), &log, &native)
+    }
+
+    /// Whether nothing is left to be mended, with these messages in it.
+    fn is_sound(mended: &Mended, known: &[usize]) -> bool {
+        let expected: Vec<Expected> =
+            known.iter().map(|number| Expected { id: id(*number), prompt: true, digest: None }).collect();
+        transcript::survey(&mut mended.lines.iter().cloned(), &expected).sound
+    }
+
+    #[test]
+    fn no_more_rows_are_kept_than_a_conversation_has() {
+        let lines: Vec<Value> =
+            [prompt(1, None)].into_iter().chain(vec![json!({}); MOST_PIECES + 9]).collect();
+        let mended = mended(&lines, &[1]);
+        assert_eq!(
+            (mended.lines.len(), mended.repairs),
+            (MOST_PIECES, vec!["10 unreadable pieces taken out".to_owned()])
+        );
+    }
+
+    /// Each hangs on something that nobody has, so that only the last is known until they are hung together.
+    #[test]
+    fn calls_that_only_hang_together_when_mended_are_too_many_as_well() {
+        let calls = |count: usize| {
+            let calls = (0..count).map(|n| call(n, n + 100_000, &format!("c{n}")));
+            let mended = mended(&calls.chain([prompt(50_000, Some(99_000))]).collect::<Vec<_>>(), &[50_000]);
+            (mended.rebuilt, mended.lines.len())
+        };
+        assert_eq!(calls(MOST_UNPAIRED), (false, 2 * MOST_UNPAIRED + 1));
+        assert_eq!(calls(MOST_UNPAIRED + 1), (true, 0));
+    }
+
+    #[test]
+    fn of_our_own_log_no_more_calls_are_answered_than_anybody_would_go_on_with() {
+        let native = Native { id: id(900), cwd: "/workspace".into() };
+        let blocks: Vec<Value> =
+            (0..MOST_UNPAIRED + 5).map(|n| json!({"type": "tool_use", "id": format!("c{n}")})).collect();
+        let said = entry(1, None, "assistant", json!(blocks)).to_string();
+        let logged = |number, words| Logged { id: id(number), at: String::new(), words: Some(words) };
+        let log = [logged(1, Words::Line(said)), logged(2, Words::Prompt(json!("go on")))];
+        let mended = mend(&mut std::iter::empty(), &log, &native);
+        assert_eq!((mended.rebuilt, mended.lines.len()), (true, 2 + MOST_UNPAIRED));
+    }
+
+    #[test]
+    fn a_call_that_is_there_twice_is_answered_once() {
+        let lines = [prompt(1, None), call(2, 1, "c"), call(3, 2, "c"), prompt(4, Some(3))];
+        let mended = mended(&lines, &[1, 4]);
+        assert_eq!(mended.repairs, ["1 calls without a recorded outcome marked as unknown"]);
+        assert!(is_sound(&mended, &[1, 4]));
+    }
+
+    #[test]
+    fn each_call_of_a_message_is_answered_before_what_follows_it() {
+        let mut blocks: Vec<Value> = (2..6).map(|n| call(n, n - 1, &format!("c{n}"))).collect();
+        blocks.iter_mut().for_each(|block| block["message"]["id"] = json!("m"));
+        blocks.insert(2, json!({"type": "note"}));
+        let lines: Vec<Value> =
+            [prompt(1, None)].into_iter().chain(blocks).chain([prompt(6, Some(5))]).collect();
+        let mended = mended(&lines, &[1, 6]);
+        let read: Vec<Value> =
+            mended.lines.iter().map(|line| serde_json::from_slice(line).expect("JSON")).collect();
+        let answers: Vec<&str> =
+            read.iter().filter_map(|row| row["message"]["content"][0]["tool_use_id"].as_str()).collect();
+        assert_eq!(answers, ["c2", "c3", "c4", "c5"]);
+        assert_eq!(
+            (read[9]["message"]["content"][0]["tool_use_id"].as_str(), read[10]["uuid"].as_str()),
+            (Some("c5"), Some(id(6).to_string().as_str()))
+        );
+        assert!(is_sound(&mended, &[1, 6]));
+    }
+
+    #[test]
+    fn what_hung_on_an_outcome_that_began_it_all_hangs_on_nothing() {
+        let result = entry(1, None, "user", json!([{"type": "tool_result", "tool_use_id": "c"}]));
+        let mended = mended(&[result, prompt(2, Some(1)), prompt(3, Some(2))], &[2, 3]);
+        assert_eq!(mended.lines.len(), 2);
+        assert!(is_sound(&mended, &[2, 3]));
+    }
+
+    /// Of the two the parent counts.
+    #[test]
+    fn an_entry_with_two_links_that_lead_nowhere_is_hung_up_again() {
+        let mut both = prompt(2, Some(700));
+        both["logicalParentUuid"] = json!(id(800));
+        let mended = mended(&[prompt(1, None), both], &[1, 2]);
+        assert!(is_sound(&mended, &[1, 2]), "{:?}", mended.repairs);
+        let last: Value = serde_json::from_slice(&mended.lines[1]).expect("JSON");
+        assert_eq!(last["parentUuid"], json!(id(1)), "it does not begin anew");
+    }
 }

@@ -2,7 +2,7 @@
 //! naming the one before it. What the next request holds is the chain that ends in the newest entry; whatever is not
 //! in it is forgotten, in silence. So we look before it does.
 
-use super::entry::{self, Entry, Faults, Speaker};
+use super::entry::{Entry, Faults, Reader, Speaker};
 use crate::{Remembered, Survey};
 use std::{
     collections::{HashMap, HashSet},
@@ -17,25 +17,15 @@ pub(super) fn place(cwd: &Path, id: Uuid) -> String {
     format!(".claude/projects/{cwd}/{id}.jsonl")
 }
 
-/// Whoever is inside writes it: more entries than this are not a conversation, and would fill our memory.
-const MOST_ENTRIES: usize = if cfg!(test) { 1 << 12 } else { 1 << 20 };
-
 /// What of the messages in our log it will know.
 pub(super) fn survey(lines: &mut dyn Iterator<Item = Vec<u8>>, expected: &[crate::Expected]) -> Survey {
-    let mut faults = Faults::default();
-    let mut thread = Thread::default();
-    let mut too_many = 0;
+    let mut reader = Reader::default();
+    let mut entries = Vec::new();
     for line in lines {
-        let (pieces, wrong) = entry::pieces(&line);
-        faults += wrong;
-        for entry in pieces.iter().filter_map(|piece| entry::read(piece).flatten()) {
-            if thread.entries.len() >= MOST_ENTRIES {
-                too_many += 1;
-            } else {
-                thread.add(entry);
-            }
-        }
+        reader.read(line, &mut |_, entry| entries.extend(entry));
     }
+    let faults = reader.faults;
+    let thread = Thread::of(&entries);
     let known = thread.known();
     let turns = expected.iter().filter(|message| message.prompt && known.contains(&message.id)).count();
     let as_said = |message: &crate::Expected| {
@@ -43,7 +33,7 @@ pub(super) fn survey(lines: &mut dyn Iterator<Item = Vec<u8>>, expected: &[crate
         found.is_some_and(|entry| message.digest.is_none_or(|digest| digest == entry.digest))
     };
     let missing: Vec<usize> = (0..expected.len()).filter(|number| !as_said(&expected[*number])).collect();
-    let damaged = faults.unreadable + too_many + thread.torn(&known);
+    let damaged = faults.unreadable + thread.torn(&known);
     let unpaired = thread.unpaired(&known);
     // Line separators it reads as what they are.
     let sound = Faults { separators: 0, ..faults } == Faults::default()
@@ -58,10 +48,10 @@ pub(super) fn survey(lines: &mut dyn Iterator<Item = Vec<u8>>, expected: &[crate
 
 /// The entries in the order of the file, and how they hang together.
 #[derive(Debug, Default)]
-pub(super) struct Thread {
-    pub(super) entries: Vec<Entry>,
+pub(super) struct Thread<'e> {
+    entries: Vec<&'e Entry>,
     places: HashMap<Uuid, usize>,
-    pub(super) repeated: u64,
+    repeated: u64,
 }
 
 /// Calls whose outcome the conversation does not say though it goes on after them, and outcomes of no call. The real
@@ -72,18 +62,22 @@ pub(super) struct Unpaired {
     pub(super) results: Vec<(Uuid, String)>,
 }
 
-impl Thread {
-    pub(super) fn add(&mut self, entry: Entry) {
-        if self.places.contains_key(&entry.id) {
-            self.repeated += 1;
-            return;
+impl<'e> Thread<'e> {
+    pub(super) fn of(entries: impl IntoIterator<Item = &'e Entry>) -> Thread<'e> {
+        let mut thread = Thread::default();
+        for entry in entries {
+            if thread.places.contains_key(&entry.id) {
+                thread.repeated += 1;
+            } else {
+                thread.places.insert(entry.id, thread.entries.len());
+                thread.entries.push(entry);
+            }
         }
-        self.places.insert(entry.id, self.entries.len());
-        self.entries.push(entry);
+        thread
     }
 
-    pub(super) fn get(&self, id: Uuid) -> Option<&Entry> {
-        self.places.get(&id).map(|place| &self.entries[*place])
+    fn get(&self, id: Uuid) -> Option<&'e Entry> {
+        self.places.get(&id).map(|place| self.entries[*place])
     }
 
     /// What the next request will hold: the chain that ends in the newest entry, and beside it the other blocks of
@@ -91,7 +85,7 @@ impl Thread {
     pub(super) fn known(&self) -> HashSet<Uuid> {
         let mut known = HashSet::new();
         let mut messages: HashSet<&str> = HashSet::new();
-        let mut at = self.entries.last();
+        let mut at = self.entries.last().copied();
         // Hostile input: a circle ends where it began.
         while let Some(entry) = at.filter(|entry| known.insert(entry.id)) {
             messages.extend(entry.message.as_deref().filter(|_| entry.speaker == Speaker::Assistant));
@@ -110,7 +104,7 @@ impl Thread {
 
     /// A chain that comes back to itself has no beginning.
     fn ends(&self) -> bool {
-        let (mut at, mut steps) = (self.entries.last(), 0);
+        let (mut at, mut steps) = (self.entries.last().copied(), 0);
         while let Some(entry) = at {
             steps += 1;
             if steps > self.entries.len() {
@@ -150,7 +144,7 @@ impl Thread {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::entry::MOST_PIECES, *};
     use crate::Expected;
     use serde_json::{Value, json};
 
@@ -238,12 +232,12 @@ mod tests {
     #[test]
     fn a_transcript_without_end_is_not_kept_without_end() {
         let entries = (1..).map(|n| entry(n, (n > 1).then(|| n - 1), "user").into_bytes());
-        let expected = [1, MOST_ENTRIES as u128 + 1].map(|number| Expected {
+        let expected = [1, MOST_PIECES as u128 + 1].map(|number| Expected {
             id: id(number),
             prompt: true,
             digest: None,
         });
-        let found = survey(&mut entries.take(MOST_ENTRIES + 5), &expected).remembered;
+        let found = survey(&mut entries.take(MOST_PIECES + 5), &expected).remembered;
         assert_eq!(found, Remembered { found: true, turns: 1, damaged: 5 });
     }
 

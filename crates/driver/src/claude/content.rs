@@ -1,0 +1,314 @@
+//! What a message says, as far as we have to know: the calls in it, the outcomes, and whether two say the same. It is
+//! read as it goes by. Whoever is in the sandbox may write anything, and as a tree it may be a hundred times as large.
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, MapAccess, SeqAccess, Visitor},
+};
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Content {
+    pub(super) calls: Vec<String>,
+    pub(super) results: Vec<String>,
+    /// There is a call or an outcome, with a name or without.
+    pub(super) binds: bool,
+    /// The same words have the same, in whatever order the fields of an object come.
+    pub(super) digest: u64,
+}
+
+/// Nothing is said, as with `null`.
+impl Default for Content {
+    fn default() -> Content {
+        let digest = digest(|hasher| Shape::Null.hash(hasher));
+        Content { calls: Vec::new(), results: Vec::new(), binds: false, digest }
+    }
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Content, D::Error> {
+        let (mut content, mut hasher) = (Content::default(), DefaultHasher::new());
+        Reading { hasher: &mut hasher, see: See::Content(&mut content) }.deserialize(deserializer)?;
+        content.digest = hasher.finish();
+        Ok(content)
+    }
+}
+
+impl Content {
+    fn note(&mut self, block: Block) {
+        match block.kind.as_deref() {
+            Some("tool_use") => {
+                self.binds = true;
+                self.calls.extend(block.id);
+            }
+            Some("tool_result") => {
+                self.binds = true;
+                self.results.extend(block.tool_use_id);
+            }
+            Some(_) | None => {}
+        }
+    }
+}
+
+/// What we want of a block of content.
+#[derive(Default)]
+struct Block {
+    kind: Option<String>,
+    id: Option<String>,
+    tool_use_id: Option<String>,
+}
+
+impl Block {
+    fn field(&mut self, name: Name) -> See<'_> {
+        let field = match name {
+            Name::Kind => &mut self.kind,
+            Name::Id => &mut self.id,
+            Name::ToolUseId => &mut self.tool_use_id,
+            Name::Other => return See::Nothing,
+        };
+        // Of two fields of one name the last counts.
+        *field = None;
+        See::Text(field)
+    }
+}
+
+/// What is wanted of a value beside its hash.
+enum See<'s> {
+    Nothing,
+    Content(&'s mut Content),
+    Block(&'s mut Block),
+    Text(&'s mut Option<String>),
+}
+
+#[derive(Hash)]
+enum Shape {
+    Null,
+    Bool,
+    Number,
+    Text,
+    List,
+    Object,
+    /// Of a list or an object.
+    End,
+}
+
+struct Reading<'r> {
+    hasher: &'r mut DefaultHasher,
+    see: See<'r>,
+}
+
+impl<'de> DeserializeSeed<'de> for Reading<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Reading<'_> {
+    fn scalar<E>(self, shape: Shape, value: impl Hash) -> Result<(), E> {
+        (shape, value).hash(self.hasher);
+        Ok(())
+    }
+}
+
+impl<'de> Visitor<'de> for Reading<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("any value")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        self.scalar(Shape::Null, ())
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<(), E> {
+        self.scalar(Shape::Bool, value)
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<(), E> {
+        self.scalar(Shape::Number, (0, value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<(), E> {
+        self.scalar(Shape::Number, (1, value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<(), E> {
+        self.scalar(Shape::Number, (2, value.to_bits()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<(), E> {
+        (Shape::Text, value).hash(self.hasher);
+        if let See::Text(text) = self.see {
+            *text = Some(value.to_owned());
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let Reading { hasher, mut see } = self;
+        Shape::List.hash(hasher);
+        loop {
+            let mut block = Block::default();
+            let inner = if let See::Content(_) = see { See::Block(&mut block) } else { See::Nothing };
+            if list.next_element_seed(Reading { hasher, see: inner })?.is_none() {
+                break;
+            }
+            if let See::Content(content) = &mut see {
+                content.note(block);
+            }
+        }
+        Shape::End.hash(hasher);
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Reading { hasher, mut see } = self;
+        let mut fields: Vec<(u64, u64)> = Vec::new();
+        while let Some((key, name)) = map.next_key_seed(Key)? {
+            let see = if let See::Block(block) = &mut see { block.field(name) } else { See::Nothing };
+            let mut value = DefaultHasher::new();
+            map.next_value_seed(Reading { hasher: &mut value, see })?;
+            fields.push((key, value.finish()));
+        }
+        // In the order of their names. The sort is stable: of those of one name the last counts.
+        fields.sort_by_key(|(key, _)| *key);
+        Shape::Object.hash(hasher);
+        for (at, (key, value)) in fields.iter().enumerate() {
+            if fields.get(at + 1).is_none_or(|(next, _)| next != key) {
+                (key, value).hash(hasher);
+            }
+        }
+        Shape::End.hash(hasher);
+        Ok(())
+    }
+}
+
+/// The name of a field, by its hash.
+struct Key;
+
+enum Name {
+    Kind,
+    Id,
+    ToolUseId,
+    Other,
+}
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = (u64, Name);
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(u64, Name), D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Key {
+    type Value = (u64, Name);
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a name")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<(u64, Name), E> {
+        let name = match key {
+            "type" => Name::Kind,
+            "id" => Name::Id,
+            "tool_use_id" => Name::ToolUseId,
+            _ => Name::Other,
+        };
+        Ok((digest(|hasher| key.hash(hasher)), name))
+    }
+}
+
+fn digest(hash: impl FnOnce(&mut DefaultHasher)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(text: &str) -> Content {
+        serde_json::from_str(text).expect("JSON")
+    }
+
+    fn same(one: &str, other: &str) -> bool {
+        content(one).digest == content(other).digest
+    }
+
+    #[test]
+    fn the_same_words_are_the_same_however_they_are_written() {
+        assert!(same(r#"[{"type":"text","text":"a"}]"#, r#"[ {"text":"\u0061", "type":"text"} ]"#));
+        assert!(same(r#"{"a":{"b":1,"c":[]},"d":null}"#, r#"{"d":null,"a":{"c":[],"b":1}}"#));
+        assert!(same("[1e2, 0.5]", "[100.0, 5e-1]"));
+        assert!(same(r#"{"a":1,"a":2}"#, r#"{"a":2}"#), "of two of one name the last counts");
+        assert_eq!(content("null"), Content::default());
+    }
+
+    #[test]
+    fn other_words_are_others() {
+        let all = [
+            "null",
+            "true",
+            "false",
+            "0",
+            "1",
+            "-1",
+            "1.0",
+            "\"\"",
+            "\"1\"",
+            "\"a\"",
+            "[]",
+            "[[]]",
+            "[[],[]]",
+            "[null]",
+            "[1,2]",
+            "[2,1]",
+            "[12]",
+            "[[1],2]",
+            "[[1,2]]",
+            "{}",
+            "[{}]",
+            r#"{"a":1}"#,
+            r#"{"a":"1"}"#,
+            r#"{"b":1}"#,
+            r#"{"a":1,"b":1}"#,
+            r#"{"a":{"b":1}}"#,
+            r#"[{"a":1},{"b":1}]"#,
+            r#"["a",1]"#,
+            r#"["ab"]"#,
+            r#"["a","b"]"#,
+            r#"[{"type":"text","text":"a"}]"#,
+            r#"[{"type":"text","text":"b"}]"#,
+        ];
+        let digests: std::collections::HashSet<u64> = all.iter().map(|text| content(text).digest).collect();
+        assert_eq!(digests.len(), all.len());
+    }
+
+    #[test]
+    fn calls_and_outcomes_are_seen_where_they_stand_and_nowhere_else() {
+        let seen = |text: &str| {
+            let Content { calls, results, binds, .. } = content(text);
+            (calls.join(" "), results.join(" "), binds)
+        };
+        let both = r#"["x",{"type":"tool_use","id":"a"},{"id":"b","type":"tool_use"},{"tool_use_id":"c","type":"tool_result"}]"#;
+        assert_eq!(seen(both), ("a b".into(), "c".into(), true));
+        assert_eq!(seen(r#"[{"type":"tool_use","id":5}]"#), (String::new(), String::new(), true));
+        assert_eq!(seen(r#"[{"type":"tool_use","id":"a","id":5}]"#), (String::new(), String::new(), true));
+        for none in [
+            r#"{"type":"tool_use","id":"a"}"#,
+            r#"[[{"type":"tool_use","id":"a"}]]"#,
+            r#"[{"type":"text","x":{"type":"tool_use","id":"a"}}]"#,
+            r#"[{"type":"tool_use","type":"text","id":"a"}]"#,
+        ] {
+            assert_eq!(seen(none), (String::new(), String::new(), false), "{none}");
+        }
+    }
+}

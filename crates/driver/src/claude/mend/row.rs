@@ -1,0 +1,108 @@
+//! A line of the transcript that is written: one that was found, or one of our own.
+
+use super::super::entry::{self, Entry};
+use crate::{Logged, Native, Words};
+use serde::{Deserialize, Serialize};
+use serde_json::{json, value::RawValue};
+use std::borrow::Cow;
+use uuid::Uuid;
+
+/// A line to be written, and the entry that it is, if it is one.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) line: Vec<u8>,
+    /// Beside it: most of what hurts is many lines that are none.
+    pub(super) entry: Option<Box<Entry>>,
+    /// It hangs on another one than it did.
+    pub(super) moved: bool,
+}
+
+impl Row {
+    pub(super) fn new(line: Vec<u8>, entry: Option<Entry>) -> Row {
+        Row { line, entry: entry.map(Box::new), moved: false }
+    }
+
+    pub(super) fn id(&self) -> Option<Uuid> {
+        self.entry.as_ref().map(|entry| entry.id)
+    }
+
+    /// Hangs it on another entry, or on none.
+    pub(super) fn hang(&mut self, on: Option<Uuid>) {
+        let Some(entry) = &mut self.entry else { return };
+        // Where a summary begins it says so, and goes on saying so.
+        let summary = entry.parent.is_none() && entry.logical.is_some();
+        let (parent, logical) =
+            if summary { (None, on) } else { (on, entry.logical.filter(|_| on.is_some())) };
+        if let Some(line) = entry::linked(&self.line, parent, logical) {
+            (self.line, entry.parent, entry.logical) = (line, parent, logical);
+            self.moved = true;
+        }
+    }
+}
+
+/// What we write ourselves: an entry as the program would have written it, as far as it needs it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Own<'o, Message> {
+    parent_uuid: Option<Uuid>,
+    is_sidechain: bool,
+    user_type: &'static str,
+    cwd: Cow<'o, str>,
+    session_id: Uuid,
+    #[serde(rename = "type")]
+    kind: &'o str,
+    message: Message,
+    uuid: Uuid,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timestamp: Option<&'o str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_use_result: Option<&'o RawValue>,
+}
+
+impl<'o, Message: Serialize> Own<'o, Message> {
+    pub(super) fn new(native: &'o Native, kind: &'o str, uuid: Uuid, message: Message) -> Own<'o, Message> {
+        Own {
+            parent_uuid: None,
+            is_sidechain: false,
+            user_type: "external",
+            cwd: native.cwd.to_string_lossy(),
+            session_id: native.id,
+            kind,
+            message,
+            uuid,
+            timestamp: None,
+            tool_use_result: None,
+        }
+    }
+
+    pub(super) fn row(&self) -> Row {
+        let line = serde_json::to_vec(self).expect("texts and what was JSON before");
+        let entry = entry::read(&line).flatten();
+        Row::new(line, entry)
+    }
+}
+
+/// What our log has of a message. It was said by whoever is inside: what can be large in it is only copied.
+pub(super) fn row_of(message: &Logged, words: &Words, native: &Native) -> Row {
+    #[derive(Deserialize, Default)]
+    struct Said<'l> {
+        #[serde(borrow, rename = "type", default)]
+        kind: Cow<'l, str>,
+        #[serde(borrow)]
+        message: Option<&'l RawValue>,
+        #[serde(borrow)]
+        tool_use_result: Option<&'l RawValue>,
+    }
+    let timestamp = Some(message.at.as_str());
+    match words {
+        Words::Prompt(content) => {
+            let prompt = json!({ "role": "user", "content": content });
+            Own { timestamp, ..Own::new(native, "user", message.id, prompt) }.row()
+        }
+        Words::Line(line) => {
+            let Said { kind, message: said, tool_use_result } =
+                serde_json::from_str(line).unwrap_or_default();
+            Own { timestamp, tool_use_result, ..Own::new(native, &kind, message.id, said) }.row()
+        }
+    }
+}

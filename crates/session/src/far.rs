@@ -1,0 +1,116 @@
+//! The object store: what a lost machine must not take along is sent there, in order, and comes back from there.
+//!
+//! What is to be sent is what the store's rows say was not: nobody keeps a list, so a crash forgets none. A pack goes
+//! after those that it needs, and a manifest after the packs that it tells of: who finds a manifest finds everything.
+
+mod back;
+mod keys;
+mod manifest;
+mod packs;
+mod send;
+
+pub use back::{FarSession, Returned};
+
+use crate::{Error, Result, pool::Rooms};
+use ash_cloud::{Bucket, Trouble};
+use ash_model::{TenantId, Timestamp, WorkspaceId};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::sync::{Notify, watch};
+
+/// How long after a failure it is tried again, at first and at last.
+const BREATH: Duration = Duration::from_millis(500);
+const LONGEST_BREATH: Duration = Duration::from_secs(60);
+
+pub struct Far {
+    pub bucket: Bucket,
+    /// Something may be there to be sent.
+    bell: Notify,
+    /// Counts what was sent, for whoever waits for something.
+    sent: watch::Sender<u64>,
+    trouble: Mutex<Option<(Trouble, Timestamp)>>,
+    /// Packs that are there, by tenant, as the store knows them.
+    known: tokio::sync::Mutex<HashMap<TenantId, HashMap<String, u64>>>,
+}
+
+impl Far {
+    pub fn new(bucket: Bucket) -> Far {
+        Far {
+            bucket,
+            bell: Notify::new(),
+            sent: watch::channel(0).0,
+            trouble: Mutex::default(),
+            known: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// What keeps it from sending, and since when.
+    pub fn trouble(&self) -> Option<(Trouble, Timestamp)> {
+        self.trouble.lock().expect("nobody panics while holding it").clone()
+    }
+
+    pub(crate) fn packs(&self, tenant: &TenantId) -> Arc<packs::Packs> {
+        Arc::new(packs::Packs::new(&self.bucket, tenant))
+    }
+
+    pub(crate) fn ring(&self) {
+        self.bell.notify_one();
+    }
+
+    fn set_trouble(&self, trouble: Option<Trouble>, now: Timestamp) {
+        let mut kept = self.trouble.lock().expect("nobody panics while holding it");
+        match (trouble, kept.as_mut()) {
+            (Some(trouble), Some(before)) => before.0 = trouble,
+            (Some(trouble), None) => {
+                tracing::error!(
+                    code = trouble.code.as_str(),
+                    "the object store: {trouble}; work goes on here"
+                );
+                *kept = Some((trouble, now));
+            }
+            (None, Some(_)) => {
+                tracing::info!("the object store takes what is sent again");
+                *kept = None;
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+impl Rooms {
+    /// Waits until a checkpoint is far away, or gives up.
+    pub(crate) async fn wait_until_far(
+        &self,
+        workspace: WorkspaceId,
+        number: u64,
+        longest: Duration,
+    ) -> Result<()> {
+        let Some(far) = &self.far else { return Err(Error::NoBucket) };
+        let mut sent = far.sent.subscribe();
+        let waiting = async {
+            loop {
+                let found = self.store.checkpoint(workspace, number).await?;
+                if found.is_none_or(|checkpoint| checkpoint.far.is_some()) {
+                    return Ok(());
+                }
+                far.ring();
+                sent.changed().await.map_err(|_| Error::Stopping)?;
+            }
+        };
+        match tokio::time::timeout(longest, waiting).await {
+            Ok(done) => done,
+            Err(_) => {
+                let why = far.trouble().map(|(trouble, _)| trouble.to_string());
+                Err(Error::NotFar { seconds: longest.as_secs(), why: why.unwrap_or_default() })
+            }
+        }
+    }
+}
+
+/// As everybody sees it who has to open something there.
+pub(crate) fn trouble(error: Trouble) -> Error {
+    Error::Bucket(error)
+}

@@ -1,0 +1,334 @@
+//! What comes back from the object store: rows of sessions and agents that the database does not know. Files come when
+//! somebody resumes.
+
+use super::{Far, keys, trouble};
+use crate::{Error, Result, actor::blocking, luggage, pool::Rooms, state::State};
+use ash_cloud::{Bucket, Code, Trouble};
+use ash_model::{
+    AgentName, Event, Fact, Seq, SessionId, Status, TenantId, Timestamp, TurnId,
+    far::{FarAgent, FarCheckpoint, Manifest},
+    luggage::Line,
+};
+use ash_snapshot::TreeId;
+use ash_store::{Card, Checkpoint, Rebuilt, TurnRow};
+use futures::{StreamExt, TryStreamExt};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Objects that are read at the same time.
+const AT_ONCE: usize = 16;
+/// A longer line of forks than anybody has.
+const MOST_PARENTS: usize = 1000;
+
+/// A session as the object store has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FarSession {
+    pub tenant: TenantId,
+    pub id: SessionId,
+    pub agent: AgentName,
+    pub status: Status,
+    pub title: Option<String>,
+    pub turns: u64,
+    pub last_active_at: Timestamp,
+}
+
+/// What came back of a session.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Returned {
+    pub sessions: u64,
+    pub agents: u64,
+    /// What could not, and why.
+    pub failed: Vec<String>,
+}
+
+impl Far {
+    /// Everything that is there, by tenant and session: without restoring anything.
+    pub async fn sessions(&self) -> Result<Vec<FarSession>> {
+        let mut all = Vec::new();
+        for tenant in self.tenants().await? {
+            let newest = self.newest(&tenant).await?;
+            let read =
+                newest.into_values().map(|key| async move { fetched::<Manifest>(&self.bucket, &key).await });
+            let manifests: Vec<Manifest> =
+                futures::stream::iter(read).buffered(AT_ONCE).try_collect().await.map_err(trouble)?;
+            all.extend(manifests.into_iter().map(|manifest| FarSession {
+                tenant: manifest.tenant,
+                id: manifest.session,
+                agent: manifest.agent,
+                status: manifest.status,
+                title: manifest.title,
+                turns: manifest.turns,
+                last_active_at: manifest.last_active_at,
+            }));
+        }
+        Ok(all)
+    }
+
+    /// Brings back all rows that the database does not have.
+    pub async fn bring_back_all(&self, rooms: &Rooms, tell: &mut dyn FnMut(&Returned)) -> Result<Returned> {
+        let mut returned = Returned::default();
+        for tenant in self.tenants().await? {
+            let names = self.bucket.list_dirs(&keys::agents(&tenant)).await.map_err(trouble)?;
+            for name in names.iter().filter_map(|name| AgentName::parse(name).ok()) {
+                let agents = self.agents(&tenant, &name, None).await?;
+                returned.agents += u64::from(!agents.is_empty());
+                rooms.store.add_agents(agents, rooms.clock()).await?;
+            }
+            for id in self.newest(&tenant).await?.into_keys() {
+                match self.bring_back(rooms, &tenant, &id).await {
+                    Ok(found) => returned.sessions += u64::from(found),
+                    Err(Error::Bucket(error)) => return Err(Error::Bucket(error)),
+                    Err(error) => returned.failed.push(format!("session {id} of {tenant}: {error}")),
+                }
+                tell(&returned);
+            }
+        }
+        Ok(returned)
+    }
+
+    /// Brings a session back, and the sessions that it is a fork of. False: there is none.
+    pub async fn bring_back(&self, rooms: &Rooms, tenant: &TenantId, id: &SessionId) -> Result<bool> {
+        let mut line = Vec::new();
+        let mut next = Some(id.clone());
+        while let Some(id) = next.take() {
+            if line.len() > MOST_PARENTS {
+                return Err(damaged(&id, "it is a fork of a fork without an end"));
+            }
+            if rooms.store.find(tenant, &id).await?.is_some() {
+                break;
+            }
+            let Some((manifest, kept)) = self.manifest(tenant, &id).await? else { break };
+            next = manifest.base.and(manifest.parent.clone());
+            line.push((manifest, kept));
+        }
+        let found = !line.is_empty();
+        for (manifest, kept) in line.into_iter().rev() {
+            let rebuilt = self.rebuilt(rooms, manifest, &kept).await?;
+            rooms.store.rebuild(rebuilt).await?;
+        }
+        Ok(found)
+    }
+
+    async fn tenants(&self) -> Result<Vec<TenantId>> {
+        let names = self.bucket.list_dirs(keys::TENANTS).await.map_err(trouble)?;
+        Ok(names.iter().filter_map(|name| TenantId::parse(name).ok()).collect())
+    }
+
+    /// The newest manifest of every session.
+    async fn newest(&self, tenant: &TenantId) -> Result<BTreeMap<SessionId, String>> {
+        let mut newest: BTreeMap<SessionId, String> = BTreeMap::new();
+        let mut all = self.bucket.list(&keys::sessions(tenant));
+        while let Some(found) = all.try_next().await.map_err(trouble)? {
+            let Some(id) = found.key.rsplit('/').nth(1).and_then(|id| SessionId::parse(id).ok()) else {
+                continue;
+            };
+            if keys::numbers(&found.key).is_none() {
+                continue;
+            }
+            let kept = newest.entry(id).or_default();
+            if found.key > *kept {
+                *kept = found.key;
+            }
+        }
+        Ok(newest)
+    }
+
+    /// The newest manifest of a session, and the events at which there is one.
+    async fn manifest(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<(Manifest, BTreeSet<Seq>)>> {
+        let found: Vec<_> =
+            self.bucket.list(&keys::session(tenant, id)).try_collect().await.map_err(trouble)?;
+        let seqs = found.iter().filter_map(|found| keys::numbers(&found.key)).map(|(_, seq)| seq).collect();
+        let newest = found.into_iter().filter(|found| keys::numbers(&found.key).is_some());
+        let Some(newest) = newest.map(|found| found.key).max() else { return Ok(None) };
+        let manifest: Manifest = fetched(&self.bucket, &newest).await.map_err(trouble)?;
+        if manifest.tenant != *tenant || manifest.session != *id {
+            return Err(damaged(id, "what the object store has under its name is another's"));
+        }
+        Ok(Some((manifest, seqs)))
+    }
+
+    /// An agent as it is, and the version that is asked for, or all of them.
+    async fn agents(&self, tenant: &TenantId, name: &AgentName, only: Option<u32>) -> Result<Vec<FarAgent>> {
+        let mut newest: BTreeMap<u64, (u64, String)> = BTreeMap::new();
+        let mut all = self.bucket.list(&keys::agent(tenant, name));
+        while let Some(found) = all.try_next().await.map_err(trouble)? {
+            let Some((version, changes)) = keys::numbers(&found.key) else { continue };
+            let kept = newest.entry(version).or_default();
+            if changes >= kept.0 {
+                *kept = (changes, found.key);
+            }
+        }
+        let last = newest.keys().max().copied();
+        let wanted =
+            |version: &u64| only.is_none_or(|only| u64::from(only) == *version) || Some(*version) == last;
+        let read = newest.into_iter().filter(|(version, _)| wanted(version));
+        let read = read.map(|(_, (_, key))| async move { fetched::<FarAgent>(&self.bucket, &key).await });
+        let agents: Vec<FarAgent> =
+            futures::stream::iter(read).buffered(AT_ONCE).try_collect().await.map_err(trouble)?;
+        Ok(agents.into_iter().filter(|agent| agent.tenant == *tenant && agent.name == *name).collect())
+    }
+
+    async fn rebuilt(&self, rooms: &Rooms, mut manifest: Manifest, kept: &BTreeSet<Seq>) -> Result<Rebuilt> {
+        let events = self.log(rooms, &manifest).await?;
+        let agents = self.agents(&manifest.tenant, &manifest.agent, Some(manifest.version)).await?;
+        if manifest.env.as_deref().is_some_and(|sealed| !rooms.store.opens(sealed)) {
+            let session = &manifest.session;
+            tracing::warn!(%session, "its environment was sealed with another seal.key, and is left out");
+            manifest.env = None;
+        }
+        let (card, turns) = folded(&manifest, &events)?;
+        let checkpoints = checkpoints(&manifest, &events, kept, rooms.clock())?;
+        let (node, at) = (rooms.settings.node.clone(), rooms.clock());
+        Ok(Rebuilt { manifest, node, card, agents, events, turns, checkpoints, at })
+    }
+
+    /// All events of its own: from the packs, from the newest back, and what the manifest has beyond them.
+    async fn log(&self, rooms: &Rooms, manifest: &Manifest) -> Result<Vec<Line>> {
+        let (repo, base) = (rooms.repo(&manifest.tenant)?, manifest.base.unwrap_or(0));
+        let (chain, id) = (manifest.chain.clone(), manifest.session.clone());
+        let mut lines: BTreeMap<Seq, Line> = blocking(move || {
+            let mut lines = BTreeMap::new();
+            let mut next = chain;
+            while let Some(text) = next.take() {
+                let tree = TreeId::parse(&text).map_err(|_| damaged(&id, "a name that is none"))?;
+                let Some(record) = luggage::read(&repo, &tree)?.filter(|record| record.session == id) else {
+                    break;
+                };
+                let known = lines.len();
+                let part = luggage::lines(&repo, &tree)?;
+                lines.extend(part.into_iter().filter(|line| line.seq > base).map(|line| (line.seq, line)));
+                // What leads back to where it was before leads nowhere.
+                if record.after > base && (lines.len() > known || record.after < record.through) {
+                    next = Some(record.previous);
+                }
+                if next.as_deref() == Some(text.as_str()) {
+                    break;
+                }
+            }
+            Ok(lines)
+        })
+        .await?;
+        lines.extend(manifest.events.iter().map(|line| (line.seq, line.clone())));
+        lines.retain(|seq, _| *seq > base && *seq <= manifest.seq);
+        let mut expected = base;
+        for seq in lines.keys() {
+            expected += 1;
+            if *seq != expected {
+                break;
+            }
+        }
+        if expected != manifest.seq || lines.len() as u64 != manifest.seq - base {
+            let what = format!(
+                "event {} of {} is nowhere in the object store",
+                expected.max(base + 1),
+                manifest.seq
+            );
+            return Err(damaged(&manifest.session, &what));
+        }
+        Ok(lines.into_values().collect())
+    }
+}
+
+/// What the log makes of a session.
+fn folded(manifest: &Manifest, lines: &[Line]) -> Result<(Card, Vec<TurnRow>)> {
+    let mut state = State::new(manifest.base.unwrap_or(0));
+    let mut turns: HashMap<TurnId, TurnRow> = HashMap::new();
+    for line in lines.iter().filter(|line| line.kind != "said") {
+        state.apply(line.seq, &event(&manifest.session, line)?.fact);
+        turns.extend(state.take_changed().into_iter().map(|row| (row.id, row)));
+    }
+    let mut card = state.card();
+    if manifest.base.is_some() {
+        // No event of its own tells what it has of its parent.
+        card.title = manifest.title.clone();
+        card.last_text = manifest.last_text.clone();
+        card.turns = manifest.turns;
+    }
+    Ok((card, turns.into_values().collect()))
+}
+
+/// Those of which there is a manifest; the rest was given up.
+fn checkpoints(
+    manifest: &Manifest,
+    lines: &[Line],
+    kept: &BTreeSet<Seq>,
+    now: Timestamp,
+) -> Result<Vec<Checkpoint>> {
+    let mut all: Vec<Checkpoint> = manifest.first.iter().map(|first| row(manifest, first, now)).collect();
+    let newest = manifest.checkpoint.as_ref();
+    for (number, line) in lines.iter().enumerate().filter(|(_, line)| line.kind == "saved") {
+        let Fact::Saved(saved) = event(&manifest.session, line)?.fact else { continue };
+        // It covers what was recorded with it.
+        let after = lines.get(number + 1).filter(|after| after.kind == "finished");
+        let ends = after.map(|after| event(&manifest.session, after)).transpose()?;
+        let ends = ends.filter(
+            |after| matches!(&after.fact, Fact::Finished { checkpoint, .. } if *checkpoint == Some(saved.number)),
+        );
+        let seq = ends.map_or(line.seq, |after| after.seq);
+        if !kept.contains(&seq) || all.iter().any(|known| known.number == saved.number) {
+            continue;
+        }
+        let known = newest.filter(|newest| newest.number == saved.number);
+        all.push(Checkpoint {
+            workspace: manifest.workspace,
+            number: saved.number,
+            turn: saved.turn,
+            seq,
+            tree: saved.tree,
+            consistency: saved.consistency,
+            salvage: saved.salvage,
+            mid_turn: saved.mid_turn,
+            files: saved.files,
+            bytes: saved.bytes,
+            skipped: known.map_or(Some(saved.skipped.len() as u64), |known| known.skipped),
+            unsettled: known.and_then(|known| known.unsettled),
+            removed: None,
+            far: Some(now),
+            at: line.at,
+        });
+    }
+    Ok(all)
+}
+
+fn row(manifest: &Manifest, checkpoint: &FarCheckpoint, now: Timestamp) -> Checkpoint {
+    Checkpoint {
+        workspace: manifest.workspace,
+        number: checkpoint.number,
+        turn: checkpoint.turn,
+        seq: checkpoint.seq,
+        tree: checkpoint.tree.clone(),
+        consistency: checkpoint.consistency,
+        salvage: checkpoint.salvage,
+        mid_turn: checkpoint.mid_turn,
+        files: checkpoint.files,
+        bytes: checkpoint.bytes,
+        skipped: checkpoint.skipped,
+        unsettled: checkpoint.unsettled,
+        removed: None,
+        far: Some(now),
+        at: checkpoint.at,
+    }
+}
+
+fn event(id: &SessionId, line: &Line) -> Result<Event> {
+    let fact = Fact::decode(&line.kind, line.json.clone())
+        .map_err(|error| damaged(id, &format!("event {} cannot be read: {error}", line.seq)))?;
+    Ok(Event { seq: line.seq, turn: line.turn, at: line.at, fact })
+}
+
+async fn fetched<T: serde::de::DeserializeOwned>(
+    bucket: &Bucket,
+    key: &str,
+) -> std::result::Result<T, Trouble> {
+    let bytes = bucket.get(key).await?;
+    serde_json::from_slice(&bytes).map_err(|error| Trouble {
+        code: Code::Damaged,
+        sentence: format!(
+            "{key} in the object store is not what was put there ({error}); it was changed by somebody else."
+        ),
+        passing: false,
+    })
+}
+
+fn damaged(id: &SessionId, what: &str) -> Error {
+    Error::Far(format!("session {id} cannot be brought back: {what}"))
+}

@@ -1,0 +1,62 @@
+//! What objects are called. Ids and names are checked when they are made: none has a slash.
+
+use ash_model::{AgentName, Epoch, Seq, SessionId, TenantId};
+
+pub(super) const TENANTS: &str = "tenants";
+
+pub(super) fn pack(tenant: &TenantId, pack: &str) -> String {
+    format!("{TENANTS}/{tenant}/packs/{pack}")
+}
+
+pub(super) fn agents(tenant: &TenantId) -> String {
+    format!("{TENANTS}/{tenant}/agents")
+}
+
+pub(super) fn agent(tenant: &TenantId, name: &AgentName) -> String {
+    format!("{}/{name}", agents(tenant))
+}
+
+/// The last of a version's is the one that counts, and the last of all is the agent as it is.
+pub(super) fn version(tenant: &TenantId, name: &AgentName, version: u32, changes: u64) -> String {
+    format!("{}/{version:08}-{changes:08}.json", agent(tenant, name))
+}
+
+pub(super) fn sessions(tenant: &TenantId) -> String {
+    format!("{TENANTS}/{tenant}/sessions")
+}
+
+pub(super) fn session(tenant: &TenantId, id: &SessionId) -> String {
+    format!("{}/{id}", sessions(tenant))
+}
+
+/// The last one tells most.
+pub(super) fn manifest(tenant: &TenantId, id: &SessionId, epoch: Epoch, seq: Seq) -> String {
+    format!("{}/{:010}-{seq:016}.json", session(tenant, id), epoch.0)
+}
+
+/// The numbers in a manifest's or a version's name.
+pub(super) fn numbers(key: &str) -> Option<(u64, u64)> {
+    let name = key.rsplit('/').next()?.strip_suffix(".json")?;
+    let (first, second) = name.split_once('-')?;
+    Some((first.parse().ok()?, second.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_sort_as_their_numbers_do_and_say_them_again() {
+        let (tenant, id) = (TenantId::main(), SessionId::parse("s").expect("an id"));
+        let key = |epoch, seq| manifest(&tenant, &id, Epoch(epoch), seq);
+        let keys = [key(1, 9), key(1, 10), key(2, 3), key(10, 1)];
+        assert!(keys.is_sorted(), "{keys:?}");
+        assert_eq!(keys[0], "tenants/default/sessions/s/0000000001-0000000000000009.json");
+        assert_eq!(keys.map(|key| numbers(&key)), [Some((1, 9)), Some((1, 10)), Some((2, 3)), Some((10, 1))]);
+        let agent = AgentName::parse("a").expect("a name");
+        assert_eq!(numbers(&version(&tenant, &agent, 2, 5)), Some((2, 5)));
+        for other in ["", "x/y.json", "a-b.json", "1-2"] {
+            assert_eq!(numbers(other), None, "{other}");
+        }
+    }
+}

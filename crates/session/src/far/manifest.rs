@@ -1,0 +1,124 @@
+//! What is told of a session: everything that its packs do not tell.
+
+use crate::{Result, actor::blocking, luggage, pool::Rooms};
+use ash_model::{
+    Seq, TenantId,
+    far::{FarCheckpoint, Manifest},
+    luggage::Line,
+};
+use ash_snapshot::{Repo, TreeId};
+use ash_store::{Checkpoint, EventQuery, Session};
+use std::sync::Arc;
+
+const PAGE: u32 = 1000;
+/// How many checkpoints are looked at for one whose pack tells of the log. Mostly it is the first.
+const LOOKED_AT: u32 = 20;
+
+/// The session up to event `seq`.
+pub(super) async fn of(
+    rooms: &Rooms,
+    session: &Session,
+    checkpoint: Option<&Checkpoint>,
+    seq: Seq,
+) -> Result<Manifest> {
+    let repo = rooms.repo(&session.tenant)?;
+    let base = session.base.map(|(_, seq)| seq);
+    let (chain, covers) = chain(rooms, &repo, session, checkpoint, seq).await?;
+    let events = lines(rooms, session, covers.max(base.unwrap_or(0)), seq).await?;
+    let hold = rooms.store.hold(session.workspace).await?.ok_or(crate::Error::NotFound)?;
+    let first = match base {
+        Some(base) => first(rooms, &repo, session, base).await?,
+        None => Vec::new(),
+    };
+    Ok(Manifest {
+        tenant: session.tenant.clone(),
+        session: session.id.clone(),
+        workspace: session.workspace,
+        epoch: hold.epoch,
+        seq,
+        agent: session.agent.clone(),
+        version: session.version,
+        runtime: session.runtime,
+        native_id: session.native_id,
+        options: session.options.clone(),
+        env: rooms.store.sealed_env(session.no).await?,
+        parent: session.parent.clone(),
+        base,
+        first,
+        status: session.card.status,
+        title: session.card.title.clone(),
+        last_text: session.card.last_text.clone(),
+        turns: session.card.turns,
+        created_at: session.created_at,
+        last_active_at: session.last_active_at,
+        checkpoint: checkpoint.map(|checkpoint| described(&repo, checkpoint)),
+        chain,
+        covers,
+        events,
+    })
+}
+
+/// The checkpoints that a fork began with: no event of its own tells of them.
+async fn first(rooms: &Rooms, repo: &Repo, session: &Session, base: Seq) -> Result<Vec<FarCheckpoint>> {
+    let all = rooms.store.checkpoints(session.workspace, Some(3), 2).await?;
+    let before = all.iter().filter(|checkpoint| checkpoint.seq <= base && checkpoint.removed.is_none());
+    Ok(before.map(|checkpoint| described(repo, checkpoint)).collect())
+}
+
+/// The newest snapshot whose pack tells of this session's log, and how far.
+async fn chain(
+    rooms: &Rooms,
+    repo: &Arc<Repo>,
+    session: &Session,
+    checkpoint: Option<&Checkpoint>,
+    seq: Seq,
+) -> Result<(Option<String>, Seq)> {
+    let before = rooms.store.checkpoints(session.workspace, None, LOOKED_AT).await?;
+    let trees: Vec<String> =
+        checkpoint.iter().copied().chain(&before).map(|checkpoint| checkpoint.tree.clone()).collect();
+    let (repo, id, tenant): (_, _, TenantId) = (repo.clone(), session.id.clone(), session.tenant.clone());
+    blocking(move || {
+        for text in trees {
+            let Ok(tree) = TreeId::parse(&text) else { continue };
+            let record = luggage::read(&repo, &tree)?;
+            let ours = record.filter(|record| record.session == id && record.tenant == tenant);
+            if let Some(record) = ours.filter(|record| record.through <= seq) {
+                return Ok((Some(text), record.through));
+            }
+        }
+        Ok((None, 0))
+    })
+    .await
+}
+
+async fn lines(rooms: &Rooms, session: &Session, after: Seq, upto: Seq) -> Result<Vec<Line>> {
+    let (mut lines, mut last) = (Vec::new(), after);
+    while last < upto {
+        let query = EventQuery { after: last, limit: PAGE, kinds: Vec::new() };
+        let page = rooms.store.events(session.no, &query).await?;
+        let Some(newest) = page.last() else { break };
+        last = newest.seq;
+        lines.extend(page.iter().filter(|event| event.seq <= upto).map(luggage::line));
+    }
+    Ok(lines)
+}
+
+fn described(repo: &Repo, checkpoint: &Checkpoint) -> FarCheckpoint {
+    let pack = TreeId::parse(&checkpoint.tree).ok();
+    let size = pack.and_then(|tree| repo.pack_file(tree.pack_name())).map_or(0, |(_, size)| size);
+    FarCheckpoint {
+        number: checkpoint.number,
+        turn: checkpoint.turn,
+        seq: checkpoint.seq,
+        tree: checkpoint.tree.clone(),
+        size,
+        consistency: checkpoint.consistency,
+        salvage: checkpoint.salvage,
+        mid_turn: checkpoint.mid_turn,
+        files: checkpoint.files,
+        bytes: checkpoint.bytes,
+        skipped: checkpoint.skipped,
+        unsettled: checkpoint.unsettled,
+        at: checkpoint.at,
+    }
+}

@@ -1,0 +1,62 @@
+//! Packs that are far away, as a repository reads them: from a thread that may block.
+
+use super::keys;
+use ash_cloud::{Bucket, Trouble};
+use ash_model::TenantId;
+use ash_snapshot::Part;
+use futures::{StreamExt, TryStreamExt};
+use std::{fmt, io};
+use tokio::runtime::Handle;
+
+/// Reads under way at once.
+const AT_ONCE: usize = 8;
+
+pub(crate) struct Packs {
+    pub(super) bucket: Bucket,
+    pub(super) tenant: TenantId,
+    pub(super) runtime: Handle,
+}
+
+impl Packs {
+    pub(crate) fn new(bucket: &Bucket, tenant: &TenantId) -> Packs {
+        Packs { bucket: bucket.clone(), tenant: tenant.clone(), runtime: Handle::current() }
+    }
+}
+
+impl fmt::Debug for Packs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Packs({} of {})", self.tenant, self.bucket)
+    }
+}
+
+impl ash_snapshot::Far for Packs {
+    fn sizes(&self, packs: &[String]) -> io::Result<Vec<Option<u64>>> {
+        let ask = |pack: &String| {
+            let (bucket, key) = (self.bucket.clone(), keys::pack(&self.tenant, pack));
+            async move { bucket.head(&key).await }
+        };
+        let asked = futures::stream::iter(packs.iter().map(ask)).buffered(AT_ONCE);
+        self.runtime.block_on(asked.try_collect()).map_err(unreachable)
+    }
+
+    fn read(&self, parts: &[Part], each: &mut dyn FnMut(usize, Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+        let read = |(number, part): (usize, &Part)| {
+            let (bucket, key, range) =
+                (self.bucket.clone(), keys::pack(&self.tenant, &part.pack), part.range.clone());
+            async move { (number, bucket.get_range(&key, range).await) }
+        };
+        let mut reads = futures::stream::iter(parts.iter().enumerate().map(read)).buffer_unordered(AT_ONCE);
+        while let Some((number, read)) = self.runtime.block_on(reads.next()) {
+            match read {
+                Ok(bytes) => each(number, bytes.into())?,
+                Err(Trouble { code: ash_cloud::Code::Missing, .. }) => each(number, Vec::new())?,
+                Err(error) => return Err(unreachable(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unreachable(error: Trouble) -> io::Error {
+    io::Error::other(error)
+}
