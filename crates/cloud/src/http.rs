@@ -16,10 +16,7 @@ use reqwest::{Client, NoProxy, Proxy, redirect::Policy};
 use std::{
     error::Error,
     net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -53,7 +50,7 @@ impl HttpConnector for Door {
             client,
             metadata: self.metadata,
             metadata_host: self.metadata_host.clone(),
-            has_answered: Arc::default(),
+            has_answered: AtomicBool::new(false),
         }))
     }
 }
@@ -84,7 +81,7 @@ struct Service {
     client: Client,
     metadata: Metadata,
     metadata_host: Option<String>,
-    has_answered: Arc<AtomicBool>,
+    has_answered: AtomicBool,
 }
 
 #[async_trait]
