@@ -1,0 +1,362 @@
+//! Packs that are not here but far away, in a store of which nothing is known but [`Far`].
+//!
+//! What was read of one is kept in a sparse file of the same name, every byte where it is in the pack. Nothing says
+//! what of it is there: a block is if it matches its check. So a hole, a torn write or rot is read from far again, and
+//! nothing here is ever synced.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use crate::Error;
+use crate::disk::Disk;
+use crate::id::PackId;
+use crate::key::Key;
+use crate::pack::{FOOTER, MAGIC, Pack, damaged, table_at};
+
+/// A pack of this size is read at once: asking twice would take longer.
+const SMALL: u64 = 4 << 20;
+/// Of a larger one so much of the end, where its table is. It describes nine thousand blocks.
+const TAIL: u64 = 256 << 10;
+/// What is shorter is no pack.
+const SHORTEST: u64 = (MAGIC.len() + FOOTER) as u64;
+/// So much may be kept beyond the limit before somebody looks.
+const SLACK: u64 = 64 << 20;
+
+/// Where packs are that are not here. Packs have names of 32 hexadecimal digits. An error means that it cannot be
+/// reached; what is not there is no error. Everything blocks.
+pub trait Far: Send + Sync + fmt::Debug {
+    /// How long these packs are now, in the same order; `None`: there is no such pack. It is asked before a pack is
+    /// read for the first time, and not again as long as something of it is kept here. Who has a list answers from
+    /// that; but collection replaces packs by shorter ones of the same name.
+    fn sizes(&self, packs: &[String]) -> io::Result<Vec<Option<u64>>>;
+
+    /// Reads all these, several at a time, and hands over what came in any order, with the number that it has among
+    /// them. Where a pack ends too early that is less than was asked for, and nothing if there is no such pack. A part
+    /// has up to 64 MiB, and rarely more than 8.
+    fn read(&self, parts: &[Part], each: &mut dyn FnMut(usize, Vec<u8>) -> io::Result<()>) -> io::Result<()>;
+}
+
+/// A stretch of a pack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    pub pack: String,
+    pub range: Range<u64>,
+}
+
+/// What was read from far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fetched {
+    /// Packs of which something was read.
+    pub packs: u64,
+    pub reads: u64,
+    pub bytes: u64,
+    /// How many bytes it will be, as far as that is known yet.
+    pub of: u64,
+}
+
+/// Counts what is read, for somebody who watches.
+pub(crate) struct Tally<'t> {
+    pub(crate) sum: Fetched,
+    packs: HashSet<String>,
+    tell: &'t mut dyn FnMut(Fetched),
+}
+
+impl<'t> Tally<'t> {
+    pub(crate) fn new(tell: &'t mut dyn FnMut(Fetched)) -> Tally<'t> {
+        Tally { sum: Fetched::default(), packs: HashSet::new(), tell }
+    }
+
+    fn await_all(&mut self, parts: &[Part]) {
+        self.packs.extend(parts.iter().map(|part| part.pack.clone()));
+        self.sum.packs = self.packs.len() as u64;
+        self.sum.reads += parts.len() as u64;
+        self.sum.of += parts.iter().map(|part| part.range.end - part.range.start).sum::<u64>();
+        (self.tell)(self.sum);
+    }
+
+    fn came(&mut self, bytes: usize) {
+        self.sum.bytes += bytes as u64;
+        (self.tell)(self.sum);
+    }
+}
+
+/// What a repository knows of far packs.
+#[derive(Debug)]
+pub(crate) struct Away {
+    far: Arc<dyn Far>,
+    dir: PathBuf,
+    disk: Disk,
+    most: u64,
+    /// Packs that somebody has open or is about to, and how often: their files stay.
+    held: Mutex<HashMap<PackId, usize>>,
+    /// Bytes that were written since the cache was last made to fit.
+    fresh: AtomicU64,
+}
+
+/// As long as it lives the file of a pack stays.
+#[derive(Debug)]
+pub(crate) struct Held {
+    away: Arc<Away>,
+    pack: PackId,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut held = self.away.held.lock().expect("nobody panics while holding it");
+        if let Some(count) = held.get_mut(&self.pack) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&self.pack);
+            }
+        }
+    }
+}
+
+impl Held {
+    /// The bytes of a block, from far.
+    pub(crate) fn read(&self, range: Range<u64>) -> Result<Vec<u8>, Error> {
+        self.away.read_one(self.pack, range)
+    }
+
+    /// Keeps what came from far.
+    pub(crate) fn keep(&self, file: &File, bytes: &[u8], at: u64) -> Result<(), Error> {
+        self.away.put(file, bytes, at).map_err(|e| self.away.failed(e))
+    }
+}
+
+impl Away {
+    pub(crate) fn new(dir: PathBuf, far: Arc<dyn Far>, disk: Disk, most: u64) -> Result<Arc<Away>, Error> {
+        let (held, fresh) = (Mutex::default(), AtomicU64::new(0));
+        let away = Away { far, dir, disk, most, held, fresh };
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&away.dir);
+        made.and_then(|()| away.trim()).map_err(|e| away.failed(e))?;
+        Ok(Arc::new(away))
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        Error::system("write what is kept in", self.dir.as_os_str().as_bytes(), error)
+    }
+
+    fn path(&self, pack: &PackId) -> PathBuf {
+        self.dir.join(pack.to_string())
+    }
+
+    pub(crate) fn hold(self: &Arc<Away>, pack: PackId) -> Held {
+        *self.held.lock().expect("nobody panics while holding it").entry(pack).or_default() += 1;
+        Held { away: self.clone(), pack }
+    }
+
+    /// Opens a pack of which nothing is kept, or nothing that is of use.
+    pub(crate) fn open(self: &Arc<Away>, id: PackId, key: Option<&Key>) -> Result<Pack, Error> {
+        let _held = self.hold(id);
+        let read = || {
+            if !self.tables(&[id], &mut Tally::new(&mut |_| {}))?.is_empty() {
+                return Err(damaged(&id, "its pack is not there"));
+            }
+            // Or another process made room.
+            self.kept(id, key)?.ok_or_else(|| self.failed(io::ErrorKind::NotFound.into()))
+        };
+        match read() {
+            // It may have been replaced after we were told how long it is.
+            Err(Error::Damaged { .. }) => read(),
+            pack => pack,
+        }
+    }
+
+    /// What is kept of a pack, if it is at least the table.
+    pub(crate) fn kept(self: &Arc<Away>, id: PackId, key: Option<&Key>) -> Result<Option<Pack>, Error> {
+        let held = self.hold(id);
+        let file = match File::options().read(true).write(true).open(self.path(&id)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(|e| self.failed(e))?,
+        };
+        // By this is known what was not used for the longest time.
+        file.set_modified(SystemTime::now()).map_err(|e| self.failed(e))?;
+        Pack::new(file, id, key, Some(held)).map(Some)
+    }
+
+    /// Reads the tables of these packs, and the whole of small ones. Answers which of them are not there.
+    pub(crate) fn tables(&self, packs: &[PackId], tally: &mut Tally<'_>) -> Result<Vec<PackId>, Error> {
+        let names: Vec<String> = packs.iter().map(PackId::to_string).collect();
+        let Some(first) = names.first() else { return Ok(Vec::new()) };
+        let sizes = self.far.sizes(&names).map_err(|source| Error::Far { pack: first.clone(), source })?;
+        let (mut there, mut missing) = (Vec::new(), Vec::new());
+        for (pack, size) in packs.iter().zip(sizes.into_iter().chain(std::iter::repeat(None))) {
+            match size.filter(|size| *size >= SHORTEST) {
+                Some(size) => there.push((*pack, size)),
+                None => missing.push(*pack),
+            }
+        }
+        let begin = |size: u64| if size <= SMALL { 0 } else { size - TAIL };
+        let parts: Vec<Part> = there.iter().map(|(pack, size)| part(pack, begin(*size)..*size)).collect();
+        let mut longer = Vec::new();
+        self.read(&parts, tally, &mut |number, bytes| {
+            let ((pack, size), begin) = (there[number], parts[number].range.start);
+            let table = bytes.last_chunk().and_then(|footer| table_at(footer, size));
+            if let Some(table) = table.filter(|table| table.start < begin) {
+                longer.push((pack, size, part(&pack, table.start..begin)));
+            }
+            self.begin(&pack, size, &bytes, begin)
+        })?;
+        let parts: Vec<Part> = longer.iter().map(|(_, _, part)| part.clone()).collect();
+        self.read(&parts, tally, &mut |number, bytes| {
+            let (pack, size, part) = &longer[number];
+            self.begin(pack, *size, &bytes, part.range.start)
+        })?;
+        Ok(missing)
+    }
+
+    /// Puts a part of a pack of this size into its file.
+    fn begin(&self, pack: &PackId, size: u64, bytes: &[u8], at: u64) -> Result<(), Error> {
+        let path = self.path(pack);
+        let written = self.disk.open(&path).and_then(|mut file| {
+            if file.metadata()?.len() > size {
+                // Of another pack of this name, which was longer. Who has that open is not disturbed.
+                self.disk.remove(&path)?;
+                file = self.disk.open(&path)?;
+            }
+            if at > 0 {
+                // Every pack begins so.
+                self.put(&file, MAGIC, 0)?;
+            }
+            self.put(&file, bytes, at)
+        });
+        written.map_err(|e| self.failed(e))
+    }
+
+    fn put(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.disk.write_at(file, bytes, at)?;
+        let fresh = self.fresh.fetch_add(bytes.len() as u64, Ordering::Relaxed) + bytes.len() as u64;
+        if fresh > SLACK { self.trim() } else { Ok(()) }
+    }
+
+    /// Hands over what comes, never more than was asked for.
+    pub(crate) fn read(
+        &self,
+        parts: &[Part],
+        tally: &mut Tally<'_>,
+        each: &mut dyn FnMut(usize, Vec<u8>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        tally.await_all(parts);
+        let mut waiting: Vec<Option<&Part>> = parts.iter().map(Some).collect();
+        let mut failed = None;
+        let done = self.far.read(parts, &mut |number, mut bytes| {
+            let part = waiting.get_mut(number).and_then(Option::take);
+            let part = part.ok_or_else(|| io::Error::other("an answer that nobody asked for"))?;
+            bytes.truncate(usize::try_from(part.range.end - part.range.start).unwrap_or(usize::MAX));
+            tally.came(bytes.len());
+            each(number, bytes).map_err(|error| {
+                failed = Some(error);
+                io::Error::other("what came cannot be used")
+            })
+        });
+        match (failed, done) {
+            (Some(error), _) => Err(error),
+            (None, Ok(())) => Ok(()),
+            (None, Err(source)) => {
+                let pack = waiting.into_iter().flatten().next().unwrap_or(&parts[0]).pack.clone();
+                Err(Error::Far { pack, source })
+            }
+        }
+    }
+
+    fn read_one(&self, pack: PackId, range: Range<u64>) -> Result<Vec<u8>, Error> {
+        let mut came = Vec::new();
+        if range.is_empty() {
+            return Ok(came);
+        }
+        self.read(&[part(&pack, range)], &mut Tally::new(&mut |_| {}), &mut |_, bytes| {
+            came = bytes;
+            Ok(())
+        })?;
+        Ok(came)
+    }
+
+    /// Which of these packs are far exactly as they are here: with the same blocks in the same places. Two packs of
+    /// one name differ in what collection has left of them.
+    pub(crate) fn same(&self, packs: &[Arc<Pack>]) -> Result<HashSet<PackId>, Error> {
+        let footer = |pack: &Arc<Pack>| part(&pack.id, pack.size - FOOTER as u64..pack.size);
+        let parts: Vec<Part> = packs.iter().map(footer).collect();
+        let mut same = HashSet::new();
+        self.read(&parts, &mut Tally::new(&mut |_| {}), &mut |number, bytes| {
+            if bytes == packs[number].footer()? {
+                same.insert(packs[number].id);
+            }
+            Ok(())
+        })?;
+        Ok(same)
+    }
+
+    /// Nothing is known of a pack any more. Who has it open is not disturbed.
+    pub(crate) fn let_go(&self, pack: PackId) -> Result<(), Error> {
+        self.disk.remove(&self.path(&pack)).map_err(|e| self.failed(e))
+    }
+
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn is_full(&self) -> io::Result<bool> {
+        Ok(self.size()? > self.most)
+    }
+
+    /// What the files take on disk.
+    pub(crate) fn size(&self) -> io::Result<u64> {
+        Ok(files(&self.dir)?.iter().map(|file| file.size).sum())
+    }
+
+    /// Removes what was not used for the longest time, until the rest fits.
+    pub(crate) fn trim(&self) -> io::Result<()> {
+        self.fresh.store(0, Ordering::Relaxed);
+        let mut files = files(&self.dir)?;
+        files.sort_by_key(|file| file.used);
+        let mut size: u64 = files.iter().map(|file| file.size).sum();
+        let held = self.held.lock().expect("nobody panics while holding it");
+        for file in files.iter().filter(|file| !held.contains_key(&file.pack)) {
+            if size <= self.most {
+                break;
+            }
+            self.disk.remove(&self.path(&file.pack))?;
+            size -= file.size;
+        }
+        Ok(())
+    }
+}
+
+struct Kept {
+    pack: PackId,
+    size: u64,
+    used: SystemTime,
+}
+
+fn files(dir: &Path) -> io::Result<Vec<Kept>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let Some(pack) = entry.file_name().to_str().and_then(PackId::parse) else { continue };
+        match entry.metadata() {
+            // Its blocks on disk, not its length: it is mostly holes.
+            Ok(is) => files.push(Kept { pack, size: is.blocks() * 512, used: is.modified()? }),
+            // Somebody else made room.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(files)
+}
+
+pub(crate) fn part(pack: &PackId, range: Range<u64>) -> Part {
+    Part { pack: pack.to_string(), range }
+}

@@ -1,0 +1,287 @@
+//! Reading what is far before it is needed: all that is missing at once, in few large reads. One block after the other
+//! would take as many trips.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Repo;
+use super::read::{BlockKey, Reader};
+use crate::far::{Away, Fetched, Held, Part, Tally, part};
+use crate::id::PackId;
+use crate::object::{Content, Layout, Node, Piece, Place, Ref};
+use crate::pack::{Block, How, Pack, Unpacking};
+use crate::{Error, TreeId};
+
+/// Neighbours are read together up to this size: larger reads are not faster, and several run at once.
+const LONGEST: u64 = 8 << 20;
+/// So many bytes that nobody wants cost less than another trip.
+const GAP: u64 = 64 << 10;
+
+impl Repo {
+    /// Reads what is far of these roots of a tree, the contents of the first root first, and keeps it here. Whatever
+    /// is here already is not read again. [`Repo::restore`] does so by itself.
+    pub fn fetch(
+        &self,
+        tree: &TreeId,
+        roots: &[&str],
+        progress: &mut dyn FnMut(Fetched),
+    ) -> Result<Fetched, Error> {
+        let _pinned = self.pin(Some(tree));
+        let Some(mut fetching) = self.fetching(progress) else { return Ok(Fetched::default()) };
+        let files = fetching.directories(tree, roots)?;
+        fetching.contents(&files)?;
+        Ok(fetching.tally.sum)
+    }
+
+    /// What is far of one file.
+    pub(super) fn fetch_content(&self, content: &Content) -> Result<(), Error> {
+        let mut nobody = |_| {};
+        let fetching = self.fetching(&mut nobody);
+        fetching.map_or(Ok(()), |mut fetching| fetching.contents(&[content.layout]))
+    }
+
+    /// `None`: nothing is far.
+    pub(super) fn fetching<'f>(&'f self, progress: &'f mut dyn FnMut(Fetched)) -> Option<Fetching<'f>> {
+        let away = self.away.as_ref()?;
+        let (held, asked) = (HashMap::new(), HashSet::new());
+        Some(Fetching { repo: self, away, reader: self.reader(), tally: Tally::new(progress), held, asked })
+    }
+
+    /// Makes what is kept of far packs fit again.
+    fn trim(&self, away: &Away) -> std::io::Result<()> {
+        if !away.is_fresh() || !away.is_full()? {
+            return Ok(());
+        }
+        // What is only kept at hand is in nobody's use.
+        let in_use = |pack: &Arc<Pack>| !pack.is_far() || Arc::strong_count(pack) > 1;
+        self.open.lock().expect("nobody panics while holding it").retain(in_use);
+        away.trim()
+    }
+}
+
+/// Brings what is far. As long as it lives nothing of that is removed.
+pub(super) struct Fetching<'f> {
+    repo: &'f Repo,
+    away: &'f Arc<Away>,
+    reader: Reader<'f>,
+    tally: Tally<'f>,
+    /// All packs that were met; `None`: it is here.
+    held: HashMap<PackId, Option<Held>>,
+    /// Blocks that were brought, or were there.
+    asked: HashSet<BlockKey>,
+}
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        self.held.clear();
+        if let Err(error) = self.repo.trim(self.away) {
+            tracing::warn!(%error, "what is kept of far packs could not be made to fit");
+        }
+    }
+}
+
+impl Fetching<'_> {
+    /// Brings the directories of these roots, level by level, and answers what files are in them, those of the first
+    /// root first.
+    pub(super) fn directories(&mut self, tree: &TreeId, roots: &[&str]) -> Result<Vec<Layout>, Error> {
+        self.open([tree.pack()])?;
+        let root = self.repo.root(tree)?;
+        self.bring([root.place])?;
+        let entries = self.reader.directory(&root)?;
+        let numbered = entries.into_iter().filter_map(|entry| {
+            let number = roots.iter().position(|root| root.as_bytes() == entry.name)?;
+            Some((number, entry.node))
+        });
+        let (mut level, mut files) = (Vec::new(), Vec::new());
+        let mut sort = |number: usize, node: Node, level: &mut Vec<(usize, Ref)>| match node {
+            Node::Dir(at) => level.push((number, at)),
+            Node::File(content) => files.push((number, content.layout)),
+            Node::Link(_) => {}
+        };
+        numbered.for_each(|(number, node)| sort(number, node, &mut level));
+        let mut seen: HashSet<Place> = HashSet::new();
+        while !level.is_empty() {
+            // In the order in which they lie: a block is unpacked once.
+            level.sort_by_key(|(number, at)| (*number, at.place.pack, at.place.block, at.place.start));
+            level.retain(|(_, at)| seen.insert(at.place));
+            self.bring(level.iter().map(|(_, at)| at.place))?;
+            for (number, at) in std::mem::take(&mut level) {
+                for entry in self.reader.directory(&at)? {
+                    sort(number, entry.node, &mut level);
+                }
+            }
+        }
+        files.sort_by_key(|(number, _)| *number);
+        Ok(files.into_iter().map(|(_, layout)| layout).collect())
+    }
+
+    /// Brings the contents of files: first what says where they are.
+    pub(super) fn contents(&mut self, files: &[Layout]) -> Result<(), Error> {
+        let mut seen: HashSet<Place> = HashSet::new();
+        let lists = files.iter().filter_map(|layout| match layout {
+            Layout::List(at) => Some(*at),
+            Layout::Empty | Layout::Whole(_) => None,
+        });
+        let lists: Vec<Ref> = lists.filter(|at| seen.insert(at.place)).collect();
+        self.bring(lists.iter().map(|at| at.place))?;
+        let mut below = Vec::new();
+        for at in &lists {
+            below.extend(self.reader.lists(at)?.iter().map(|at| at.place));
+        }
+        self.bring(below)?;
+        let mut wanted = Vec::new();
+        for layout in files {
+            match layout {
+                Layout::Empty => {}
+                Layout::Whole(at) => wanted.push(at.place),
+                // Once for all files that have it.
+                Layout::List(at) if !seen.remove(&at.place) => {}
+                Layout::List(at) => {
+                    wanted.extend(self.reader.pieces(at)?.iter().filter_map(|piece| match piece {
+                        Piece::Chunk { at, .. } => Some(at.place),
+                        Piece::Zeros { .. } | Piece::List { .. } => None,
+                    }))
+                }
+            }
+        }
+        self.bring(wanted)
+    }
+
+    /// Sees to it that the tables of all these packs are here.
+    fn open(&mut self, packs: impl IntoIterator<Item = PackId>) -> Result<(), Error> {
+        let mut unknown = Vec::new();
+        for id in packs {
+            if self.held.contains_key(&id) {
+                continue;
+            }
+            let held = (!self.repo.is_here(id)).then(|| self.away.hold(id));
+            if held.is_some() && self.repo.near(id)?.is_none() {
+                unknown.push(id);
+            }
+            self.held.insert(id, held);
+        }
+        // Who opens one that is missing is told so.
+        self.away.tables(&unknown, &mut self.tally).map(drop)
+    }
+
+    /// Brings all blocks in which something lies, in this order as far as that costs no further reads.
+    fn bring(&mut self, places: impl IntoIterator<Item = Place>) -> Result<(), Error> {
+        let keys = places.into_iter().map(|place| (place.pack, place.block));
+        let keys: Vec<BlockKey> = keys.filter(|key| self.asked.insert(*key)).collect();
+        self.open(keys.iter().map(|(pack, _)| *pack))?;
+        let stretches = self.missing(&keys)?;
+        let parts: Vec<Part> = stretches.iter().map(|s| part(&s.pack, s.range.clone())).collect();
+        let all = stretches.iter().flat_map(|s| s.blocks.iter().map(|missing| (s.pack, missing.number)));
+        let mut waiting: BTreeSet<BlockKey> = all.collect();
+        self.away.read(&parts, &mut self.tally, &mut |number, bytes| {
+            let Stretch { pack, range, blocks } = &stretches[number];
+            let into = self.repo.pack(*pack)?;
+            for Missing { number, block, .. } in blocks {
+                let start = (block.offset - range.start) as usize;
+                let bytes = bytes.get(start..start + block.stored as usize);
+                if bytes.map_or(Ok(false), |bytes| into.keep(block, bytes))? {
+                    waiting.remove(&(*pack, *number));
+                }
+            }
+            Ok(())
+        })?;
+        // The pack was replaced meanwhile, or is damaged: who reads a block finds out.
+        for (pack, number) in waiting {
+            self.repo.block(pack, number, &mut Unpacking::default())?;
+        }
+        Ok(())
+    }
+
+    /// What must be read to have these blocks, in their order.
+    fn missing(&self, keys: &[BlockKey]) -> Result<Vec<Stretch>, Error> {
+        let mut by_pack: HashMap<PackId, Vec<(usize, u32)>> = HashMap::new();
+        for (turn, (pack, number)) in keys.iter().enumerate() {
+            if matches!(self.held.get(pack), Some(Some(_))) {
+                by_pack.entry(*pack).or_default().push((turn, *number));
+            }
+        }
+        let (mut stretches, mut buffer) = (Vec::new(), Vec::new());
+        for (id, numbers) in by_pack {
+            let pack = self.repo.pack(id)?;
+            let blocks = numbers.iter().filter_map(|(turn, number)| {
+                let block = *pack.table.blocks.get(*number as usize)?;
+                let there = block.how == How::Dropped || block.stored == 0 || pack.has(&block, &mut buffer);
+                (!there).then_some(Missing { turn: *turn, number: *number, block })
+            });
+            stretches.extend(coalesced(id, blocks.collect()));
+        }
+        stretches.sort_by_key(|stretch| stretch.blocks.iter().map(|missing| missing.turn).min());
+        Ok(stretches)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Missing {
+    /// When it is wanted: the lowest first.
+    turn: usize,
+    number: u32,
+    block: Block,
+}
+
+/// Blocks of a pack that are read at once.
+#[derive(Debug, PartialEq, Eq)]
+struct Stretch {
+    pack: PackId,
+    range: Range<u64>,
+    blocks: Vec<Missing>,
+}
+
+fn coalesced(pack: PackId, mut missing: Vec<Missing>) -> Vec<Stretch> {
+    missing.sort_by_key(|missing| missing.block.offset);
+    let mut stretches: Vec<Stretch> = Vec::new();
+    for missing in missing {
+        let Block { offset, stored, .. } = missing.block;
+        let end = offset + u64::from(stored);
+        match stretches.last_mut() {
+            Some(Stretch { range, blocks, .. })
+                if offset <= range.end + GAP && end.max(range.end) - range.start <= LONGEST =>
+            {
+                range.end = end.max(range.end);
+                blocks.push(missing);
+            }
+            Some(_) | None => stretches.push(Stretch { pack, range: offset..end, blocks: vec![missing] }),
+        }
+    }
+    stretches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where the reads begin and end.
+    fn ranges(blocks: &[(u64, u32)]) -> Vec<(u64, u64)> {
+        let block = |(offset, stored): &(u64, u32)| {
+            let (raw, how, sealed, check) = (*stored, How::Plain, false, [0; 16]);
+            let block = Block { offset: *offset, stored: *stored, raw, how, sealed, check };
+            Missing { turn: 0, number: 0, block }
+        };
+        let stretches = coalesced(PackId([1; 16]), blocks.iter().map(block).collect());
+        stretches.into_iter().map(|stretch| (stretch.range.start, stretch.range.end)).collect()
+    }
+
+    #[test]
+    fn neighbours_are_read_together_even_with_a_little_between_them() {
+        let (gap, near) = (GAP as u32, 1000 + GAP);
+        assert_eq!(ranges(&[(1000, 500), (0, 1000)]), [(0, 1500)], "in any order");
+        assert_eq!(ranges(&[(0, 1000), (near, 10)]), [(0, near + 10)]);
+        assert_eq!(ranges(&[(0, 1000), (near + 1, 10)]), [(0, 1000), (near + 1, near + 11)]);
+        assert_eq!(ranges(&[(0, gap), (10, 10)]), [(0, GAP)], "one within the other");
+    }
+
+    #[test]
+    fn no_read_is_longer_than_it_should_be_unless_a_block_is() {
+        let mebibytes = |count: u64| count << 20;
+        let blocks: Vec<(u64, u32)> = (0..20).map(|n| (mebibytes(n), 1 << 20)).collect();
+        let three = [(0, 8), (8, 16), (16, 20)].map(|(start, end)| (mebibytes(start), mebibytes(end)));
+        assert_eq!(ranges(&blocks), three);
+        let end = mebibytes(30);
+        assert_eq!(ranges(&[(0, 30 << 20), (end, 1)]), [(0, end), (end, end + 1)]);
+    }
+}

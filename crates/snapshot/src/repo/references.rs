@@ -1,0 +1,35 @@
+//! What a pack needs besides itself. Whoever sends packs away sends one after those that it needs; so what is far is
+//! never without what it leads to.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::PathBuf;
+
+use super::Repo;
+use super::read::follow;
+use crate::id::PackId;
+use crate::pack::file_name;
+use crate::{Error, TreeId};
+
+impl Repo {
+    /// The packs in which something lies that the snapshot's own pack names; what those name in turn is not among
+    /// them. It takes as long as there is in the pack itself. Of a pack that collection has made smaller it may not be
+    /// told any more.
+    pub fn references(&self, tree: &TreeId) -> Result<Vec<String>, Error> {
+        let own = tree.pack();
+        let (mut named, mut seen) = (BTreeSet::new(), HashSet::new());
+        follow(&self.reader(), self.root(tree)?, &mut |_, place| {
+            if place.pack != own {
+                named.insert(place.pack);
+            }
+            place.pack == own && seen.insert(*place)
+        })?;
+        Ok(named.iter().map(PackId::to_string).collect())
+    }
+
+    /// Where a pack is and how long, if it is here.
+    pub fn pack_file(&self, pack: &str) -> Option<(PathBuf, u64)> {
+        let path = self.dir.join(file_name(&PackId::parse(pack)?));
+        let size = std::fs::metadata(&path).ok()?.len();
+        Some((path, size))
+    }
+}
