@@ -162,7 +162,6 @@ mod tests {
             skipped: None,
             unsettled: None,
             removed: removed.then_some(Timestamp(at)),
-            far: None,
             at: Timestamp(at),
         };
         Held { checkpoint, needed }

@@ -54,6 +54,12 @@ impl Disk {
         File::options().read(true).write(true).create_new(true).open(path)
     }
 
+    /// Makes it if it is not there.
+    pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
+        self.step()?;
+        File::options().read(true).write(true).create(true).truncate(false).open(path)
+    }
+
     pub(crate) fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
         if self.death.is_none() {
             return file.write_all_at(bytes, at);

@@ -26,6 +26,9 @@ pub enum Error {
     Damaged { tree: String, what: String },
     #[error("{path:?} cannot be read: {why}")]
     Unreadable { path: String, why: String },
+    /// Nothing is damaged: it may work again later.
+    #[error("pack {pack} is far away and cannot be reached")]
+    Far { pack: String, source: io::Error },
     #[error("pack {pack} is sealed with a key we do not have")]
     Sealed { pack: String },
     #[error("another process is at work in {path:?}; wait until it is done")]
@@ -57,7 +60,9 @@ impl Error {
             }
             Error::Full { .. } => Trouble::Full,
             Error::Damaged { .. } | Error::Sealed { .. } => Trouble::Damaged,
-            Error::Io { .. } | Error::InUse { .. } | Error::Unreadable { .. } => Trouble::Io,
+            Error::Io { .. } | Error::Far { .. } | Error::InUse { .. } | Error::Unreadable { .. } => {
+                Trouble::Io
+            }
         }
     }
 

@@ -20,7 +20,7 @@ use crate::Error;
 use crate::disk::Disk;
 use crate::id::PackId;
 use crate::key::Key;
-use crate::pack::{FOOTER, LARGEST_TABLE, MAGIC, Pack, damaged, table_at};
+use crate::pack::{FOOTER, MAGIC, Pack, damaged, table_at};
 
 /// A pack of this size is read at once: asking twice would take longer.
 const SMALL: u64 = 4 << 20;
@@ -75,7 +75,7 @@ impl<'t> Tally<'t> {
         Tally { sum: Fetched::default(), packs: HashSet::new(), tell }
     }
 
-    fn expect(&mut self, parts: &[Part]) {
+    fn await_all(&mut self, parts: &[Part]) {
         self.packs.extend(parts.iter().map(|part| part.pack.clone()));
         self.sum.packs = self.packs.len() as u64;
         self.sum.reads += parts.len() as u64;
@@ -201,12 +201,9 @@ impl Away {
         let mut longer = Vec::new();
         self.read(&parts, tally, &mut |number, bytes| {
             let ((pack, size), begin) = (there[number], parts[number].range.start);
-            let table = footer_of(&bytes).map(|footer| table_at(&footer));
-            if let Some((offset, length)) = table
-                && offset < begin
-                && length <= LARGEST_TABLE
-            {
-                longer.push((pack, size, part(&pack, offset..begin)));
+            let table = bytes.last_chunk().and_then(|footer| table_at(footer, size));
+            if let Some(table) = table.filter(|table| table.start < begin) {
+                longer.push((pack, size, part(&pack, table.start..begin)));
             }
             self.begin(&pack, size, &bytes, begin)
         })?;
@@ -252,7 +249,7 @@ impl Away {
         if parts.is_empty() {
             return Ok(());
         }
-        tally.expect(parts);
+        tally.await_all(parts);
         let mut waiting: Vec<Option<&Part>> = parts.iter().map(Some).collect();
         let mut failed = None;
         let done = self.far.read(parts, &mut |number, mut bytes| {
@@ -362,8 +359,4 @@ fn files(dir: &Path) -> io::Result<Vec<Kept>> {
 
 pub(crate) fn part(pack: &PackId, range: Range<u64>) -> Part {
     Part { pack: pack.to_string(), range }
-}
-
-fn footer_of(bytes: &[u8]) -> Option<[u8; FOOTER]> {
-    bytes.last_chunk::<FOOTER>().copied()
 }

@@ -8,6 +8,7 @@ mod cut;
 mod cutting;
 mod disk;
 mod error;
+mod far;
 mod folder;
 mod id;
 mod index;
@@ -22,6 +23,7 @@ mod watch;
 
 pub use disk::{Death, Disk};
 pub use error::{Error, Trouble};
+pub use far::{Far, Fetched, Part};
 pub use folder::{FileInfo, Folder, Kind, Links, Listed, Owner, Stat};
 pub use key::Key;
 pub use path::{BadPath, RelPath};

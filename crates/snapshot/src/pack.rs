@@ -22,7 +22,7 @@
 mod read;
 mod write;
 
-pub(crate) use read::{Pack, Unpacking, is_sealed};
+pub(crate) use read::{Pack, Unpacking, damaged, is_sealed, table_at};
 pub(crate) use write::{Blocks, Live, Packing, Where, is_worth_trimming, without};
 
 use crate::codec::{Cursor, Malformed, Read, put_bytes, put_number};

@@ -4,10 +4,12 @@
 mod changes;
 mod collect;
 mod compare;
+mod fetch;
 mod forgotten;
 mod leaves;
 mod notes;
 mod read;
+mod references;
 mod restore;
 mod take;
 mod verify;
@@ -32,11 +34,12 @@ pub use take::{Capture, Exclude, Progress, Root, Skipped, Taken, Tell, Tracking,
 pub use verify::{Depth, Hurt, Verified};
 
 use crate::disk::Disk;
+use crate::far::{Away, Far};
 use crate::id::{Naming, PackId};
 use crate::index::Shelf;
 use crate::key::Key;
 use crate::object::Ref;
-use crate::pack::{Pack, TEMPORARY, Where};
+use crate::pack::{Pack, TEMPORARY, Unpacking, Where, damaged, file_name};
 use crate::{Error, TreeId};
 
 /// A capture that still runs is younger than this; what is older was left by one that died.
@@ -52,6 +55,8 @@ pub struct Repo {
     key: Option<Key>,
     naming: Naming,
     open: Mutex<Vec<Arc<Pack>>>,
+    /// Where packs are that are not here.
+    away: Option<Arc<Away>>,
     /// Snapshots that somebody is working with: collection leaves them alone.
     pins: Mutex<HashMap<TreeId, usize>>,
     naming_packs: RwLock<()>,
@@ -78,10 +83,23 @@ impl Repo {
             key,
             naming,
             open,
+            away: None,
             pins,
             naming_packs,
             indexes: Shelf::default(),
         })
+    }
+
+    /// Packs that are not here are read from there. Of what was read about so many bytes are kept.
+    pub fn with_far(mut self, far: Arc<dyn Far>, most: u64) -> Result<Repo, Error> {
+        let dir = self.dir.join("cache/far");
+        self.away = Some(Away::new(dir, far, self.disk.clone(), most)?);
+        Ok(self)
+    }
+
+    /// How many bytes are kept of packs that are far.
+    pub fn far_cached(&self) -> io::Result<u64> {
+        self.away.as_ref().map_or(Ok(0), |away| away.size())
     }
 
     /// Whether the repository has this tree. [`Repo::verify`] says whether it is sound.
@@ -102,20 +120,65 @@ impl Repo {
     }
 
     fn pack(&self, id: PackId) -> Result<Arc<Pack>, Error> {
+        match (self.near(id)?, &self.away) {
+            (Some(pack), _) => Ok(pack),
+            (None, Some(away)) => Ok(self.at_hand(away.open(id, self.key.as_ref())?)),
+            (None, None) => Err(damaged(&id, "its pack is not there")),
+        }
+    }
+
+    /// A pack that can be opened without asking far.
+    fn near(&self, id: PackId) -> Result<Option<Arc<Pack>>, Error> {
         let mut open = self.open.lock().expect("nobody panics while holding it");
         if let Some(at) = open.iter().rposition(|pack| pack.id == id) {
             let pack = open.remove(at);
             open.push(pack.clone());
-            return Ok(pack);
+            return Ok(Some(pack));
         }
         drop(open);
-        let pack = Arc::new(Pack::open(&self.dir, id, self.key.as_ref())?);
+        let key = self.key.as_ref();
+        let pack = match (Pack::open(&self.dir, id, key)?, &self.away) {
+            (Some(pack), _) => Some(pack),
+            (None, None) => None,
+            (None, Some(away)) => match away.kept(id, key) {
+                // Whether it is sealed is not covered by any hash, either.
+                Err(Error::Damaged { .. } | Error::Sealed { .. }) => None,
+                kept => kept?,
+            },
+        };
+        Ok(pack.map(|pack| self.at_hand(pack)))
+    }
+
+    fn at_hand(&self, pack: Pack) -> Arc<Pack> {
+        let pack = Arc::new(pack);
         let mut open = self.open.lock().expect("nobody panics while holding it");
         if open.len() >= MOST_OPEN {
             open.remove(0);
         }
         open.push(pack.clone());
-        Ok(pack)
+        pack
+    }
+
+    /// A block as it was before it was packed. Its objects are still to be checked against their names.
+    fn block(&self, pack: PackId, number: u32, unpacking: &mut Unpacking) -> Result<Vec<u8>, Error> {
+        let (key, from) = (self.key.as_ref(), self.pack(pack)?);
+        match (from.block(number, key, unpacking), &self.away) {
+            // What is far may not be what it was when its table was read.
+            (Err(error @ Error::Damaged { .. }), Some(away)) if from.is_far() => {
+                if away.same(&[from])?.contains(&pack) {
+                    return Err(error);
+                }
+                self.forget(pack);
+                away.let_go(pack)?;
+                self.pack(pack)?.block(number, key, unpacking)
+            }
+            (block, _) => block,
+        }
+    }
+
+    /// Whether a pack is in the repository's own directory.
+    fn is_here(&self, pack: PackId) -> bool {
+        self.dir.join(file_name(&pack)).exists()
     }
 
     fn place(&self) -> Where<'_> {

@@ -29,6 +29,11 @@ impl TreeId {
         &self.0[..64]
     }
 
+    /// The name of the pack where it begins.
+    pub fn pack_name(&self) -> &str {
+        &self.0[64..]
+    }
+
     /// Whether both are the same files, attributes included.
     pub fn same_files(&self, other: &TreeId) -> bool {
         self.files() == other.files()
@@ -43,7 +48,7 @@ impl TreeId {
     }
 
     pub(crate) fn pack(&self) -> PackId {
-        PackId::parse(&self.0[64..]).expect("checked when it was made")
+        PackId::parse(self.pack_name()).expect("checked when it was made")
     }
 }
 

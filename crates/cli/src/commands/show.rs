@@ -64,7 +64,10 @@ pub(crate) fn session(session: &Value) {
     line("turns", format!("{} ({} open)", session["turns"], session["openTurns"]));
     let number = |name: &str| session["checkpoint"][name].as_u64();
     let local = number("local").map_or_else(|| "none yet".to_owned(), |n| n.to_string());
-    line("checkpoint", number("remote").map_or(local.clone(), |n| format!("{local} ({n} in the object store)")));
+    line(
+        "checkpoint",
+        number("remote").map_or(local.clone(), |n| format!("{local} ({n} in the object store)")),
+    );
     line("created", out::ago(&text("createdAt"), now));
     line("active", out::ago(&text("lastActiveAt"), now));
     if let Some(parent) = session["parentSessionId"].as_str() {

@@ -67,6 +67,7 @@ fn explained(dir: &str, error: &Error) -> Failure {
             (Kind::Unprocessable, remedy)
         }
         Error::Sealed { .. } => (Kind::Unauthorized, "; give the right one with --key-file".to_owned()),
+        Error::Far { .. } => (Kind::Unavailable, "; try again later".to_owned()),
         Error::InUse { .. } => (Kind::Conflict, String::new()),
         Error::Unreadable { .. } | Error::Io { .. } => (Kind::Internal, String::new()),
     };

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -11,6 +12,7 @@ use zstd::bulk::Decompressor;
 
 use super::{Block, CHECK, FOOTER, How, LARGEST_TABLE, MAGIC, Table, beginning, file_name};
 use crate::Error;
+use crate::far::Held;
 use crate::id::PackId;
 use crate::key::Key;
 
@@ -20,23 +22,30 @@ pub(crate) struct Pack {
     pub(crate) table: Table,
     pub(crate) size: u64,
     file: File,
+    /// The file has holes; what is missing comes from there.
+    far: Option<Held>,
 }
 
 impl Pack {
-    pub(crate) fn open(dir: &Path, id: PackId, key: Option<&Key>) -> Result<Pack, Error> {
+    /// `None`: it is not here.
+    pub(crate) fn open(dir: &Path, id: PackId, key: Option<&Key>) -> Result<Option<Pack>, Error> {
         let path = dir.join(file_name(&id));
-        let file = File::open(&path).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => damaged(&id, "its pack is not there"),
-            _ => Error::system("open", path.as_os_str().as_bytes(), e),
-        })?;
-        let pack = Pack::read(file, id, key)?;
-        if pack.table.name() != id {
-            return Err(damaged(&id, "it is another pack under this name"));
+        match File::open(&path) {
+            Ok(file) => Pack::new(file, id, key, None).map(Some),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::system("open", path.as_os_str().as_bytes(), e)),
         }
-        Ok(pack)
     }
 
-    fn read(file: File, id: PackId, key: Option<&Key>) -> Result<Pack, Error> {
+    pub(crate) fn new(file: File, id: PackId, key: Option<&Key>, far: Option<Held>) -> Result<Pack, Error> {
+        let (table, size) = Pack::read(&file, id, key)?;
+        if table.name() != id {
+            return Err(damaged(&id, "it is another pack under this name"));
+        }
+        Ok(Pack { id, table, size, file, far })
+    }
+
+    fn read(file: &File, id: PackId, key: Option<&Key>) -> Result<(Table, u64), Error> {
         let failed = |e| Error::system("read pack", id.to_string().as_bytes(), e);
         let size = file.metadata().map_err(failed)?.len();
         let bad = |what: &str| damaged(&id, what);
@@ -50,12 +59,10 @@ impl Pack {
         }
         let mut footer = [0; FOOTER];
         file.read_exact_at(&mut footer, size - FOOTER as u64).map_err(failed)?;
-        let (sealed, offset, length, hash) = take_apart(&footer);
-        let fits = offset.checked_add(length.into()).is_some_and(|end| end == size - FOOTER as u64);
-        if !fits || length > LARGEST_TABLE || sealed > 1 {
-            return Err(bad("its footer is damaged"));
-        }
-        let mut table = vec![0; length as usize];
+        let (sealed, _, _, hash) = take_apart(&footer);
+        let place = table_at(&footer, size).filter(|_| sealed <= 1);
+        let Range { start: offset, end } = place.ok_or_else(|| bad("its footer is damaged"))?;
+        let mut table = vec![0; (end - offset) as usize];
         file.read_exact_at(&mut table, offset).map_err(failed)?;
         if blake3::hash(&table) != hash {
             return Err(bad("its table is damaged"));
@@ -68,7 +75,17 @@ impl Pack {
         if table.blocks.iter().any(|block| block.offset.saturating_add(block.stored.into()) > offset) {
             return Err(bad("a block outside of it"));
         }
-        Ok(Pack { id, table, size, file })
+        Ok((table, size))
+    }
+
+    pub(crate) fn is_far(&self) -> bool {
+        self.far.is_some()
+    }
+
+    pub(crate) fn footer(&self) -> Result<[u8; FOOTER], Error> {
+        let mut footer = [0; FOOTER];
+        self.read_at(&mut footer, self.size - FOOTER as u64)?;
+        Ok(footer)
     }
 
     pub(crate) fn damaged(&self, what: &str) -> Error {
@@ -92,23 +109,47 @@ impl Pack {
     }
 
     fn read_into(&self, block: &Block, bytes: &mut Vec<u8>) -> Result<(), Error> {
-        bytes.resize(block.stored as usize, 0);
-        let read = self.file.read_exact_at(bytes, block.offset);
-        read.map_err(|e| match e.kind() {
+        let Some(far) = &self.far else {
+            bytes.resize(block.stored as usize, 0);
+            return self.read_at(bytes, block.offset);
+        };
+        if self.has(block, bytes) {
+            return Ok(());
+        }
+        *bytes = far.read(block.offset..block.offset + u64::from(block.stored))?;
+        match self.keep(block, bytes)? {
+            true => Ok(()),
+            false => Err(self.damaged("what is far is not what was written")),
+        }
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<(), Error> {
+        self.file.read_exact_at(bytes, offset).map_err(|e| match e.kind() {
             io::ErrorKind::UnexpectedEof => self.damaged("it is cut short"),
             _ => Error::system("read pack", self.id.to_string().as_bytes(), e),
         })
+    }
+
+    /// Whether a block of a far pack is in its file. If so, its bytes are these.
+    pub(crate) fn has(&self, block: &Block, bytes: &mut Vec<u8>) -> bool {
+        bytes.resize(block.stored as usize, 0);
+        self.file.read_exact_at(bytes, block.offset).is_ok() && is_as_written(block, bytes)
+    }
+
+    /// Puts a block that came from far into the file, if it is what was written.
+    pub(crate) fn keep(&self, block: &Block, bytes: &[u8]) -> Result<bool, Error> {
+        if bytes.len() != block.stored as usize || !is_as_written(block, bytes) {
+            return Ok(false);
+        }
+        self.far.as_ref().map_or(Ok(()), |far| far.keep(&self.file, bytes, block.offset))?;
+        Ok(true)
     }
 
     /// Whether every bit of a block is as it was written. What is in it may be whole all the same: not every bit of
     /// a zstd frame means something.
     pub(crate) fn is_as_written(&self, number: u32) -> Result<(), Error> {
         let (block, bytes) = self.stored(number)?;
-        let (check, bytes) = match block.how {
-            How::Trimmed => bytes.split_at_checked(CHECK).ok_or_else(|| self.damaged("it is cut short"))?,
-            How::Plain | How::Zstd | How::Dropped => (&block.check[..], &bytes[..]),
-        };
-        match beginning(bytes) == check {
+        match is_as_written(&block, &bytes) {
             true => Ok(()),
             false => Err(self.damaged("a block is not as it was written")),
         }
@@ -180,6 +221,22 @@ pub(crate) fn is_sealed(path: &Path) -> io::Result<bool> {
     let mut sealed = [0];
     file.read_exact_at(&mut sealed, end)?;
     Ok(sealed == [1])
+}
+
+fn is_as_written(block: &Block, bytes: &[u8]) -> bool {
+    let (check, bytes) = match block.how {
+        How::Trimmed => bytes.split_at_checked(CHECK).unwrap_or_default(),
+        How::Plain | How::Zstd | How::Dropped => (&block.check[..], bytes),
+    };
+    beginning(bytes) == check
+}
+
+/// Where the table is in a pack of this size, if its footer can be true.
+pub(crate) fn table_at(footer: &[u8; FOOTER], size: u64) -> Option<Range<u64>> {
+    let (_, offset, length, _) = take_apart(footer);
+    let end = size.checked_sub(FOOTER as u64)?;
+    let fits = offset.checked_add(length.into()) == Some(end) && length <= LARGEST_TABLE;
+    fits.then_some(offset..end)
 }
 
 fn take_apart(footer: &[u8; FOOTER]) -> (u8, u64, u32, blake3::Hash) {

@@ -172,12 +172,12 @@ impl Fetching<'_> {
         self.open(keys.iter().map(|(pack, _)| *pack))?;
         let stretches = self.missing(&keys)?;
         let parts: Vec<Part> = stretches.iter().map(|s| part(&s.pack, s.range.clone())).collect();
-        let all = stretches.iter().flat_map(|s| s.blocks.iter().map(|(number, _)| (s.pack, *number)));
+        let all = stretches.iter().flat_map(|s| s.blocks.iter().map(|missing| (s.pack, missing.number)));
         let mut waiting: BTreeSet<BlockKey> = all.collect();
         self.away.read(&parts, &mut self.tally, &mut |number, bytes| {
             let Stretch { pack, range, blocks } = &stretches[number];
             let into = self.repo.pack(*pack)?;
-            for (number, block) in blocks {
+            for Missing { number, block, .. } in blocks {
                 let start = (block.offset - range.start) as usize;
                 let bytes = bytes.get(start..start + block.stored as usize);
                 if bytes.map_or(Ok(false), |bytes| into.keep(block, bytes))? {
@@ -193,29 +193,35 @@ impl Fetching<'_> {
         Ok(())
     }
 
-    /// What must be read to have these blocks.
+    /// What must be read to have these blocks, in their order.
     fn missing(&self, keys: &[BlockKey]) -> Result<Vec<Stretch>, Error> {
-        let mut order: Vec<PackId> = Vec::new();
-        let mut by_pack: HashMap<PackId, Vec<u32>> = HashMap::new();
-        for (pack, number) in keys.iter().filter(|(pack, _)| matches!(self.held.get(pack), Some(Some(_)))) {
-            let numbers = by_pack.entry(*pack).or_insert_with(|| {
-                order.push(*pack);
-                Vec::new()
-            });
-            numbers.push(*number);
+        let mut by_pack: HashMap<PackId, Vec<(usize, u32)>> = HashMap::new();
+        for (turn, (pack, number)) in keys.iter().enumerate() {
+            if matches!(self.held.get(pack), Some(Some(_))) {
+                by_pack.entry(*pack).or_default().push((turn, *number));
+            }
         }
         let (mut stretches, mut buffer) = (Vec::new(), Vec::new());
-        for id in order {
+        for (id, numbers) in by_pack {
             let pack = self.repo.pack(id)?;
-            let blocks = by_pack[&id].iter().filter_map(|number| {
-                let block = pack.table.blocks.get(*number as usize)?;
-                let there = block.how == How::Dropped || block.stored == 0 || pack.has(block, &mut buffer);
-                (!there).then_some((*number, *block))
+            let blocks = numbers.iter().filter_map(|(turn, number)| {
+                let block = *pack.table.blocks.get(*number as usize)?;
+                let there = block.how == How::Dropped || block.stored == 0 || pack.has(&block, &mut buffer);
+                (!there).then_some(Missing { turn: *turn, number: *number, block })
             });
             stretches.extend(coalesced(id, blocks.collect()));
         }
+        stretches.sort_by_key(|stretch| stretch.blocks.iter().map(|missing| missing.turn).min());
         Ok(stretches)
     }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Missing {
+    /// When it is wanted: the lowest first.
+    turn: usize,
+    number: u32,
+    block: Block,
 }
 
 /// Blocks of a pack that are read at once.
@@ -223,25 +229,23 @@ impl Fetching<'_> {
 struct Stretch {
     pack: PackId,
     range: Range<u64>,
-    blocks: Vec<(u32, Block)>,
+    blocks: Vec<Missing>,
 }
 
-fn coalesced(pack: PackId, mut blocks: Vec<(u32, Block)>) -> Vec<Stretch> {
-    blocks.sort_by_key(|(_, block)| block.offset);
+fn coalesced(pack: PackId, mut missing: Vec<Missing>) -> Vec<Stretch> {
+    missing.sort_by_key(|missing| missing.block.offset);
     let mut stretches: Vec<Stretch> = Vec::new();
-    for (number, block) in blocks {
-        let end = block.offset + u64::from(block.stored);
+    for missing in missing {
+        let Block { offset, stored, .. } = missing.block;
+        let end = offset + u64::from(stored);
         match stretches.last_mut() {
             Some(Stretch { range, blocks, .. })
-                if block.offset <= range.end + GAP && end.max(range.end) - range.start <= LONGEST =>
+                if offset <= range.end + GAP && end.max(range.end) - range.start <= LONGEST =>
             {
                 range.end = end.max(range.end);
-                blocks.push((number, block));
+                blocks.push(missing);
             }
-            Some(_) | None => {
-                let range = block.offset..end;
-                stretches.push(Stretch { pack, range, blocks: vec![(number, block)] });
-            }
+            Some(_) | None => stretches.push(Stretch { pack, range: offset..end, blocks: vec![missing] }),
         }
     }
     stretches
@@ -251,33 +255,33 @@ fn coalesced(pack: PackId, mut blocks: Vec<(u32, Block)>) -> Vec<Stretch> {
 mod tests {
     use super::*;
 
-    fn ranges(blocks: &[(u64, u32)]) -> Vec<Range<u64>> {
+    /// Where the reads begin and end.
+    fn ranges(blocks: &[(u64, u32)]) -> Vec<(u64, u64)> {
         let block = |(offset, stored): &(u64, u32)| {
             let (raw, how, sealed, check) = (*stored, How::Plain, false, [0; 16]);
-            (0, Block { offset: *offset, stored: *stored, raw, how, sealed, check })
+            let block = Block { offset: *offset, stored: *stored, raw, how, sealed, check };
+            Missing { turn: 0, number: 0, block }
         };
         let stretches = coalesced(PackId([1; 16]), blocks.iter().map(block).collect());
-        stretches.into_iter().map(|stretch| stretch.range).collect()
+        stretches.into_iter().map(|stretch| (stretch.range.start, stretch.range.end)).collect()
     }
 
     #[test]
     fn neighbours_are_read_together_even_with_a_little_between_them() {
         let (gap, near) = (GAP as u32, 1000 + GAP);
-        assert_eq!(ranges(&[(1000, 500), (0, 1000)]), [0..1500], "in any order");
-        assert_eq!(ranges(&[(0, 1000), (near, 10)]), [0..near + 10]);
-        assert_eq!(ranges(&[(0, 1000), (near + 1, 10)]), [0..1000, near + 1..near + 11]);
-        assert_eq!(ranges(&[(0, gap), (10, 10)]), [0..GAP], "one within the other");
+        assert_eq!(ranges(&[(1000, 500), (0, 1000)]), [(0, 1500)], "in any order");
+        assert_eq!(ranges(&[(0, 1000), (near, 10)]), [(0, near + 10)]);
+        assert_eq!(ranges(&[(0, 1000), (near + 1, 10)]), [(0, 1000), (near + 1, near + 11)]);
+        assert_eq!(ranges(&[(0, gap), (10, 10)]), [(0, GAP)], "one within the other");
     }
 
     #[test]
     fn no_read_is_longer_than_it_should_be_unless_a_block_is() {
         let mebibytes = |count: u64| count << 20;
         let blocks: Vec<(u64, u32)> = (0..20).map(|n| (mebibytes(n), 1 << 20)).collect();
-        let three = [0..mebibytes(8), mebibytes(8)..mebibytes(16), mebibytes(16)..mebibytes(20)];
+        let three = [(0, 8), (8, 16), (16, 20)].map(|(start, end)| (mebibytes(start), mebibytes(end)));
         assert_eq!(ranges(&blocks), three);
-        assert_eq!(
-            ranges(&[(0, 30 << 20), (mebibytes(30), 1)]),
-            [0..mebibytes(30), mebibytes(30)..mebibytes(30) + 1]
-        );
+        let end = mebibytes(30);
+        assert_eq!(ranges(&[(0, 30 << 20), (end, 1)]), [(0, end), (end, end + 1)]);
     }
 }

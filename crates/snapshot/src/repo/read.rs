@@ -13,10 +13,12 @@ use crate::{Error, FileInfo, RelPath, TreeId};
 /// Unpacked blocks that are kept at hand: those of directories are come back to.
 const MOST_CACHED: usize = 24 << 20;
 
-type BlockKey = (PackId, u32);
+pub(super) type BlockKey = (PackId, u32);
 
 /// Is shown every entry of a tree, with its path.
 type See<'s> = &'s mut dyn FnMut(&[u8], &object::Entry) -> Result<(), Error>;
+
+type Meet<'m> = &'m mut dyn FnMut(Sort, &Place) -> bool;
 
 /// A tree deeper than any path is damaged or hostile.
 pub(crate) const DEEPEST: usize = 10_000;
@@ -79,8 +81,7 @@ impl Reader<'_> {
             return Ok(block.clone());
         }
         cached.make_room(BLOCK, self.most);
-        let from = self.repo.pack(pack)?;
-        let block = Arc::new(from.block(number, self.repo.key.as_ref(), &mut cached.unpacking)?);
+        let block = Arc::new(self.repo.block(pack, number, &mut cached.unpacking)?);
         cached.size += block.len();
         cached.order.push_back((pack, number));
         cached.blocks.insert((pack, number), block.clone());
@@ -213,6 +214,45 @@ pub(crate) fn visit(reader: &Reader<'_>, root: &Ref, see: See<'_>) -> Result<(),
     Ok(())
 }
 
+/// Goes through all that a directory leads to. `meet` is shown where each object lies, and says whether to look into
+/// it; whoever was somewhere before says no.
+pub(super) fn follow(reader: &Reader<'_>, root: Ref, meet: Meet<'_>) -> Result<(), Error> {
+    let mut waiting = vec![root];
+    while let Some(at) = waiting.pop() {
+        if !meet(Sort::Directory, &at.place) {
+            continue;
+        }
+        for entry in reader.directory(&at)? {
+            match entry.node {
+                Node::Dir(at) => waiting.push(at),
+                Node::File(Content { layout: Layout::List(at), .. }) => follow_list(reader, &at, 1, meet)?,
+                Node::File(Content { layout: Layout::Whole(at), .. }) => {
+                    meet(Sort::Chunk, &at.place);
+                }
+                Node::File(Content { layout: Layout::Empty, .. }) | Node::Link(_) => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn follow_list(reader: &Reader<'_>, at: &Ref, most: u8, meet: Meet<'_>) -> Result<(), Error> {
+    if !meet(Sort::List, &at.place) {
+        return Ok(());
+    }
+    for piece in reader.list(at, most)? {
+        match piece {
+            Piece::Zeros { .. } => {}
+            Piece::Chunk { at, .. } => {
+                meet(Sort::Chunk, &at.place);
+            }
+            // It is of the lowest level, and has no others in it.
+            Piece::List { at, .. } => follow_list(reader, &at, 0, meet)?,
+        }
+    }
+    Ok(())
+}
+
 /// How many entries a tree has; a directory that is in it often is read once.
 fn count(reader: &Reader<'_>, root: &Ref) -> Result<u64, Error> {
     let open = |at: Ref| -> Result<(Ref, u64, std::vec::IntoIter<Ref>), Error> {
@@ -306,6 +346,7 @@ impl Repo {
                 (Node::Dir(_), false) => return Ok(Some(Entry::Dir)),
                 (Node::Link(target), false) => return Ok(Some(Entry::Link(target))),
                 (Node::File(content), false) => {
+                    self.fetch_content(&content)?;
                     let pieces = reader.content(&content)?;
                     // Said before it is promised to somebody.
                     check_all(&reader, &pieces)?;

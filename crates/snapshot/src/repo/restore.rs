@@ -130,6 +130,12 @@ impl Repo {
         (progress, donor): (&Progress, Option<Donor<'_>>),
     ) -> Result<Restored, Error> {
         let _pinned = self.pin(Some(tree));
+        let mut told = |fetched| progress.fetched(fetched);
+        let mut fetching = self.fetching(&mut told);
+        if let Some(fetching) = &mut fetching {
+            let roots: Vec<&str> = targets.iter().map(|target| target.root).collect();
+            fetching.directories(tree, &roots)?;
+        }
         let mut plans = Vec::new();
         for target in targets {
             plans.extend(self.plan(tree, target)?);
@@ -141,11 +147,18 @@ impl Repo {
         }
         let mut restored = Restored::default();
         let giving = donor.map(donor::Giving::new);
+        let mut given = Vec::new();
         for plan in &plans {
             plan.make_folders()?;
-            let given = giving.as_ref().map(|giving| giving.give(plan)).unwrap_or_default();
+            given.push(giving.as_ref().map(|giving| giving.give(plan)).unwrap_or_default());
+        }
+        if let Some(fetching) = &mut fetching {
+            let missing = plans.iter().zip(&given).flat_map(|(plan, given)| plan.missing(given));
+            fetching.contents(&missing.map(|file| file.content.layout).collect::<Vec<_>>())?;
+        }
+        for (plan, given) in plans.iter().zip(&given) {
             restored.taken_over += given.iter().filter(|given| **given).count() as u64;
-            files::write(self, plan, &given, progress)?;
+            files::write(self, plan, given, progress)?;
             plan.make_links()?;
             plan.finish_folders()?;
             restored.files += plan.files.len() as u64;
@@ -216,6 +229,12 @@ impl Plan<'_> {
     /// Sparse files may add up to more than a number holds.
     fn bytes(&self) -> u64 {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.content.size))
+    }
+
+    /// Files that were not given by another tree.
+    fn missing(&self, given: &[bool]) -> impl Iterator<Item = &PlannedFile> {
+        let given = given.iter().copied().chain(std::iter::repeat(false));
+        self.files.iter().zip(given).filter(|(_, given)| !given).map(|(file, _)| file)
     }
 
     fn ladder(&self) -> Ladder<'_> {

@@ -17,7 +17,7 @@ use crate::index::Index;
 use crate::object::Ref;
 use crate::pack::{Noted, Packing};
 use crate::path::is_name;
-use crate::{BadPath, Error, Folder, Names, Touched, TreeId};
+use crate::{BadPath, Error, Fetched, Folder, Names, Touched, TreeId};
 
 use super::Repo;
 
@@ -61,9 +61,18 @@ pub struct Capture<'a> {
 pub struct Progress {
     pub files: AtomicU64,
     pub bytes: AtomicU64,
+    /// What was read from far, before the first file is written.
+    pub fetched: AtomicU64,
+    /// How much that will be, as far as it is known yet.
+    pub to_fetch: AtomicU64,
 }
 
 impl Progress {
+    pub(crate) fn fetched(&self, fetched: Fetched) {
+        self.fetched.store(fetched.bytes, Ordering::Relaxed);
+        self.to_fetch.store(fetched.of, Ordering::Relaxed);
+    }
+
     pub(crate) fn add(&self, bytes: u64) {
         self.files.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
