@@ -4,7 +4,7 @@
 use serde_json::Value;
 use std::{collections::BTreeSet, process::Command};
 
-const EDGES: [&str; 25] = [
+const EDGES: [&str; 27] = [
     "ash-agent -> ash-dev",
     "ash-bench -> ash-model",
     "ash-bench -> ash-store",
@@ -18,12 +18,14 @@ const EDGES: [&str; 25] = [
     "ash-cli -> ash-snapshot",
     "ash-driver -> ash-model",
     "ash-sandbox -> ash-model",
+    "ash-server -> ash-cloud",
     "ash-server -> ash-driver",
     "ash-server -> ash-model",
     "ash-server -> ash-sandbox",
     "ash-server -> ash-session",
     "ash-server -> ash-snapshot",
     "ash-server -> ash-store",
+    "ash-session -> ash-cloud",
     "ash-session -> ash-driver",
     "ash-session -> ash-model",
     "ash-session -> ash-sandbox",

@@ -81,12 +81,12 @@ async fn a_file_written_to_a_resting_session_is_captured_after_a_crash() {
     let id = client.create().await;
     client.say(&id, "hello").await;
     client.action(&id, "stop").await;
-    let before = client.session(&id).await["checkpoint"].as_u64();
+    let before = client.session(&id).await["checkpoint"]["local"].as_u64();
     write(&client, &id, "acked.txt", "acked").await;
     server.crash_and_start().await;
     let client = server.client();
     eventually("it is captured", async || {
-        (client.session(&id).await["checkpoint"].as_u64() > before).then_some(())
+        (client.session(&id).await["checkpoint"]["local"].as_u64() > before).then_some(())
     })
     .await;
     server.stop().await;
@@ -159,8 +159,10 @@ async fn a_fork_keeps_its_conversation_when_files_are_written_before_its_first_s
     client.say(&id, "remember me").await;
     let fork = client.action(&id, "fork").await["session"]["id"].as_str().expect("an id").to_owned();
     write(&client, &fork, "x.txt", "x").await;
-    eventually("it is captured", async || (client.session(&fork).await["checkpoint"] == 2).then_some(()))
-        .await;
+    eventually("it is captured", async || {
+        (client.session(&fork).await["checkpoint"]["local"] == 2).then_some(())
+    })
+    .await;
     let resume = client.action(&fork, "resume").await["resume"].clone();
     assert_eq!(
         (resume["tier"].as_str(), resume["lost"].as_array().map(Vec::len)),

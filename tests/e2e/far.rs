@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// A server that sends everything to an S3 server.
 struct Stage {
     server: Server,
-    _s3: servers::Server,
+    s3: servers::Server,
 }
 
 impl Stage {
@@ -21,7 +21,7 @@ impl Stage {
         keys.iter().for_each(|(name, value)| server.set(name, value));
         env.iter().for_each(|(name, value)| server.set(name, value));
         server.launch().await;
-        Stage { server, _s3: s3 }
+        Stage { server, s3 }
     }
 
     /// Everything that was on the machine is gone, and another one starts.
@@ -40,13 +40,15 @@ async fn until_remote(client: &Client, id: &str) {
     .await;
 }
 
-async fn files(client: &Client, id: &str) -> BTreeMap<String, Value> {
+async fn files(client: &Client, id: &str) -> BTreeMap<String, Vec<u8>> {
     let listed = client.get(&format!("/api/sessions/{id}/files")).await;
     let mut files = BTreeMap::new();
     for file in listed["files"].as_array().expect("files") {
         let path = file["path"].as_str().expect("a path");
-        let content = client.get(&format!("/api/sessions/{id}/files/{path}")).await;
-        files.insert(path.to_owned(), content["content"].clone());
+        let got = client.request(reqwest::Method::GET, &format!("/api/sessions/{id}/files/{path}"));
+        let got = got.send().await.expect("a file");
+        assert!(got.status().is_success(), "{path}: {}", got.status());
+        files.insert(path.to_owned(), got.bytes().await.expect("bytes").to_vec());
     }
     files
 }
@@ -60,12 +62,12 @@ async fn a_session_comes_back_from_the_bucket_alone() {
     let mut stage = Stage::set(&[]).await;
     let client = stage.server.client();
     let id = client.create().await;
-    client.say(&id, "write a/b.txt the tower is high").await;
+    client.say(&id, "write a/b.txt: the tower is high").await;
     client.say(&id, "run: echo the water is cold > water; chmod 700 water").await;
     client.say(&id, "say: the bread is warm").await;
     until_remote(&client, &id).await;
     let (before, said) = (files(&client, &id).await, messages(&client, &id).await);
-    assert!(before.len() >= 2, "{before:?}");
+    assert_eq!(before.len(), 3, "{before:?}");
 
     stage.lose_the_machine().await;
     let client = stage.server.client();
@@ -132,20 +134,165 @@ async fn a_fork_comes_back_with_what_it_shares() {
     let mut stage = Stage::set(&[]).await;
     let client = stage.server.client();
     let parent = client.create().await;
-    client.say(&parent, "write a.txt one").await;
+    client.say(&parent, "write a.txt: one").await;
     let forked = client.post(&format!("/api/sessions/{parent}/fork"), json!({})).await;
     let fork = forked["session"]["id"].as_str().expect("an id").to_owned();
-    client.say(&fork, "write b.txt two").await;
+    client.say(&fork, "write b.txt: two").await;
     for id in [&parent, &fork] {
         until_remote(&client, id).await;
     }
-    let said = messages(&client, &fork).await;
+    let (before, said) = (files(&client, &fork).await, messages(&client, &fork).await);
+    assert_eq!(before.len(), 3, "{before:?}");
     stage.lose_the_machine().await;
     let client = stage.server.client();
     let receipt = client.action(&fork, "resume").await["resume"].clone();
     assert_eq!((&receipt["source"], &receipt["lost"]), (&json!("cloud"), &json!([])), "{receipt}");
     assert_eq!(messages(&client, &fork).await, said);
-    assert_eq!(files(&client, &fork).await.len(), 2);
+    assert_eq!(files(&client, &fork).await, before);
     assert_eq!(client.session(&parent).await["id"], json!(parent), "the parent came along");
     assert_eq!(client.get("/api/agents").await["agents"].as_array().map(Vec::len), Some(1));
+}
+
+/// `done` comes when the object store has it, or with a clear word that it has not.
+#[tokio::test]
+async fn a_turn_may_wait_for_the_object_store() {
+    let mut stage = Stage::set(&[("ASH_REMOTE_TIMEOUT", "2")]).await;
+    let client = stage.server.client();
+    client.create().await;
+    let made = client.post("/api/sessions", json!({ "agent": "tester", "durability": "remote" })).await;
+    let id = made["session"]["id"].as_str().expect("an id").to_owned();
+    for number in 0..3 {
+        let done = client.say(&id, &format!("write a.txt: {number}")).await;
+        assert!(done["error"].is_null(), "{done}");
+        let checkpoint = client.session(&id).await["checkpoint"].clone();
+        assert_eq!(checkpoint["local"], checkpoint["remote"], "done means that it is there: {checkpoint}");
+    }
+    // One message can want more than its session.
+    let other = client.create().await;
+    let path = format!("/api/sessions/{other}/messages");
+    let message = json!({ "content": "write b.txt: 1", "durability": "remote" });
+    let answer = client.request(reqwest::Method::POST, &path).json(&message).send().await.expect("sent");
+    let text = answer.text().await.expect("a stream");
+    assert!(text.contains("event: done") && !text.contains("event: error"), "{text}");
+    let checkpoint = client.session(&other).await["checkpoint"].clone();
+    assert_eq!(checkpoint["local"], checkpoint["remote"], "{checkpoint}");
+
+    stage.s3.stop();
+    let answer = client.request(reqwest::Method::POST, &format!("/api/sessions/{id}/messages"));
+    let answer = answer.json(&json!({ "content": "write a.txt: late" })).send().await.expect("sent");
+    let text = answer.text().await.expect("a stream");
+    assert!(text.contains("\"code\":\"not_remote\"") && text.contains("event: done"), "{text}");
+    let health = eventually("it says that it cannot send", async || {
+        let health = client.get("/health").await["objectStore"].clone();
+        (health["status"] == "trouble").then_some(health)
+    })
+    .await;
+    assert_eq!(health["code"], "unreachable", "{health}");
+    assert_eq!(client.exec(&id, "cat a.txt").await["stdout"], "late", "work goes on");
+
+    let bare = Server::start().await;
+    bare.client().deploy("tester").await;
+    let ask = json!({ "agent": "tester", "durability": "remote" });
+    let (status, refused) = bare.client().ask(reqwest::Method::POST, "/api/sessions", Some(ask)).await;
+    assert_eq!((status.as_u16(), &refused["code"]), (422, &json!("no_object_store")), "{refused}");
+    stage.server.kill9();
+}
+
+/// The command line on an empty machine: what is there, and all of it back, with its files.
+#[tokio::test]
+async fn everything_is_listed_and_restored_by_hand() {
+    let mut stage = Stage::set(&[]).await;
+    let client = stage.server.client();
+    let id = client.create().await;
+    client.say(&id, "write a.txt: one").await;
+    let ended = client.create().await;
+    client.say(&ended, "write b.txt: two").await;
+    client.delete(&format!("/api/sessions/{ended}")).await;
+    for id in [&id, &ended] {
+        until_remote(&client, id).await;
+    }
+    let listed = async |stage: &Stage| {
+        let mut command = stage.server.command_of(&["sessions", "--from", "s3://shelf/some/where", "--json"]);
+        let told: Value = serde_json::from_slice(&command.output().expect("run").stdout).expect("json");
+        told["sessions"].as_array().expect("a list").clone()
+    };
+    eventually("the end is there, too", async || {
+        let listed = listed(&stage).await;
+        let status = |id: &str| listed.iter().find(|one| one["id"] == id).map(|one| one["status"].clone());
+        (listed.len() == 2 && status(&ended) == Some(json!("ended"))).then_some(())
+    })
+    .await;
+    stage.server.kill9();
+    std::fs::remove_dir_all(&stage.server.data).expect("deleted");
+    let restored =
+        stage.server.command_of(&["restore", "--from", "s3://shelf/some/where", "--json"]).output();
+    let restored = restored.expect("run");
+    let told: Value = serde_json::from_slice(&restored.stdout).unwrap_or_else(|_| panic!("{restored:?}"));
+    assert_eq!(
+        (&told["sessions"], &told["agents"], &told["failed"]),
+        (&json!(2), &json!(1), &json!([])),
+        "{told}"
+    );
+    // Without an object store: everything is here.
+    stage.server.set("ASH_SNAPSHOT_URL", "");
+    stage.server.launch().await;
+    let client = stage.server.client();
+    assert_eq!(client.session(&ended).await["status"], "ended");
+    let receipt = client.action(&id, "resume").await["resume"].clone();
+    assert_eq!((&receipt["source"], &receipt["lost"]), (&json!("local"), &json!([])), "{receipt}");
+    assert_eq!(client.exec(&id, "cat a.txt").await["stdout"], "one");
+    let again = stage.server.command_of(&["restore", "--from", "s3://shelf"]).output().expect("run");
+    assert!(!again.status.success(), "not beside a server");
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(said.contains("another ash server"), "{said}");
+}
+
+/// What nobody uses is kept in the object store alone, never if that does not have it, and comes back when it is wanted.
+#[tokio::test]
+async fn what_nobody_uses_is_only_far_and_comes_back() {
+    let often = [("ASH_COLD_TTL", "0"), ("ASH_GC_EVERY", "1"), ("ASH_GC_GRACE", "0")];
+    let mut stage = Stage::set(&often).await;
+    let client = stage.server.client();
+    let (used, unused) = (client.create().await, client.create().await);
+    client.say(&used, "write a.txt: one").await;
+    client.say(&unused, "run: head -c 300000 /dev/urandom > noise; sha256sum noise > sum").await;
+    client.action(&unused, "stop").await;
+    until_remote(&client, &unused).await;
+    let live = stage.server.live(&unused).await;
+    eventually("its tree is let go of", async || (!live.join("tree").exists()).then_some(())).await;
+    assert!(stage.server.live(&used).await.join("tree").exists(), "the other one is in use");
+    let receipt = client.action(&unused, "resume").await["resume"].clone();
+    assert_eq!(receipt["verified"], true, "{receipt}");
+    assert_eq!(client.exec(&unused, "sha256sum -c sum").await["exitCode"], 0);
+
+    client.action(&unused, "stop").await;
+    until_remote(&client, &unused).await;
+    let pack = receipt["compared"]["tree"].as_str().expect("a tree")[64..].to_owned();
+    let pack = stage.server.data.join(format!("repo/default/{pack}.pack"));
+    eventually("its packs are let go of", async || {
+        (!live.join("tree").exists() && !pack.exists()).then_some(())
+    })
+    .await;
+    let receipt = client.action(&unused, "resume").await["resume"].clone();
+    assert_eq!((&receipt["source"], &receipt["verified"]), (&json!("cloud"), &json!(true)), "{receipt}");
+    assert_eq!(client.exec(&unused, "sha256sum -c sum").await["exitCode"], 0);
+
+    // Nothing goes that is only here.
+    stage.s3.stop();
+    client.say(&unused, "write only-here.txt: yes").await;
+    client.action(&unused, "stop").await;
+    let swept = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with("ash_gc_runs_total")).map(str::to_owned);
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).expect("a count")
+    };
+    let metrics = async || {
+        let answer = client.request(reqwest::Method::GET, "/metrics").send().await.expect("metrics");
+        answer.text().await.expect("text")
+    };
+    let before = swept(&metrics().await);
+    eventually("two more collections", async || (swept(&metrics().await) > before + 1).then_some(())).await;
+    assert!(live.join("tree").exists(), "the only copy");
+    client.action(&unused, "resume").await;
+    assert_eq!(client.exec(&unused, "cat only-here.txt").await["stdout"], "yes");
+    stage.server.kill9();
 }

@@ -81,7 +81,7 @@ impl Files {
     }
 
     async fn checkpoint(&self) -> Option<u64> {
-        self.client.session(&self.id).await["checkpoint"].as_u64()
+        self.client.session(&self.id).await["checkpoint"]["local"].as_u64()
     }
 }
 

@@ -11,6 +11,7 @@ mod corners;
 mod crowd;
 mod deaths;
 mod doctor;
+mod far;
 mod files;
 mod folder;
 mod history;
@@ -25,5 +26,7 @@ mod ordinary_user;
 mod permissions;
 mod permissions_shell;
 mod restart;
+#[path = "../support/servers.rs"]
+mod servers;
 mod snapshot;
 mod support;

@@ -80,6 +80,11 @@ impl Server {
     }
 
     pub fn command(&self) -> Command {
+        self.command_of(&["serve"])
+    }
+
+    /// Another command of the same user on the same machine.
+    pub fn command_of(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.exe);
         command
             .env_clear()
@@ -94,7 +99,7 @@ impl Server {
         if let Some(uid) = self.uid {
             command.uid(uid).gid(uid);
         }
-        command.arg("serve");
+        command.args(args);
         command
     }
 

@@ -80,6 +80,13 @@ impl Server {
         (server, env)
     }
 
+    /// Nobody answers any more.
+    pub fn stop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }

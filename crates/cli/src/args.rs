@@ -44,6 +44,26 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Snapshot,
     },
+    /// List sessions; with --from those in an object store, without restoring anything
+    Sessions {
+        #[command(flatten)]
+        settings: Settings,
+        /// s3://bucket/prefix, gs://…, az://…, file:///…; credentials come from the environment
+        #[arg(long, value_name = "URL")]
+        from: Option<String>,
+    },
+    /// Rebuild agents, sessions and their files on an empty machine from an object store
+    Restore {
+        /// s3://bucket/prefix, gs://…, az://…, file:///…; credentials come from the environment
+        #[arg(long, value_name = "URL")]
+        from: String,
+        /// Leave files there until a session is resumed; the server then needs ASH_SNAPSHOT_URL
+        #[arg(long)]
+        lazy: bool,
+        /// For programs
+        #[arg(long)]
+        json: bool,
+    },
     /// Run the server here
     Serve(Box<Serve>),
     /// Start the server in the background

@@ -5,6 +5,7 @@ mod chat;
 mod daemon;
 mod dev;
 mod doctor;
+mod far;
 mod folder;
 mod history;
 mod link;
@@ -16,7 +17,7 @@ pub(crate) mod snapshot;
 
 use crate::{
     api::{Api, Failure, Result},
-    args::Command,
+    args::{Command, Session},
 };
 
 /// Runs a client command; answers the exit code.
@@ -30,6 +31,12 @@ pub(crate) async fn run(command: Command) -> Result<u8> {
         Command::Agent { settings, command } => {
             done(agents::run(&Api::new(&settings), command, settings.json).await)
         }
+        Command::Sessions { settings, from: None } => {
+            let all = Session::List { agent: None, status: None, limit: 100 };
+            sessions::run(&Api::new(&settings), all, settings.json).await
+        }
+        Command::Sessions { settings, from: Some(from) } => done(far::sessions(from, settings.json).await),
+        Command::Restore { from, lazy, json } => far::restore(from, lazy, json).await,
         Command::Start(daemon) => done(daemon::start(daemon).await),
         Command::Stop => done(daemon::stop().await),
         Command::Restart(daemon) => done(daemon::restart(daemon).await),

@@ -51,6 +51,24 @@ pub struct Tally {
     pub bytes_down: u64,
 }
 
+impl std::ops::Add for Tally {
+    type Output = Tally;
+
+    fn add(self, other: Tally) -> Tally {
+        Tally {
+            put: self.put + other.put,
+            part: self.part + other.part,
+            get: self.get + other.get,
+            head: self.head + other.head,
+            list: self.list + other.list,
+            delete: self.delete + other.delete,
+            again: self.again + other.again,
+            bytes_up: self.bytes_up + other.bytes_up,
+            bytes_down: self.bytes_down + other.bytes_down,
+        }
+    }
+}
+
 impl Counted {
     pub fn new(inner: Arc<dyn Shelf>) -> Counted {
         Counted { inner, counts: Arc::default() }

@@ -230,6 +230,9 @@ pub struct Ask {
     pub thinking: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_format: Option<serde_json::Value>,
+    /// When the turn is done; without it, as the session is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<crate::Durability>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

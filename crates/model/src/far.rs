@@ -56,9 +56,14 @@ pub struct Manifest {
     /// A fork has its parent's events up to this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<Seq>,
+    /// The checkpoints that a fork began with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub first: Vec<FarCheckpoint>,
     pub status: Status,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_text: Option<String>,
     pub turns: u64,
     pub created_at: Timestamp,
     pub last_active_at: Timestamp,

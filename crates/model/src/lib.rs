@@ -150,9 +150,31 @@ pub struct Options {
     /// Seconds that work in the background holds a turn whose answer is there; without it, as the server is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wait: Option<u64>,
+    /// When a turn is done; without it, as the server is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
     /// The checkpoint that changes are counted from; without one, the agent's own files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,
+}
+
+/// When a turn is done: when it is saved here, or when the object store has it too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    #[default]
+    Local,
+    Remote,
+}
+
+impl Durability {
+    pub fn parse(text: &str) -> Option<Durability> {
+        match text {
+            "local" => Some(Durability::Local),
+            "remote" => Some(Durability::Remote),
+            _ => None,
+        }
+    }
 }
 
 /// What to do at start with a turn that a crash cut off.

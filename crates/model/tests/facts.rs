@@ -2,9 +2,9 @@
 //! a log that can no longer be read.
 
 use ash_model::{
-    AgentName, AnsweredBy, Ask, Asked, Call, Consistency, Death, Fact, From, How, Incarnation, OnInterrupted,
-    OnPermissionTimeout, Options, Outcome, Path, PermissionId, Problem, Provider, Receipt, Rewound, Saved,
-    SessionId, Setting, Source, Then, Tier, Timestamp, TurnId, Usage, Verdict,
+    AgentName, AnsweredBy, Ask, Asked, Call, Consistency, Death, Durability, Fact, From, How, Incarnation,
+    OnInterrupted, OnPermissionTimeout, Options, Outcome, Path, PermissionId, Problem, Provider, Receipt,
+    Rewound, Saved, SessionId, Setting, Source, Then, Tier, Timestamp, TurnId, Usage, Verdict,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -25,6 +25,7 @@ fn beginnings() -> Vec<Fact> {
     let options = Options {
         base: None,
         max_wait: None,
+        durability: None,
         permission_timeout: None,
         on_permission_timeout: None,
         model: Some("m".into()),
@@ -72,6 +73,7 @@ fn turns() -> Vec<Fact> {
         effort: Some("high".into()),
         thinking: Some(json!({"type": "disabled"})),
         output_format: Some(json!({"type": "json_schema"})),
+        durability: None,
     };
     let usage = Usage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
     let mut facts = vec![
@@ -238,7 +240,21 @@ fn own_turns() -> Vec<Fact> {
     vec![
         Fact::Stirred { turn: turn() },
         Fact::Continued { turn: turn(), attempt: 2, discard_after: 41, input: 3, calls },
-        Fact::Created { agent, version: 2, options: Options { max_wait: Some(60), ..Options::default() } },
+        Fact::Created {
+            agent: agent.clone(),
+            version: 2,
+            options: Options { max_wait: Some(60), ..Options::default() },
+        },
+        Fact::Created {
+            agent,
+            version: 2,
+            options: Options { durability: Some(Durability::Remote), ..Options::default() },
+        },
+        Fact::Queued {
+            turn: turn(),
+            content: json!("hello"),
+            ask: Ask { durability: Some(Durability::Local), ..Ask::default() },
+        },
     ]
 }
 

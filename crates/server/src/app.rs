@@ -10,7 +10,7 @@ use crate::{
 };
 use ash_model::{TenantId, Timestamp};
 use ash_sandbox::{Backend, Bare, Bubblewrap, Limits};
-use ash_session::{Rooms, Sessions, Settings, Uids};
+use ash_session::{Far, FarSession, Returned, Rooms, Sessions, Settings, Uids};
 use ash_store::{Seal, Sqlite, Store};
 use axum::serve::ListenerExt;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -72,6 +72,10 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     let woken = app.sessions.start().await?;
     announce(&data, address, config.api_key().is_some(), woken)?;
     tokio::spawn(prune_forever(store.clone()));
+    if let Some(far) = app.sessions.rooms().far.clone() {
+        let rooms = app.sessions.rooms().clone();
+        tokio::spawn(async move { far.send_for_ever(&rooms).await });
+    }
     if !config.gc_every.is_zero() {
         tokio::spawn(sweep_forever(app.sessions.clone(), config.gc_every, config.keep()));
     }
@@ -79,6 +83,35 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     store.close().await;
     fs::remove_file(data.join("server.json")).ok();
     Ok(())
+}
+
+/// Brings back everything that the object store has and this data directory has not. No server may run here.
+/// `lazily`: files stay there until somebody resumes.
+pub async fn restore(
+    config: &Config,
+    lazily: bool,
+    tell: &mut (dyn FnMut(&Returned) + Send),
+) -> Result<Returned, Failure> {
+    let data = config.data_dir().map_err(Failure)?;
+    make_private(&data)?;
+    check_disk(&data)?;
+    let _lock = lock(&data)?;
+    let store = open_store(&data).await?;
+    let config = Config { sandbox: Sandbox::None, ..config.clone() };
+    let (app, _) = build(&config, &data, store.clone()).await?;
+    let rooms = app.sessions.rooms();
+    let far = rooms.far.clone().ok_or_else(|| Failure("say where from: --from URL".to_owned()))?;
+    rooms.store.set_far(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
+    let returned = far.bring_back_all(rooms, lazily, tell).await?;
+    store.close().await;
+    Ok(returned)
+}
+
+/// What an object store has, without restoring anything.
+pub async fn far_sessions(config: &Config) -> Result<Vec<FarSession>, Failure> {
+    let bucket = config.bucket().map_err(|error| Failure(error.to_string()))?;
+    let bucket = bucket.ok_or_else(|| Failure("say where from: --from URL".to_owned()))?;
+    Ok(Far::new(bucket).sessions().await?)
 }
 
 async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App, SocketAddr), Failure> {
@@ -99,6 +132,9 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         keys: config.snapshot_keys.clone().filter(|dir| !dir.as_os_str().is_empty()),
         claude: config.claude(),
         egress: config.egress(),
+        far_cache: config.snapshot_cache_mb << 20,
+        durability: config.durability,
+        remote_timeout: config.remote_timeout,
     };
     for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
         make_private(dir)?;
@@ -110,7 +146,12 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
     if config.api_key().is_none() {
         keys::bootstrap(store.as_ref(), &data.join("initial-api-key")).await?;
     }
-    let rooms = Rooms::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now));
+    let bucket = config.bucket().map_err(|error| Failure(error.to_string()))?;
+    if bucket.is_none() && config.durability == ash_model::Durability::Remote {
+        return Err(Failure("ASH_DURABILITY=remote needs an object store: set ASH_SNAPSHOT_URL".to_owned()));
+    }
+    let far = bucket.map(|bucket| Arc::new(Far::new(bucket)));
+    let rooms = Rooms::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now)).with_far(far);
     let app = App {
         sessions: Sessions::new(rooms),
         metrics,

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 const ANTHROPIC: &str = "https://api.anthropic.com";
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct Config {
     /// Port to listen on (0: any free one)
     #[arg(long, env = "ASH_PORT", default_value_t = 4100)]
@@ -72,6 +72,21 @@ pub struct Config {
     /// A directory with a key for each tenant: what is saved from then on for new tenants is sealed with theirs
     #[arg(long, env = "ASH_SNAPSHOT_KEYS", value_name = "DIR")]
     pub snapshot_keys: Option<PathBuf>,
+    /// An object store that everything saved is sent to as well: s3://bucket/prefix, gs://…, az://container/…, file:///directory
+    #[arg(long, env = "ASH_SNAPSHOT_URL", value_name = "URL")]
+    pub snapshot_url: Option<String>,
+    /// Megabytes of what was fetched from there that are kept here for each tenant
+    #[arg(long, env = "ASH_SNAPSHOT_CACHE_MB", default_value_t = 10_240)]
+    pub snapshot_cache_mb: u64,
+    /// When a turn is done: saved here (local), or in the object store too (remote), unless a session or message says otherwise
+    #[arg(long, env = "ASH_DURABILITY", default_value = "local", value_parser = durability)]
+    pub durability: ash_model::Durability,
+    /// Seconds that a turn waits for the object store
+    #[arg(long, env = "ASH_REMOTE_TIMEOUT", default_value = "60", value_parser = seconds)]
+    pub remote_timeout: Duration,
+    /// Seconds after which files of sessions that nobody uses are kept in the object store alone, if it has them
+    #[arg(long, env = "ASH_COLD_TTL", default_value = "7200", value_parser = seconds)]
+    pub cold_ttl: Duration,
     /// Key for model calls, with which the built-in agent has a model too; it is added outside of the sandbox and never enters one
     #[arg(long, env = "ANTHROPIC_API_KEY", hide_env_values = true)]
     pub anthropic_api_key: Option<SecretString>,
@@ -121,6 +136,10 @@ fn runtime(text: &str) -> Result<ash_model::Runtime, String> {
     ash_model::Runtime::parse(text).ok_or_else(|| "must be builtin or claude".to_owned())
 }
 
+fn durability(text: &str) -> Result<ash_model::Durability, String> {
+    ash_model::Durability::parse(text).ok_or_else(|| "must be local or remote".to_owned())
+}
+
 fn is_set(secret: &SecretString) -> bool {
     !secret.expose_secret().is_empty()
 }
@@ -138,7 +157,13 @@ impl Config {
     pub fn keep(&self) -> ash_session::Keep {
         let rules =
             ash_snapshot::Rules { last: self.keep_last, hourly: self.keep_hourly, daily: self.keep_daily };
-        ash_session::Keep { rules, grace: self.gc_grace }
+        ash_session::Keep { rules, grace: self.gc_grace, cold: self.cold_ttl }
+    }
+
+    /// The object store, if there is one. The environment is read here and nowhere else.
+    pub fn bucket(&self) -> Result<Option<ash_cloud::Bucket>, ash_cloud::Trouble> {
+        let url = self.snapshot_url.as_deref().filter(|url| !url.is_empty());
+        url.map(|url| ash_cloud::Bucket::open(url, &std::env::vars().collect())).transpose()
     }
 
     /// Only a service of the operator's own may need no key.

@@ -19,7 +19,8 @@ mod sse;
 mod stretch;
 mod turn;
 
-pub use app::serve;
+pub use app::{Failure, far_sessions, restore, serve};
+pub use ash_session::{FarSession, Returned};
 pub use config::{Config, Sandbox};
 pub use disk::Disk;
 pub use stretch::watch_stretches;

@@ -28,6 +28,16 @@ struct ByState {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByOperation {
+    operation: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByDirection {
+    direction: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ByCoordinator {
     coordinator: String,
 }
@@ -62,6 +72,11 @@ pub(crate) struct Metrics {
     pool: Family<ByState, Gauge>,
     capacity: Gauge,
     longest_stretch: Gauge<f64, AtomicU64>,
+    far_waiting: Gauge,
+    far_lag: Gauge,
+    far_trouble: Gauge,
+    far_requests: Family<ByOperation, Gauge>,
+    far_bytes: Family<ByDirection, Gauge>,
 }
 
 impl Metrics {
@@ -91,6 +106,11 @@ impl Metrics {
             pool: Family::default(),
             capacity: Gauge::default(),
             longest_stretch: Gauge::default(),
+            far_waiting: Gauge::default(),
+            far_lag: Gauge::default(),
+            far_trouble: Gauge::default(),
+            far_requests: Family::default(),
+            far_bytes: Family::default(),
         };
         metrics.register();
         Arc::new(metrics)
@@ -134,6 +154,23 @@ impl Metrics {
             "The longest that a thread for requests was busy without a rest, in CPU time",
             self.longest_stretch.clone(),
         );
+        to.register(
+            "ash_remote_waiting_checkpoints",
+            "Checkpoints that the object store does not have yet",
+            self.far_waiting.clone(),
+        );
+        to.register("ash_remote_lag_seconds", "Age of the oldest of them", self.far_lag.clone());
+        to.register("ash_remote_trouble", "1 while the object store takes nothing", self.far_trouble.clone());
+        to.register(
+            "ash_remote_requests",
+            "Requests to the object store since the start",
+            self.far_requests.clone(),
+        );
+        to.register(
+            "ash_remote_bytes",
+            "Bytes to and from the object store since the start",
+            self.far_bytes.clone(),
+        );
         for path in ["warm", "cold", "prewarm"] {
             drop(self.resumes.get_or_create(&ByPath { path }));
         }
@@ -152,6 +189,28 @@ impl Metrics {
 
     pub(crate) fn resume_hits(&self, path: &'static str) -> u64 {
         self.resumes.get_or_create(&ByPath { path }).get()
+    }
+
+    pub(crate) fn far(&self, waiting: u64, lag: i64, trouble: bool, tally: &ash_cloud::Tally) {
+        let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        self.far_waiting.set(number(waiting));
+        self.far_lag.set(lag);
+        self.far_trouble.set(i64::from(trouble));
+        let operations = [
+            ("put", tally.put),
+            ("part", tally.part),
+            ("get", tally.get),
+            ("head", tally.head),
+            ("list", tally.list),
+            ("delete", tally.delete),
+            ("again", tally.again),
+        ];
+        for (operation, count) in operations {
+            self.far_requests.get_or_create(&ByOperation { operation }).set(number(count));
+        }
+        for (direction, count) in [("up", tally.bytes_up), ("down", tally.bytes_down)] {
+            self.far_bytes.get_or_create(&ByDirection { direction }).set(number(count));
+        }
     }
 
     pub(crate) fn text(&self, counts: Counts, active: u64, capacity: usize) -> String {

@@ -33,7 +33,8 @@ pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
         "runtime": session.runtime, "sandboxId": session.workspace, "workspaceId": session.workspace,
         "status": card.status, "model": session.options.model, "config": session.options,
         "runnerId": null, "parentSessionId": session.parent, "title": card.title, "lastText": card.last_text,
-        "turns": card.turns, "openTurns": card.open_turns, "checkpoint": card.checkpoint, "error": card.problem,
+        "turns": card.turns, "openTurns": card.open_turns, "error": card.problem,
+        "checkpoint": { "local": card.checkpoint, "remote": session.far_checkpoint },
         "createdAt": session.created_at, "lastActiveAt": session.last_active_at,
         "ageSeconds": (now.0 - session.created_at.0).max(0) / 1000,
     })
@@ -45,7 +46,7 @@ pub(crate) fn checkpoint(current: Option<u64>, checkpoint: &Checkpoint) -> Value
         "number": checkpoint.number, "turn": checkpoint.turn, "seq": checkpoint.seq, "at": checkpoint.at,
         "files": checkpoint.files, "bytes": checkpoint.bytes, "consistency": checkpoint.consistency,
         "salvage": checkpoint.salvage, "midTurn": checkpoint.mid_turn,
-        "current": current == Some(checkpoint.number),
+        "current": current == Some(checkpoint.number), "remote": checkpoint.far.is_some(),
     });
     if checkpoint.removed.is_some() {
         shown["removed"] = json!(true);

@@ -32,7 +32,7 @@ use crate::{
     state::{Next, State},
 };
 use ash_driver::{Driver, Ear};
-use ash_model::{Incarnation, Status};
+use ash_model::{Incarnation, Status, TurnId};
 use ash_sandbox::{Record, Records, Remote};
 use ash_snapshot::Taken;
 use ash_store::{Lease, Session};
@@ -113,6 +113,20 @@ pub(crate) struct Actor {
     held_since: Option<Instant>,
     /// When the agent last began something by itself.
     last_own: Option<Instant>,
+    /// The turn is saved here, and waits until the object store has it too.
+    far_wait: Option<FarWait>,
+}
+
+struct FarWait {
+    turn: TurnId,
+    checkpoint: u64,
+    task: JoinHandle<Result<()>>,
+}
+
+impl Drop for FarWait {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// Long work that goes on beside the loop; one at a time.
@@ -179,6 +193,7 @@ impl Actor {
         let records =
             self.hands.as_mut().filter(|_| self.unwritten.is_none()).map(|hands| &mut hands.records);
         let effect = self.effect.as_mut();
+        let far = self.far_wait.as_mut().map(|waiting| &mut waiting.task);
         tokio::select! {
             request = self.inbox.recv() => match request {
                 Some(request) => self.take(request).await,
@@ -189,6 +204,7 @@ impl Actor {
                 self.effect = None;
                 self.settle(done).await
             }
+            sent = arrived(far) => self.is_far(sent).await,
             () = until(deadline) => Ok(()),
         }
     }
@@ -295,6 +311,7 @@ impl Actor {
                 }
                 Next::Wake if self.live.has_leftovers(self.tree.is_some()) => self.start_salvage(),
                 Next::Wake => self.start_wake(),
+                Next::Save { .. } if self.far_wait.is_some() => return Ok(()),
                 Next::Save { .. } if self.not_before.is_some_and(|at| at > Instant::now()) => return Ok(()),
                 Next::Save { turn } if self.tree.is_some() => self.start_save(Occasion::Rest(turn)),
                 Next::Save { turn } => {
@@ -352,6 +369,13 @@ async fn next_record(records: Option<&mut Records>) -> Option<ash_sandbox::Recor
 async fn finished(effect: Option<&mut JoinHandle<Done>>) -> Done {
     match effect {
         Some(task) => task.await.unwrap_or(Done::Lost),
+        None => std::future::pending().await,
+    }
+}
+
+async fn arrived(waiting: Option<&mut JoinHandle<Result<()>>>) -> Result<()> {
+    match waiting {
+        Some(task) => task.await.unwrap_or(Err(Error::Gone)),
         None => std::future::pending().await,
     }
 }

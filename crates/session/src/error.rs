@@ -56,6 +56,18 @@ pub enum Error {
     Snapshot(#[from] ash_snapshot::Error),
     #[error(transparent)]
     Sandbox(#[from] ash_sandbox::Error),
+    #[error("The object store: {0}")]
+    Bucket(ash_cloud::Trouble),
+    #[error("{0}")]
+    Far(String),
+    #[error(
+        "There is no object store to wait for: set ASH_SNAPSHOT_URL for the server, or ask for durability \"local\""
+    )]
+    NoBucket,
+    #[error(
+        "The turn is over and saved here, but was not in the object store within {seconds} s; it will be sent as soon as that works. {why}"
+    )]
+    NotFar { seconds: u64, why: String },
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
     /// The one who looked after the session is gone; asking again finds another.
@@ -75,14 +87,19 @@ impl Error {
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => Kind::Invalid,
             Error::NotFound | Error::NoAgent(_) | Error::NoWorkspace | Error::NoCheckpoint => Kind::NotFound,
             Error::Removed(_) => Kind::Gone,
-            Error::NoClaude | Error::NoKey | Error::NothingWhole { .. } | Error::Key(_) => {
+            Error::NoClaude | Error::NoKey | Error::NothingWhole { .. } | Error::Key(_) | Error::NoBucket => {
                 Kind::Unprocessable
+            }
+            Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) | Error::NotFar { .. } => {
+                Kind::Unavailable
             }
             Error::TooManyFiles(_) => Kind::TooLarge,
             Error::Stopping | Error::Capacity(_) | Error::Gone | Error::Silent => Kind::Unavailable,
             Error::Store(error) => error.kind(),
             Error::Sandbox(error) => error.kind(),
-            Error::Failed(_) | Error::Save(_) | Error::Snapshot(_) | Error::Io { .. } => Kind::Internal,
+            Error::Failed(_) | Error::Save(_) | Error::Far(_) | Error::Snapshot(_) | Error::Io { .. } => {
+                Kind::Internal
+            }
         }
     }
 
@@ -114,6 +131,10 @@ impl Error {
             Error::Store(ash_store::Error::Taken(_)) => "session_exists",
             Error::Store(ash_store::Error::Stale) | Error::Gone => "try_again",
             Error::Store(_) => "store_failed",
+            Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) => "object_store_failed",
+            Error::Far(_) => "object_store_damaged",
+            Error::NoBucket => "no_object_store",
+            Error::NotFar { .. } => "not_remote",
             Error::Snapshot(_) => "snapshot_failed",
             Error::Sandbox(_) => "sandbox_failed",
             Error::Io { .. } => "io_failed",

@@ -12,7 +12,7 @@ mod send;
 pub use back::{FarSession, Returned};
 
 use crate::{Error, Result, pool::Rooms};
-use ash_cloud::{Bucket, Trouble};
+use ash_cloud::{Bucket, Patience, Tally, Trouble};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
 use std::{
     collections::HashMap,
@@ -21,12 +21,16 @@ use std::{
 };
 use tokio::sync::{Notify, watch};
 
+const SENDING: Patience =
+    Patience { tries: 4, first: Duration::from_millis(200), longest: Duration::from_secs(1) };
 /// How long after a failure it is tried again, at first and at last.
 const BREATH: Duration = Duration::from_millis(500);
 const LONGEST_BREATH: Duration = Duration::from_secs(60);
 
 pub struct Far {
     pub bucket: Bucket,
+    /// The same, that gives up sooner: whoever sends comes back, and says meanwhile what is wrong.
+    sending: Bucket,
     /// Something may be there to be sent.
     bell: Notify,
     /// Counts what was sent, for whoever waits for something.
@@ -38,13 +42,20 @@ pub struct Far {
 
 impl Far {
     pub fn new(bucket: Bucket) -> Far {
+        let sending = bucket.clone().patient(SENDING);
         Far {
             bucket,
+            sending,
             bell: Notify::new(),
             sent: watch::channel(0).0,
             trouble: Mutex::default(),
             known: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// What was asked of the object store so far.
+    pub fn tally(&self) -> Tally {
+        self.bucket.tally() + self.sending.tally()
     }
 
     /// What keeps it from sending, and since when.

@@ -1,7 +1,7 @@
 //! Which checkpoints stay, and giving up the rest: decided from rows, marked in the store, then collected in the
 //! repository. Nothing that a session stands on is ever among them.
 
-use crate::{Error, Result, Sessions};
+use crate::{Error, Result, Sessions, pool::is_cold};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
 use ash_snapshot::{Collected, Moment, Repo, Rules, TreeId, Wanted};
 use ash_store::{Held, Holdings};
@@ -22,10 +22,12 @@ pub struct Keep {
     pub rules: Rules,
     /// So long nothing is taken away that may still be on somebody's way.
     pub grace: Duration,
+    /// Files of sessions that nobody has used for so long are kept in the object store alone.
+    pub cold: Duration,
 }
 
 /// What was given up, in one tenant's repository or in all of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Swept {
     pub checkpoints: u64,
     pub packs: Collected,
@@ -34,11 +36,12 @@ pub struct Swept {
 }
 
 impl Swept {
-    fn add(&mut self, other: &Swept) {
-        let Collected { removed, rewritten, kept, freed } = other.packs;
+    fn add(&mut self, other: Swept) {
+        let Collected { removed, rewritten, evicted, kept, freed } = other.packs;
         self.checkpoints += other.checkpoints;
-        self.packs.removed += removed;
-        self.packs.rewritten += rewritten;
+        self.packs.removed.extend(removed);
+        self.packs.rewritten.extend(rewritten);
+        self.packs.evicted += evicted;
         self.packs.kept += kept;
         self.packs.freed += freed;
         self.size += other.size;
@@ -50,13 +53,22 @@ impl Sessions {
     pub async fn sweep(&self, keep: &Keep) -> Result<()> {
         let began = Instant::now();
         let mut all = Swept::default();
+        if self.rooms().far.is_some() {
+            let before = self.cold_before(keep);
+            match self.let_go_of_trees(before).await {
+                Ok(0) => {}
+                Ok(trees) => tracing::info!(trees, "trees of sessions that nobody uses are only far now"),
+                Err(error) => tracing::warn!(%error, "not all trees that are far could be let go of"),
+            }
+        }
         for tenant in self.rooms().store.tenants().await? {
             match self.sweep_tenant(&tenant, keep).await {
                 Ok(swept) => {
-                    all.add(&swept);
-                    let Swept { checkpoints, packs, size } = swept;
-                    let Collected { removed, rewritten, freed, .. } = packs;
+                    let Swept { checkpoints, packs, size } = &swept;
+                    let (removed, rewritten, freed) =
+                        (packs.removed.len(), packs.rewritten.len(), packs.freed);
                     tracing::info!(%tenant, checkpoints, removed, rewritten, freed, size, "collected");
+                    all.add(swept);
                 }
                 Err(error) => {
                     self.rooms().watch.sweep_failed();
@@ -66,6 +78,35 @@ impl Sessions {
         }
         self.rooms().watch.swept(&all, began.elapsed());
         Ok(())
+    }
+
+    fn cold_before(&self, keep: &Keep) -> Timestamp {
+        let cold = i64::try_from(keep.cold.as_millis()).unwrap_or(i64::MAX);
+        Timestamp(self.rooms().clock().0.saturating_sub(cold))
+    }
+
+    /// The workspaces whose files need not be here, and the packs that are far.
+    async fn cold(&self, tenant: &TenantId, held: &Holdings, keep: &Keep) -> Result<Cold> {
+        let rooms = self.rooms();
+        if rooms.far.is_none() {
+            return Ok(Cold::default());
+        }
+        let before = self.cold_before(keep);
+        let mut cold = Cold::default();
+        let packs = rooms.store.far_packs(tenant).await?;
+        cold.packs = packs.into_keys().collect();
+        let workspaces: HashSet<WorkspaceId> =
+            held.checkpoints.iter().map(|held| held.checkpoint.workspace).collect();
+        for workspace in workspaces {
+            let mut all = true;
+            for (no, _) in rooms.store.sessions_of(workspace).await? {
+                all &= rooms.store.session(no).await?.is_some_and(|session| is_cold(&session, before));
+            }
+            if all {
+                cold.workspaces.insert(workspace);
+            }
+        }
+        Ok(cold)
     }
 
     async fn sweep_tenant(&self, tenant: &TenantId, keep: &Keep) -> Result<Swept> {
@@ -79,11 +120,23 @@ impl Sessions {
                 checkpoints += rooms.store.remove_checkpoints(workspace, &numbers, now).await?;
             }
         }
-        let wanted = wanted(&rooms.store.holdings(tenant).await?, now, keep.grace)?;
+        let holdings = rooms.store.holdings(tenant).await?;
+        let cold = self.cold(tenant, &holdings, keep).await?;
+        let wanted = wanted(&holdings, now, keep.grace, cold)?;
         let (repo, grace) = (rooms.repo(tenant)?, keep.grace);
         let (packs, size) = quietly(move || collect(&repo, &wanted, grace)).await?;
+        if let Some(far) = &rooms.far {
+            far.give_up(rooms, tenant, &packs.removed).await?;
+        }
         Ok(Swept { checkpoints, packs, size })
     }
+}
+
+/// What need not be here.
+#[derive(Debug, Default)]
+struct Cold {
+    workspaces: HashSet<WorkspaceId>,
+    packs: HashSet<String>,
 }
 
 fn workspace(held: &[Held]) -> Option<WorkspaceId> {
@@ -122,17 +175,22 @@ fn doomed(held: &[Held], rules: Rules, now: Timestamp) -> Vec<u64> {
 
 /// Everything that stays, with its files or with its notes alone. A fork shares trees with its parent: what one of
 /// them keeps is kept.
-fn wanted(holdings: &Holdings, now: Timestamp, grace: Duration) -> Result<Wanted> {
+fn wanted(holdings: &Holdings, now: Timestamp, grace: Duration, cold: Cold) -> Result<Wanted> {
     let grace = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
     let stays = |held: &&Held| held.checkpoint.removed.is_none_or(|at| now.0 - at.0 < grace);
     let rows = holdings.checkpoints.iter();
-    let trees = rows.clone().filter(stays).map(|held| &held.checkpoint.tree);
+    let is_cold =
+        |held: &&Held| cold.workspaces.contains(&held.checkpoint.workspace) && held.checkpoint.far.is_some();
+    let trees = rows.clone().filter(stays).filter(|held| !is_cold(held)).map(|held| &held.checkpoint.tree);
     let trees: HashSet<TreeId> =
         trees.chain(&holdings.versions).map(|tree| parse(tree)).collect::<Result<_>>()?;
+    let resting = rows.clone().filter(stays).filter(is_cold).map(|held| parse(&held.checkpoint.tree));
+    let resting: HashSet<TreeId> = resting.collect::<Result<_>>()?;
     let notes = rows.filter(|held| !stays(held)).map(|held| parse(&held.checkpoint.tree));
     let notes: HashSet<TreeId> = notes.collect::<Result<_>>()?;
-    let notes = notes.into_iter().filter(|tree| !trees.contains(tree)).collect();
-    Ok(Wanted { trees: trees.into_iter().collect(), notes })
+    let notes = notes.into_iter().filter(|tree| !trees.contains(tree) && !resting.contains(tree)).collect();
+    let resting = resting.into_iter().filter(|tree| !trees.contains(tree)).collect();
+    Ok(Wanted { trees: trees.into_iter().collect(), notes, cold: resting, far: cold.packs })
 }
 
 /// What we cannot name we cannot keep: then nothing is collected at all.
@@ -162,6 +220,7 @@ mod tests {
             skipped: None,
             unsettled: None,
             removed: removed.then_some(Timestamp(at)),
+            far: None,
             at: Timestamp(at),
         };
         Held { checkpoint, needed }
@@ -197,8 +256,8 @@ mod tests {
             let checkpoints: Vec<Held> =
                 rows.iter().map(|(tree, at, removed)| held(*tree, *at, (false, false, *removed))).collect();
             let holdings = Holdings { versions: vec![format!("{:096x}", 99)], checkpoints };
-            let Wanted { trees, notes } =
-                wanted(&holdings, Timestamp(1000), Duration::from_millis(grace)).expect("trees");
+            let Wanted { trees, notes, .. } =
+                wanted(&holdings, Timestamp(1000), Duration::from_millis(grace), Cold::default()).expect("trees");
             prop_assert!(trees.contains(&parse(&holdings.versions[0]).expect("a tree")));
             for held in &holdings.checkpoints {
                 let tree = parse(&held.checkpoint.tree).expect("a tree");

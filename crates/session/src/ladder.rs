@@ -37,6 +37,8 @@ pub(crate) struct Recalled {
 pub(crate) enum Origin {
     Live,
     Checkpoint,
+    /// A checkpoint that was not here.
+    Far,
     Fresh,
 }
 
@@ -56,6 +58,7 @@ pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others
     let (source, from) = match origin {
         Origin::Live => (Source::Local, From::Live),
         Origin::Checkpoint => (Source::Local, From::Checkpoint),
+        Origin::Far => (Source::Cloud, From::Checkpoint),
         Origin::Fresh => (Source::Fresh, From::Checkpoint),
     };
     let mut lost = lost_files(state, origin);
@@ -78,10 +81,10 @@ fn lost_files(state: &State, origin: Origin) -> Vec<String> {
     let mut lost = vec![];
     match origin {
         Origin::Live => {}
-        Origin::Checkpoint if state.current().is_some() => {
+        Origin::Checkpoint | Origin::Far if state.current().is_some() => {
             lost.push("files changed since the last checkpoint by the turn that was cut".to_owned());
         }
-        Origin::Checkpoint => {}
+        Origin::Checkpoint | Origin::Far => {}
         Origin::Fresh if state.told > 0 => lost.push("workspace".to_owned()),
         Origin::Fresh => {}
     }

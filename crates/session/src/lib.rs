@@ -4,6 +4,7 @@
 mod actor;
 mod calls;
 mod error;
+mod far;
 mod files;
 mod follow;
 mod history;
@@ -20,6 +21,7 @@ pub mod state;
 
 pub use ash_snapshot::Change;
 pub use error::{Error, Result};
+pub use far::{Far, FarSession, Returned};
 pub use files::{FileSource, Found as FoundFile, Place};
 pub use follow::Follower;
 pub use keep::{Keep, Swept};

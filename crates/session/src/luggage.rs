@@ -144,18 +144,40 @@ pub(crate) async fn compare(
     Ok((compared, lost))
 }
 
+/// An event as it is put into packs.
+pub(crate) fn line(event: &Event) -> Line {
+    let Event { seq, turn, at, fact } = event;
+    Line { seq: *seq, turn: *turn, at: *at, kind: fact.kind().to_owned(), json: fact.encode() }
+}
+
+/// The events in a snapshot's pack.
+pub(crate) fn lines(repo: &Repo, tree: &TreeId) -> Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    for number in 0.. {
+        let Some(part) = repo.note(tree, &luggage::part_name(number))? else { break };
+        for text in part.split(|byte| *byte == b'\n').filter(|text| !text.is_empty()) {
+            let damaged = |_| {
+                let (tree, what) = (tree.to_string(), "an event that cannot be read".to_owned());
+                Error::Snapshot(ash_snapshot::Error::Damaged { tree, what })
+            };
+            lines.push(serde_json::from_slice(text).map_err(damaged)?);
+        }
+    }
+    Ok(lines)
+}
+
 async fn events(rooms: &Rooms, session: &Session, after: Seq, upto: Seq) -> Result<(Vec<Vec<u8>>, Seq)> {
     let (mut parts, mut last) = (Vec::new(), after);
     loop {
         let query = EventQuery { after: last, limit: PAGE, kinds: Vec::new() };
         let page = rooms.store.events(session.no, &query).await?;
         let full = page.len() == PAGE as usize;
-        for Event { seq, turn, at, fact } in page {
+        for event in page {
+            let seq = event.seq;
             if seq > upto {
                 return Ok((parts, last));
             }
-            let line = Line { seq, turn, at, kind: fact.kind().to_owned(), json: fact.encode() };
-            let line = serde_json::to_vec(&line).expect("numbers and strings");
+            let line = serde_json::to_vec(&line(&event)).expect("numbers and strings");
             match parts.last_mut() {
                 Some(part) if Vec::len(part) + line.len() < PART => part.extend_from_slice(&line),
                 Some(_) | None => parts.push(line),

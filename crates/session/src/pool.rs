@@ -1,7 +1,7 @@
 //! All sessions of this server: who looks after which, and what they share.
 
 use crate::{
-    Error, Follower, LogLine, Result,
+    Error, Far, Follower, LogLine, Result,
     actor::{Actor, Answer, ForkPoint, Purpose, Reply, Request, Seat},
     files::Place,
     follow::Bells,
@@ -11,8 +11,8 @@ use crate::{
     state::{State, Wake, Wish},
 };
 use ash_model::{
-    AgentName, Ask, Cursor, Fact, Note, Options, Provider, Receipt, Runtime, Saved, SessionId, SessionNo,
-    Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Ask, Cursor, Durability, Fact, Note, Options, Provider, Receipt, Runtime, Saved, SessionId,
+    SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::{Backend, Egress, Inside, Limits, Spec};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
@@ -63,6 +63,12 @@ pub struct Settings {
     pub keys: Option<PathBuf>,
     /// Where Claude Code's program is, if it is here.
     pub claude: Option<PathBuf>,
+    /// How many bytes of packs that are far are kept for each tenant.
+    pub far_cache: u64,
+    /// When a turn is done.
+    pub durability: Durability,
+    /// How long a turn waits for the object store.
+    pub remote_timeout: Duration,
     /// Where model calls go, and the key they get on the way.
     pub egress: Option<Egress>,
 }
@@ -112,6 +118,8 @@ pub struct Rooms {
     pub(crate) mends: Semaphore,
     places: Arc<Semaphore>,
     repos: Mutex<HashMap<TenantId, (Arc<Repo>, Locked)>>,
+    /// Where everything is sent, if anywhere.
+    pub far: Option<Arc<Far>>,
     now: fn() -> Timestamp,
 }
 
@@ -150,7 +158,21 @@ impl Rooms {
             mends: Semaphore::new(MENDS),
             places,
             repos: Mutex::default(),
+            far: None,
             now,
+        }
+    }
+
+    /// With an object store.
+    #[must_use]
+    pub fn with_far(self, far: Option<Arc<Far>>) -> Rooms {
+        Rooms { far, ..self }
+    }
+
+    /// Something is there to be sent.
+    pub fn ring_far(&self) {
+        if let Some(far) = &self.far {
+            far.ring();
         }
     }
 
@@ -166,7 +188,12 @@ impl Rooms {
         }
         let dir = self.settings.repo_dir.join(tenant.as_str());
         let key = keys::key(self.settings.keys.as_deref(), &dir, tenant)?;
-        let repo = Arc::new(Repo::open_with(&dir, key, Disk::default())?);
+        let repo = Repo::open_with(&dir, key, Disk::default())?;
+        let repo = match &self.far {
+            Some(far) => repo.with_far(far.packs(tenant), self.settings.far_cache)?,
+            None => repo,
+        };
+        let repo = Arc::new(repo);
         // As long as we are at work here nobody else collects.
         let locked = Repo::lock(&dir, Lock::Shared)?;
         repos.insert(tenant.clone(), (repo.clone(), locked));
@@ -239,6 +266,8 @@ pub struct Sessions {
     rooms: Arc<Rooms>,
     keepers: Arc<tokio::sync::Mutex<HashMap<SessionNo, Keeper>>>,
     stopping: Arc<AtomicBool>,
+    /// Held while a session is brought back from the object store: two would do it twice.
+    returning: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Clone)]
@@ -267,7 +296,12 @@ pub struct Fork {
 
 impl Sessions {
     pub fn new(rooms: Rooms) -> Sessions {
-        Sessions { rooms: Arc::new(rooms), keepers: Arc::default(), stopping: Arc::default() }
+        Sessions {
+            rooms: Arc::new(rooms),
+            keepers: Arc::default(),
+            stopping: Arc::default(),
+            returning: Arc::default(),
+        }
     }
 
     pub fn rooms(&self) -> &Arc<Rooms> {
@@ -396,6 +430,35 @@ impl Sessions {
 
     pub async fn find(&self, tenant: &TenantId, id: &SessionId) -> Result<Session> {
         self.rooms.store.find(tenant, id).await?.ok_or(Error::NotFound)
+    }
+
+    /// The same; a session that the database does not know may be in the object store.
+    pub async fn find_anywhere(&self, tenant: &TenantId, id: &SessionId) -> Result<Session> {
+        match (self.find(tenant, id).await, &self.rooms.far) {
+            (Err(Error::NotFound), Some(far)) => {
+                let _alone = self.returning.lock().await;
+                far.bring_back(&self.rooms, tenant, id).await?;
+                self.find(tenant, id).await
+            }
+            (found, _) => found,
+        }
+    }
+
+    /// Lets go of the live trees of sessions that nobody has used since, as far as the object store has what they hold.
+    pub(crate) async fn let_go_of_trees(&self, before: Timestamp) -> Result<u64> {
+        let root = self.rooms.settings.live_dir.clone();
+        let names = tokio::task::spawn_blocking(move || list_names(&root)).await.map_err(|_| Error::Gone)?;
+        let mut gone = 0;
+        for workspace in names.iter().filter_map(|name| WorkspaceId::parse(name)) {
+            for (no, _) in self.rooms.store.sessions_of(workspace).await? {
+                let cold =
+                    self.rooms.store.session(no).await?.is_some_and(|session| is_cold(&session, before));
+                if cold && self.ask(no, |reply| Request::GoCold { reply }).await? {
+                    gone += 1;
+                }
+            }
+        }
+        Ok(gone)
     }
 
     pub async fn get(&self, no: SessionNo) -> Result<Session> {
@@ -593,6 +656,13 @@ impl Sessions {
         keepers.insert(no, keeper.clone());
         Ok(keeper)
     }
+}
+
+/// Whether nobody has used a session since, and the object store has what it stands on.
+pub(crate) fn is_cold(session: &Session, before: Timestamp) -> bool {
+    let rests = matches!(session.card.status, Status::Paused | Status::Stopped | Status::Ended);
+    let far = session.card.checkpoint.is_some() && session.far_checkpoint >= session.card.checkpoint;
+    rests && far && session.card.open_turns == 0 && session.last_active_at < before
 }
 
 fn forked(

@@ -12,6 +12,7 @@ pub use rows::{
 pub use seal::{Env, Seal};
 pub use sqlite::Sqlite;
 
+use ash_model::far::FarAgent;
 use ash_model::{
     AgentName, Cursor, Event, Incarnation, Kind, Seq, SessionId, SessionNo, Status, TenantId, Timestamp,
     TurnId, WorkspaceId,
@@ -147,9 +148,15 @@ pub trait Store: Send + Sync {
     fn opens(&self, sealed: &str) -> bool;
     /// Adds what is not there: agents, and the session with its log. False: it was there already.
     async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool>;
+    /// Agents that come back without a session.
+    async fn add_agents(&self, agents: Vec<FarAgent>, at: Timestamp) -> Result<()>;
     /// Objects that are to be deleted there.
     async fn doom(&self, keys: &[String], at: Timestamp) -> Result<()>;
     async fn doomed(&self, limit: u32) -> Result<Vec<(i64, String)>>;
+    /// These are not to be deleted after all.
+    async fn spare(&self, keys: &[String]) -> Result<()>;
+    /// Packs that are about to be deleted there.
+    async fn forget_far_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<()>;
     async fn undoom(&self, numbers: &[i64]) -> Result<()>;
 
     // Once

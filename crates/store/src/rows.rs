@@ -282,7 +282,6 @@ pub struct EventQuery {
 
 /// Something that the object store does not have yet.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "a page is short-lived")]
 pub enum Outgoing {
     Agent(FarAgent),
     Checkpoint(SessionNo, Checkpoint),

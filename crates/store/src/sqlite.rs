@@ -9,6 +9,7 @@ use crate::{
     Agent, Append, Checkpoint, Claimed, Env, Error, EventQuery, Filter, Hold, Holdings, Item, Key, Lag,
     Lease, NewAgent, NewSession, Outgoing, Page, Rebuilt, Result, Seal, Session, Store, TurnRow, Version,
 };
+use ash_model::far::FarAgent;
 use ash_model::{
     AgentName, Cursor, Event, Incarnation, Options, Seq, SessionId, SessionNo, Status, TenantId, Timestamp,
     TurnId, WorkspaceId,
@@ -305,6 +306,19 @@ impl Store for Sqlite {
         self.writer.write(move |db| Box::pin(async move { far::rebuild(db, &rebuilt).await })).await
     }
 
+    async fn add_agents(&self, agents: Vec<FarAgent>, at: Timestamp) -> Result<()> {
+        self.writer
+            .write(move |db| {
+                Box::pin(async move {
+                    for agent in &agents {
+                        far::add_agent(db, agent, at).await?;
+                    }
+                    Ok(())
+                })
+            })
+            .await
+    }
+
     async fn doom(&self, keys: &[String], at: Timestamp) -> Result<()> {
         let keys = keys.to_vec();
         self.writer.write(move |db| Box::pin(async move { far::doom(db, &keys, at).await })).await
@@ -312,6 +326,18 @@ impl Store for Sqlite {
 
     async fn doomed(&self, limit: u32) -> Result<Vec<(i64, String)>> {
         far::doomed(&self.readers, limit).await
+    }
+
+    async fn spare(&self, keys: &[String]) -> Result<()> {
+        let keys = serde_json::to_string(keys).expect("a list of strings");
+        self.writer.write(move |db| Box::pin(async move { far::spare(db, &keys).await })).await
+    }
+
+    async fn forget_far_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<()> {
+        let (tenant, packs) = (tenant.clone(), serde_json::to_string(packs).expect("a list of strings"));
+        self.writer
+            .write(move |db| Box::pin(async move { far::forget_packs(db, &tenant, &packs).await }))
+            .await
     }
 
     async fn undoom(&self, numbers: &[i64]) -> Result<()> {

@@ -19,8 +19,10 @@ async fn wishes_that_do_not_fit_the_state_are_refused() {
     world.ours.until_status("failed", "error").await;
     world.names.insert("<x>", r#"{"content":"x","autoResume":false}"#.to_owned());
     // What the dead left behind is captured first; that is not a change that a refusal made.
-    eventually("the dead are buried", async || world.ours.session("failed").await["checkpoint"].as_u64())
-        .await;
+    eventually("the dead are buried", async || {
+        world.ours.session("failed").await["checkpoint"]["local"].as_u64()
+    })
+    .await;
     #[rustfmt::skip]
     world.refuse(&[
         ("POST /api/sessions/paused/pause", "", 400, "wrong_status"),

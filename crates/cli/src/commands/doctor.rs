@@ -2,6 +2,7 @@
 //! cannot be read is something to report.
 
 mod agents;
+mod far;
 mod machine;
 mod place;
 mod service;
@@ -17,9 +18,9 @@ use serde_json::{Value, json};
 
 /// The server's settings as it would read them, without a command line.
 #[derive(Parser)]
-struct Server {
+pub(super) struct Server {
     #[command(flatten)]
-    config: ash_server::Config,
+    pub(super) config: ash_server::Config,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +78,7 @@ async fn examine(settings: &Settings) -> Vec<Check> {
     checks.extend(walls::check(&config).await);
     checks.extend([machine::groups(), machine::landlock(), machine::seccomp()]);
     checks.extend(place::check(&config));
+    checks.extend(far::check(&config).await);
     checks.extend(agents::check(&config).await);
     checks.extend(service::check(&config, settings).await);
     checks

@@ -2,6 +2,7 @@
 
 use crate::{app::App, problem::Answer};
 use ash_model::TenantId;
+use ash_session::Far;
 use axum::{
     Json,
     extract::State,
@@ -42,7 +43,7 @@ pub(super) async fn health(State(app): State<App>) -> Answer<Json<Value>> {
     let active = app.sessions.rooms().store.count_active(&TenantId::main()).await?;
     let alive = counts.waiting + counts.running;
     let status = if app.sessions.is_stopping() { "stopping" } else { "ok" };
-    Ok(Json(json!({
+    let mut health = json!({
         "status": status, "activeSessions": active, "activeSandboxes": alive,
         "uptime": app.metrics.uptime().as_secs(), "version": crate::VERSION,
         "coordinatorId": app.metrics.coordinator(), "remoteRunners": 0,
@@ -53,11 +54,38 @@ pub(super) async fn health(State(app): State<App>) -> Answer<Json<Value>> {
             "resumeWarmHits": app.metrics.resume_hits("warm"), "resumeColdHits": app.metrics.resume_hits("cold"),
             "preWarmHits": app.metrics.resume_hits("prewarm"),
         },
-    })))
+    });
+    if let Some(far) = &app.sessions.rooms().far {
+        health["objectStore"] = object_store(&app, far).await?;
+    }
+    Ok(Json(health))
+}
+
+/// Whether everything that is saved gets to where a lost machine cannot take it along.
+async fn object_store(app: &App, far: &Far) -> Answer<Value> {
+    let rooms = app.sessions.rooms();
+    let lag = rooms.store.lag().await?;
+    let seconds = lag.oldest.map_or(0, |oldest| (rooms.clock().0 - oldest.0).max(0) / 1000);
+    let mut shown = json!({
+        "url": far.bucket.to_string(), "status": "ok", "waitingCheckpoints": lag.checkpoints, "lagSeconds": seconds,
+    });
+    if let Some((trouble, since)) = far.trouble() {
+        shown["status"] = json!("trouble");
+        shown["code"] = json!(trouble.code.as_str());
+        shown["error"] = json!(trouble.to_string());
+        shown["since"] = json!(since);
+    }
+    Ok(shown)
 }
 
 pub(super) async fn metrics(State(app): State<App>) -> Answer<Response> {
     let active = app.sessions.rooms().store.count_active(&TenantId::main()).await?;
+    if let Some(far) = &app.sessions.rooms().far {
+        let lag = app.sessions.rooms().store.lag().await?;
+        let seconds =
+            lag.oldest.map_or(0, |oldest| (app.sessions.rooms().clock().0 - oldest.0).max(0) / 1000);
+        app.metrics.far(lag.checkpoints, seconds, far.trouble().is_some(), &far.tally());
+    }
     let text =
         app.metrics.text(app.sessions.counts().await, active, app.sessions.rooms().settings.max_sandboxes);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

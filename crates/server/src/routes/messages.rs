@@ -2,7 +2,7 @@
 
 use super::{
     MOST_MODEL,
-    take::{Asked, Body, Part, at_most, session},
+    take::{Asked, Body, Part, at_most, can_wait, session, session_anywhere},
 };
 use crate::{
     app::App,
@@ -13,7 +13,7 @@ use crate::{
     sse::{self, Deltas, Streaming},
     turn::{Meaning, Turn},
 };
-use ash_model::{Ask, Cursor, Event, Fact, Kind, Status, TurnId};
+use ash_model::{Ask, Cursor, Durability, Event, Fact, Kind, Status, TurnId};
 use ash_session::{Past, Prompt, Wake};
 use ash_store::{EventQuery, Session, WhatItem};
 use axum::{
@@ -44,6 +44,7 @@ pub(super) struct Message {
     effort: Option<String>,
     thinking: Option<Map<String, Value>>,
     output_format: Option<Map<String, Value>>,
+    durability: Option<Durability>,
 }
 
 pub(super) async fn send(
@@ -53,7 +54,8 @@ pub(super) async fn send(
     headers: HeaderMap,
     body: Body<Message>,
 ) -> Answer<Response> {
-    let session = session(&app, &caller, &id).await?;
+    let session = session_anywhere(&app, &caller, &id).await?;
+    can_wait(&app, body.value.durability)?;
     let deltas = if body.value.include_partial_messages { Deltas::Show } else { Deltas::Hide };
     let prompt = prompt(body.value)?;
     let route = format!("POST /api/sessions/{id}/messages");
@@ -98,6 +100,7 @@ fn prompt(message: Message) -> Answer<Prompt> {
         effort: message.effort,
         thinking: message.thinking.map(Value::Object),
         output_format: message.output_format.map(Value::Object),
+        durability: message.durability,
     };
     let wake = if message.auto_resume == Some(false) { Wake::No } else { Wake::Yes };
     Ok(Prompt { turn: TurnId::fresh(), content: message.content, ask, wake })

@@ -3,7 +3,7 @@
 use super::agents;
 use super::{
     MOST_MODEL, MOST_SYSTEM_PROMPT,
-    take::{Asked, Body, Part, at_most, environment, open_session, session},
+    take::{Asked, Body, Part, at_most, can_wait, environment, open_session, session, session_anywhere},
 };
 use crate::{
     app::App,
@@ -13,8 +13,8 @@ use crate::{
     shapes,
 };
 use ash_model::{
-    AgentName, OnInterrupted, OnPermissionTimeout, Options, Provider, SessionId, SessionNo, Setting, Status,
-    Timestamp,
+    AgentName, Durability, OnInterrupted, OnPermissionTimeout, Options, Provider, SessionId, SessionNo,
+    Setting, Status, Timestamp,
 };
 use ash_session::{Fork, NewSession};
 use ash_store::{Filter, Session};
@@ -64,6 +64,7 @@ pub(super) struct Settable {
     permission_timeout: Option<u64>,
     on_permission_timeout: Option<OnPermissionTimeout>,
     max_wait: Option<u64>,
+    durability: Option<Durability>,
 }
 
 impl Settable {
@@ -104,6 +105,7 @@ impl Settable {
             permission_timeout: self.permission_timeout.or(before.permission_timeout),
             on_permission_timeout: self.on_permission_timeout.or(before.on_permission_timeout),
             max_wait: self.max_wait.or(before.max_wait),
+            durability: self.durability.or(before.durability),
             base: before.base,
         })
     }
@@ -140,6 +142,7 @@ pub(super) async fn create(
     let New { agent, session_id, extra_env, env, options } = body.value;
     let agent = AgentName::parse(&agent)
         .map_err(|_| Problem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
+    can_wait(&app, options.durability)?;
     let options = options.over(Options::default())?;
     let mut vars = env.unwrap_or_default();
     vars.extend(extra_env.unwrap_or_default());
@@ -229,6 +232,7 @@ pub(super) async fn change_config(
 async fn change_live(app: App, no: SessionNo, change: Settable) -> Answer<()> {
     let _alone = app.changing_options.lock(no).await;
     let settings = change.settings();
+    can_wait(&app, change.durability)?;
     let options = change.over(app.sessions.get(no).await?.options)?;
     app.sessions.change_options(no, options.clone(), settings).await?;
     Ok(app.sessions.rooms().store.set_options(no, &options).await?)
@@ -261,7 +265,7 @@ pub(super) async fn end(State(app): State<App>, caller: Caller, Part(id): Part) 
 }
 
 pub(super) async fn resume(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
-    let found = session(&app, &caller, &id).await?;
+    let found = session_anywhere(&app, &caller, &id).await?;
     let (session, receipt) = app.sessions.resume(&found).await?;
     Ok(Json(json!({ "session": shown(&app, &session), "resume": receipt })))
 }

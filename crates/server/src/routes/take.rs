@@ -5,7 +5,7 @@ use crate::{
     auth::Caller,
     problem::{Answer, Problem},
 };
-use ash_model::{Kind, PermissionId, SessionId, Status};
+use ash_model::{Durability, Kind, PermissionId, SessionId, Status};
 use ash_session::Refused;
 use ash_store::{Env, Session};
 use axum::{
@@ -160,6 +160,21 @@ pub(crate) async fn session(app: &App, caller: &Caller, id: &str) -> Answer<Sess
     let id =
         SessionId::parse(id).map_err(|error| Problem::invalid("invalid_session_id", error.to_string()))?;
     Ok(app.sessions.find(&caller.0, &id).await?)
+}
+
+/// The same, even if only the object store knows it.
+pub(crate) async fn session_anywhere(app: &App, caller: &Caller, id: &str) -> Answer<Session> {
+    let id =
+        SessionId::parse(id).map_err(|error| Problem::invalid("invalid_session_id", error.to_string()))?;
+    Ok(app.sessions.find_anywhere(&caller.0, &id).await?)
+}
+
+/// Only where there is an object store something can be in it.
+pub(crate) fn can_wait(app: &App, durability: Option<Durability>) -> Answer<()> {
+    match (durability, &app.sessions.rooms().far) {
+        (Some(Durability::Remote), None) => Err(ash_session::Error::NoBucket.into()),
+        (_, _) => Ok(()),
+    }
 }
 
 /// The same, if it can still be changed: what has ended stays as it is.

@@ -93,8 +93,14 @@ impl Actor {
         // Nobody can answer any more what the turn waits for.
         let in_vain = closing.is_shutdown() && !self.state.pending.is_empty();
         let late = closing.deadline <= Instant::now() || in_vain;
+        if late {
+            // It is saved here, and sent whenever that works: the next one to look after it ends the turn.
+            self.far_wait = None;
+        }
+        let Some(closing) = &self.closing else { return Ok(()) };
         match closing.stage {
             Stage::Resting if self.is_turn_running() && !late => self.ask_to_rest().await,
+            Stage::Resting if self.far_wait.is_some() && !late => Ok(()),
             Stage::Resting if self.is_turn_saving() && !late => {
                 let turn = self.state.current().map(|turn| turn.id);
                 self.start_save(turn.map_or(Occasion::Between, Occasion::Rest));
@@ -204,6 +210,30 @@ impl Actor {
         if let Err(error) = blocking(move || live.erase(&rooms.uids)).await {
             tracing::warn!(session = %self.session.id, %error, "the live tree of an ended session could not be removed");
         }
+    }
+
+    /// Only what is nowhere but in the object store, too, and was captured as it is: never the only copy.
+    pub(super) async fn go_cold(&mut self) -> Result<bool> {
+        let calm = self.hands.is_none()
+            && self.state.awake.is_none()
+            && self.state.is_at_rest()
+            && matches!(self.state.status, Status::Paused | Status::Stopped)
+            && self.effect.is_none()
+            && self.closing.is_none()
+            && self.dirty.is_none()
+            && self.rewinding.is_empty()
+            && self.writing.is_empty()
+            && !self.live.is_marked_dirty()
+            && !self.live.has_leftovers(self.tree.is_some());
+        let (true, Some(number), true) = (calm, self.state.checkpoint, self.tree.is_some()) else {
+            return Ok(false);
+        };
+        let checkpoint = self.rooms.store.checkpoint(self.lease.workspace, number).await?;
+        if checkpoint.is_none_or(|checkpoint| checkpoint.far.is_none()) {
+            return Ok(false);
+        }
+        self.forget_tree().await;
+        Ok(true)
     }
 
     /// Ends the sandbox and waits until nothing of it runs.

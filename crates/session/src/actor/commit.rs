@@ -40,6 +40,7 @@ impl Actor {
         }
         let noted = !notes.is_empty();
         let ended = notes.iter().filter(|note| matches!(note.fact, Fact::Finished { .. })).count();
+        let resting = checkpoint.is_some() || state.status != self.state.status;
         let append = Append {
             session: self.session.no,
             first,
@@ -55,6 +56,9 @@ impl Actor {
         self.state = state;
         if noted {
             self.deltas = 0;
+        }
+        if resting {
+            self.rooms.ring_far();
         }
         (0..ended).for_each(|_| self.rooms.watch.turn_over());
         self.rooms.bells.ring(self.session.no);

@@ -92,6 +92,7 @@ impl Actor {
             patience: None,
             held_since: None,
             last_own: None,
+            far_wait: None,
         }
     }
 

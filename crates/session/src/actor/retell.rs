@@ -60,7 +60,7 @@ impl Waking {
                 "The newest files could not be read; they are those of checkpoint {}.",
                 fallback.used
             ));
-        } else if tree.origin == Origin::Checkpoint && self.state.current().is_some() {
+        } else if matches!(tree.origin, Origin::Checkpoint | Origin::Far) && self.state.current().is_some() {
             sentences.push(
                 "What the turn that was cut off had changed in files since the last checkpoint is gone."
                     .to_owned(),

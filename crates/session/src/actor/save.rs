@@ -1,6 +1,6 @@
 //! Capturing the workspace. A turn is over only when this is recorded; `done` is sent after it.
 
-use super::{Actor, Done, RETRY, wake::blocking};
+use super::{Actor, Done, FarWait, RETRY, wake::blocking};
 use crate::{
     Error, Result,
     live::Live,
@@ -8,7 +8,7 @@ use crate::{
     pool::Rooms,
     state::Phase,
 };
-use ash_model::{Consistency, Fact, Saved, TurnId};
+use ash_model::{Consistency, Durability, Fact, Saved, TurnId};
 use ash_sandbox::Remote;
 use ash_snapshot::{Taken, TreeId};
 use ash_store::{Checkpoint, Session};
@@ -172,7 +172,8 @@ impl Actor {
         self.rooms.watch.saved(&saved, began.elapsed());
         let number = saved.number;
         let mut facts = vec![Fact::Saved(saved.clone())];
-        facts.extend(self.end_of(occasion, Some(number)));
+        let waits = self.waits_for_far(occasion);
+        facts.extend(self.end_of(occasion, Some(number)).filter(|_| waits.is_none()));
         let row = self.checkpoint_row(&saved, &captured.taken, facts.len() as u64);
         let recorded = self.commit(facts, Vec::new(), None, Some(row)).await;
         match recorded {
@@ -184,8 +185,49 @@ impl Actor {
                 self.touch();
                 self.give_up_rewinding(&Error::Store(ash_store::Error::Full)).await
             }
+            Ok(()) => {
+                if let Some(turn) = waits {
+                    self.wait_for_far(turn, number);
+                }
+                Ok(())
+            }
             other => other,
         }
+    }
+
+    /// The turn, if it is not done before the object store has it.
+    fn waits_for_far(&self, occasion: Occasion) -> Option<TurnId> {
+        let Occasion::Rest(turn) = occasion else { return None };
+        let current = self.state.current().filter(|current| current.id == turn)?;
+        let wanted = current.ask.durability.or(self.session.options.durability);
+        let wanted = wanted.unwrap_or(self.rooms.settings.durability);
+        (wanted == Durability::Remote).then_some(turn)
+    }
+
+    fn wait_for_far(&mut self, turn: TurnId, checkpoint: u64) {
+        let (rooms, workspace) = (self.rooms.clone(), self.lease.workspace);
+        let longest = rooms.settings.remote_timeout;
+        let task = tokio::spawn(async move { rooms.wait_until_far(workspace, checkpoint, longest).await });
+        self.far_wait = Some(FarWait { turn, checkpoint, task });
+    }
+
+    /// The object store has it, or it is not waited for any more: the turn is over either way.
+    pub(super) async fn is_far(&mut self, sent: Result<()>) -> Result<()> {
+        let Some(waiting) = self.far_wait.take() else { return Ok(()) };
+        let end = self.end_of(Occasion::Rest(waiting.turn), Some(waiting.checkpoint));
+        let end = end.map(|end| match (end, sent) {
+            (Fact::Finished { turn, how, checkpoint, problem: None }, Err(error)) => {
+                tracing::warn!(session = %self.session.id, %error, "a turn ended before the object store had it");
+                Fact::Finished { turn, how, checkpoint, problem: Some(error.problem()) }
+            }
+            (end, _) => end,
+        });
+        let noted = self.note(end.into_iter().collect()).await;
+        if noted.is_err() {
+            // For want of space: it is far already, so the next try does not wait.
+            self.wait_for_far(waiting.turn, waiting.checkpoint);
+        }
+        noted
     }
 
     /// The turn that was under way: also one that is about to be cut because the session closes.

@@ -327,10 +327,16 @@ impl Waking {
         }
         let (recipe, origin) =
             recipe(&self.rooms, &self.session, &self.state, &self.lease, Some(version)).await?;
+        let origin = self.origin(origin, &recipe)?;
         match (make_tree(&self.rooms, &self.session, &self.live, recipe).await, self.state.checkpoint) {
             (Err(error), Some(number)) if is_damage(&error) => self.older(number, error.to_string()).await,
             (made, _) => Ok(Tree { origin, uid: made?, fallback: None }),
         }
+    }
+
+    fn origin(&self, origin: Origin, recipe: &Recipe) -> Result<Origin> {
+        let here = self.rooms.repo(&self.session.tenant)?.pack_file(recipe.tree.pack_name()).is_some();
+        Ok(if origin == Origin::Checkpoint && !here { Origin::Far } else { origin })
     }
 
     /// The newest checkpoint before a damaged one that is whole. What the session went back from comes last.
@@ -346,9 +352,10 @@ impl Waking {
             let fallback = Fallback { instead_of: number, used: checkpoint.number, why: why.clone() };
             let recipe = recipe_of(&self.rooms, &self.state, &self.lease, &checkpoint.tree)?;
             let recipe = Recipe { fallback: Some(fallback.clone()), ..recipe };
+            let origin = self.origin(Origin::Checkpoint, &recipe)?;
             match make_tree(&self.rooms, &self.session, &self.live, recipe).await {
                 Err(error) if is_damage(&error) => {}
-                made => return Ok(Tree { origin: Origin::Checkpoint, uid: made?, fallback: Some(fallback) }),
+                made => return Ok(Tree { origin, uid: made?, fallback: Some(fallback) }),
             }
         }
         Err(Error::NothingWhole { number, why })

@@ -39,6 +39,10 @@ pub(crate) enum Request {
     ForkPoint {
         reply: Reply<ForkPoint>,
     },
+    /// Nobody has used it for long: its files need not be here if the object store has them. Answers whether they went.
+    GoCold {
+        reply: Reply<bool>,
+    },
     Shutdown {
         grace: Duration,
         reply: Reply<()>,
@@ -93,6 +97,11 @@ impl Actor {
             Request::ForkPoint { reply } => {
                 self.wants_capture |= self.hands.is_some() || self.dirty.is_some();
                 self.forking.push(reply);
+                Ok(())
+            }
+            Request::GoCold { reply } => {
+                let gone = self.go_cold().await;
+                reply.send(gone).ok();
                 Ok(())
             }
             Request::Shutdown { grace, reply } => {

@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Objects that are read at the same time.
 const AT_ONCE: usize = 16;
+/// Of a pack, read at a time.
+const PIECE: u64 = 8 << 20;
 /// A longer line of forks than anybody has.
 const MOST_PARENTS: usize = 1000;
 
@@ -36,6 +38,8 @@ pub struct FarSession {
 pub struct Returned {
     pub sessions: u64,
     pub agents: u64,
+    /// Of files.
+    pub bytes: u64,
     /// What could not, and why.
     pub failed: Vec<String>,
 }
@@ -64,9 +68,17 @@ impl Far {
     }
 
     /// Brings back all rows that the database does not have.
-    pub async fn bring_back_all(&self, rooms: &Rooms, tell: &mut dyn FnMut(&Returned)) -> Result<Returned> {
+    pub async fn bring_back_all(
+        &self,
+        rooms: &Rooms,
+        lazily: bool,
+        tell: &mut (dyn FnMut(&Returned) + Send),
+    ) -> Result<Returned> {
         let mut returned = Returned::default();
         for tenant in self.tenants().await? {
+            if !lazily {
+                self.bring_packs(rooms, &tenant, &mut returned, tell).await?;
+            }
             let names = self.bucket.list_dirs(&keys::agents(&tenant)).await.map_err(trouble)?;
             for name in names.iter().filter_map(|name| AgentName::parse(name).ok()) {
                 let agents = self.agents(&tenant, &name, None).await?;
@@ -83,6 +95,36 @@ impl Far {
             }
         }
         Ok(returned)
+    }
+
+    /// All packs of a tenant that are not here.
+    async fn bring_packs(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        returned: &mut Returned,
+        tell: &mut (dyn FnMut(&Returned) + Send),
+    ) -> Result<()> {
+        let repo = rooms.repo(tenant)?;
+        let mut all = self.bucket.list(&keys::packs(tenant));
+        while let Some(found) = all.try_next().await.map_err(trouble)? {
+            let Some(pack) = found.key.rsplit('/').next() else { continue };
+            if repo.pack_file(pack).is_some() {
+                continue;
+            }
+            let Some(mut arriving) = repo.arriving(pack)? else { continue };
+            let mut at = 0;
+            while at < found.size {
+                let range = at..found.size.min(at + PIECE);
+                let bytes = self.bucket.get_range(&found.key, range.clone()).await.map_err(trouble)?;
+                arriving = blocking(move || Ok(arriving.write(&bytes)?)).await?;
+                at = range.end;
+                returned.bytes += range.end - range.start;
+                tell(returned);
+            }
+            blocking(move || Ok(arriving.settle()?)).await?;
+        }
+        Ok(())
     }
 
     /// Brings a session back, and the sessions that it is a fork of. False: there is none.

@@ -4,8 +4,12 @@ use ash_model::{AgentName, Epoch, Seq, SessionId, TenantId};
 
 pub(super) const TENANTS: &str = "tenants";
 
+pub(super) fn packs(tenant: &TenantId) -> String {
+    format!("{TENANTS}/{tenant}/packs")
+}
+
 pub(super) fn pack(tenant: &TenantId, pack: &str) -> String {
-    format!("{TENANTS}/{tenant}/packs/{pack}")
+    format!("{}/{pack}", packs(tenant))
 }
 
 pub(super) fn agents(tenant: &TenantId) -> String {

@@ -107,7 +107,7 @@ impl Far {
         count += self.delete_some(rooms).await?;
         if count > 0 || self.trouble().is_some() {
             if count == 0 {
-                self.bucket.check().await.map_err(trouble)?;
+                self.sending.check().await.map_err(trouble)?;
             }
             self.set_trouble(None, rooms.clock());
         }
@@ -171,7 +171,7 @@ impl Far {
 
     async fn put<T: serde::Serialize>(&self, key: &str, what: &T) -> Result<()> {
         let text = serde_json::to_vec(what).expect("plain words and numbers");
-        self.bucket.put_new(key, text.into()).await.map_err(trouble)?;
+        self.sending.put_new(key, text.into()).await.map_err(trouble)?;
         Ok(())
     }
 
@@ -235,15 +235,17 @@ impl Far {
         pack: &str,
     ) -> Result<()> {
         let key = keys::pack(tenant, pack);
+        // It may have been given up before, and be the same again: nothing is deleted while something is sent.
+        rooms.store.spare(std::slice::from_ref(&key)).await?;
         let (path, size) = repo.pack_file(pack).ok_or_else(|| {
             let what = "its pack is not there".to_owned();
             Error::Snapshot(ash_snapshot::Error::Damaged { tree: pack.to_owned(), what })
         })?;
-        let size = match self.bucket.put_file(&key, &path, &|_| {}).await {
+        let size = match self.sending.put_file(&key, &path, &|_| {}).await {
             Ok(Written::New | Written::There) => size,
             // Collection has made the one here or the one there shorter since: both are this pack.
             Err(Trouble { code: Code::Damaged, .. }) => {
-                self.bucket.head(&key).await.map_err(trouble)?.unwrap_or(size)
+                self.sending.head(&key).await.map_err(trouble)?.unwrap_or(size)
             }
             Err(error) => return Err(trouble(error)),
         };
@@ -264,7 +266,7 @@ impl Far {
         if rooms.repo(tenant)?.pack_file(pack).is_some() {
             return Ok(false);
         }
-        let Some(size) = self.bucket.head(&keys::pack(tenant, pack)).await.map_err(trouble)? else {
+        let Some(size) = self.sending.head(&keys::pack(tenant, pack)).await.map_err(trouble)? else {
             return Ok(false);
         };
         self.learn(rooms, tenant, pack, size).await?;
@@ -277,13 +279,35 @@ impl Far {
         Ok(())
     }
 
+    /// Packs that nobody needs any more are deleted there, too, and so are the manifests of checkpoints whose files
+    /// were given up.
+    pub(crate) async fn give_up(&self, rooms: &Rooms, tenant: &TenantId, packs: &[String]) -> Result<()> {
+        let known = rooms.store.far_packs(tenant).await?;
+        let repo = rooms.repo(tenant)?;
+        // One that is here was captured anew.
+        let gone = packs.iter().filter(|pack| known.contains_key(*pack) && repo.pack_file(pack).is_none());
+        let packs: Vec<String> = gone.cloned().collect();
+        if packs.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<String> = packs.iter().map(|pack| keys::pack(tenant, pack)).collect();
+        // Written down before it is forgotten: whoever dies in between deletes what nobody needs.
+        rooms.store.doom(&keys, rooms.clock()).await?;
+        rooms.store.forget_far_packs(tenant, &packs).await?;
+        if let Some(known) = self.known.lock().await.get_mut(tenant) {
+            packs.iter().for_each(|pack| _ = known.remove(pack));
+        }
+        self.ring();
+        Ok(())
+    }
+
     async fn delete_some(&self, rooms: &Rooms) -> Result<usize> {
         let doomed = rooms.store.doomed(DELETED_AT_ONCE).await?;
         if doomed.is_empty() {
             return Ok(0);
         }
         let (numbers, keys): (Vec<i64>, Vec<String>) = doomed.into_iter().unzip();
-        self.bucket.delete(&keys).await.map_err(trouble)?;
+        self.sending.delete(&keys).await.map_err(trouble)?;
         rooms.store.undoom(&numbers).await?;
         Ok(numbers.len())
     }

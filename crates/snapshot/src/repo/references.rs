@@ -26,6 +26,23 @@ impl Repo {
         Ok(named.iter().map(PackId::to_string).collect())
     }
 
+    /// As [`Repo::references`], of the snapshot that begins in this pack.
+    pub fn references_of(&self, pack: &str) -> Result<Vec<String>, Error> {
+        let id = PackId::parse(pack).ok_or_else(|| Error::NotFound { path: pack.to_owned() })?;
+        let root = self.pack(id)?.table.root;
+        root.map_or(Ok(Vec::new()), |root| self.references(&TreeId::new(&root.id, &id)))
+    }
+
+    /// All packs that a snapshot needs. It takes as long as there are folders in it.
+    pub fn packs_of(&self, tree: &TreeId) -> Result<Vec<String>, Error> {
+        let (mut packs, mut seen) = (BTreeSet::from([tree.pack()]), HashSet::new());
+        follow(&self.reader(), self.root(tree)?, &mut |_, place| {
+            packs.insert(place.pack);
+            seen.insert(*place)
+        })?;
+        Ok(packs.iter().map(PackId::to_string).collect())
+    }
+
     /// Where a pack is and how long, if it is here.
     pub fn pack_file(&self, pack: &str) -> Option<(PathBuf, u64)> {
         let path = self.dir.join(file_name(&PackId::parse(pack)?));

@@ -206,7 +206,7 @@ pub(super) async fn rebuild(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
     Ok(true)
 }
 
-async fn add_agent(db: &mut Db, agent: &FarAgent, at: Timestamp) -> Result<()> {
+pub(super) async fn add_agent(db: &mut Db, agent: &FarAgent, at: Timestamp) -> Result<()> {
     query(
         "INSERT INTO agents (id, tenant, name, version, config, env, created_at, updated_at, deleted_at, changes,
              far_changes)
@@ -317,5 +317,17 @@ pub(super) async fn doomed(db: &SqlitePool, limit: u32) -> Result<Vec<(i64, Stri
 pub(super) async fn undoom(db: &mut Db, numbers: &str) -> Result<()> {
     let done = query("DELETE FROM far_doomed WHERE n IN (SELECT value FROM json_each(?))");
     done.bind(numbers).execute(db).await?;
+    Ok(())
+}
+
+pub(super) async fn spare(db: &mut Db, keys: &str) -> Result<()> {
+    let done = query("DELETE FROM far_doomed WHERE key IN (SELECT value FROM json_each(?))");
+    done.bind(keys).execute(db).await?;
+    Ok(())
+}
+
+pub(super) async fn forget_packs(db: &mut Db, tenant: &TenantId, packs: &str) -> Result<()> {
+    let done = query("DELETE FROM far_packs WHERE tenant = ? AND pack IN (SELECT value FROM json_each(?))");
+    done.bind(tenant.as_str()).bind(packs).execute(db).await?;
     Ok(())
 }

@@ -140,8 +140,10 @@ fn rebuilt(session: &Session, name: &str, events: &[ash_model::Event]) -> Rebuil
             env: None,
             parent: (first > 0).then(|| id("s")),
             base: (first > 0).then_some(first),
+            first: Vec::new(),
             status: Status::Paused,
             title: None,
+            last_text: None,
             turns: 1,
             created_at: Timestamp(1),
             last_active_at: Timestamp(6),
@@ -203,6 +205,11 @@ pub(crate) async fn what_is_to_be_deleted_is_told_until_it_is(store: &dyn Store)
     assert_eq!(doomed.iter().map(|(_, key)| key.as_str()).collect::<Vec<_>>(), ["a", "b"]);
     store.undoom(&[doomed[0].0]).await.expect("noted");
     assert_eq!(store.doomed(10).await.expect("read"), [doomed[1].clone()]);
+    store.spare(&["b".into(), "c".into()]).await.expect("spared");
+    assert_eq!(store.doomed(10).await.expect("read"), []);
+    store.add_far_packs(&tenant("t"), &[("p".into(), 1), ("q".into(), 2)]).await.expect("noted");
+    store.forget_far_packs(&tenant("t"), &["p".into()]).await.expect("forgotten");
+    assert_eq!(store.far_packs(&tenant("t")).await.expect("read"), [("q".to_owned(), 2)].into());
 }
 
 pub(crate) async fn a_sealed_environment_travels_sealed(store: &dyn Store) {

@@ -1,0 +1,82 @@
+//! Object stores: what is in one, and bringing it back.
+
+use super::doctor::Server;
+use crate::{
+    api::{Failure, Result},
+    out::{self, Table},
+};
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::io::IsTerminal;
+
+fn config(from: String) -> Result<ash_server::Config> {
+    let server = Server::try_parse_from(["ash"]).map_err(|error| Failure::invalid(error.to_string()))?;
+    Ok(ash_server::Config { snapshot_url: Some(from), ..server.config })
+}
+
+pub(super) async fn sessions(from: String, as_json: bool) -> Result<()> {
+    let found = ash_server::far_sessions(&config(from)?).await;
+    let found = found.map_err(|error| Failure::invalid(error.to_string()))?;
+    if as_json {
+        let all: Vec<_> = found
+            .iter()
+            .map(|one| {
+                json!({
+                    "id": one.id, "tenantId": one.tenant, "agentName": one.agent, "status": one.status,
+                    "title": one.title, "turns": one.turns, "lastActiveAt": one.last_active_at,
+                })
+            })
+            .collect();
+        out::json(&json!({ "sessions": all }));
+        return Ok(());
+    }
+    if found.is_empty() {
+        eprintln!("there are no sessions");
+        return Ok(());
+    }
+    let now = jiff::Timestamp::now();
+    let mut table = Table::new(&["ID", "TENANT", "AGENT", "STATUS", "TURNS", "ACTIVE", "TITLE"]);
+    for one in found {
+        let cells = [
+            out::harmless(one.id.as_str()),
+            out::harmless(one.tenant.as_str()),
+            out::harmless(one.agent.as_str()),
+            one.status.as_str().to_owned(),
+            one.turns.to_string(),
+            out::ago(&one.last_active_at.to_string(), now),
+            out::harmless(&out::shortened(one.title.as_deref().unwrap_or_default(), 40)),
+        ];
+        table.row(cells.into_iter().map(|cell| (cell, None)).collect());
+    }
+    table.print();
+    Ok(())
+}
+
+/// Answers 1 if something could not be brought back.
+pub(super) async fn restore(from: String, lazy: bool, as_json: bool) -> Result<u8> {
+    let bar = match std::io::stderr().is_terminal() && !as_json {
+        true => ProgressBar::new_spinner(),
+        false => ProgressBar::hidden(),
+    };
+    bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a template"));
+    let mut tell = |so_far: &ash_server::Returned| {
+        bar.set_message(format!("{} sessions, {} MB", so_far.sessions, so_far.bytes >> 20));
+        bar.tick();
+    };
+    let returned = ash_server::restore(&config(from)?, lazy, &mut tell).await;
+    bar.finish_and_clear();
+    let returned = returned.map_err(|error| Failure::invalid(error.to_string()))?;
+    if as_json {
+        out::json(&json!({
+            "sessions": returned.sessions, "agents": returned.agents, "bytes": returned.bytes,
+            "failed": returned.failed,
+        }));
+    } else {
+        let (sessions, agents) = (returned.sessions, returned.agents);
+        eprintln!("{sessions} sessions and {agents} agents are back ({} MB)", returned.bytes >> 20);
+        returned.failed.iter().for_each(|failed| eprintln!("not back: {}", out::harmless(failed)));
+        eprintln!("next: ash start, then ash session resume ID");
+    }
+    Ok(u8::from(!returned.failed.is_empty()))
+}
