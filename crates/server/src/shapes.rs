@@ -307,7 +307,7 @@ mod tests {
             at: Timestamp(0),
         };
         let json = r#"{"at":"1970-01-01T00:00:00.000Z","bytes":4096,"consistency":"frozen","current":true,"files":10,
-            "midTurn":true,"number":4,"salvage":false,"seq":41,"turn":"00000000-0000-0000-0000-000000000007"}"#;
+            "midTurn":true,"number":4,"remote":false,"salvage":false,"seq":41,"turn":"00000000-0000-0000-0000-000000000007"}"#;
         let sent = serde_json::from_str::<Value>(json).expect("json");
         assert_eq!(checkpoint(Some(4), &row), sent);
         let whole = r#"{"skipped":1,"unsettled":null}"#;
