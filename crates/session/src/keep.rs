@@ -25,7 +25,7 @@ pub struct Keep {
 }
 
 /// What was given up, in one tenant's repository or in all of them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Swept {
     pub checkpoints: u64,
     pub packs: Collected,
@@ -34,11 +34,12 @@ pub struct Swept {
 }
 
 impl Swept {
-    fn add(&mut self, other: &Swept) {
-        let Collected { removed, rewritten, kept, freed } = other.packs;
+    fn add(&mut self, other: Swept) {
+        let Collected { removed, rewritten, evicted, kept, freed } = other.packs;
         self.checkpoints += other.checkpoints;
-        self.packs.removed += removed;
-        self.packs.rewritten += rewritten;
+        self.packs.removed.extend(removed);
+        self.packs.rewritten.extend(rewritten);
+        self.packs.evicted += evicted;
         self.packs.kept += kept;
         self.packs.freed += freed;
         self.size += other.size;
@@ -53,10 +54,11 @@ impl Sessions {
         for tenant in self.rooms().store.tenants().await? {
             match self.sweep_tenant(&tenant, keep).await {
                 Ok(swept) => {
-                    all.add(&swept);
-                    let Swept { checkpoints, packs, size } = swept;
-                    let Collected { removed, rewritten, freed, .. } = packs;
+                    let Swept { checkpoints, packs, size } = &swept;
+                    let (removed, rewritten, freed) =
+                        (packs.removed.len(), packs.rewritten.len(), packs.freed);
                     tracing::info!(%tenant, checkpoints, removed, rewritten, freed, size, "collected");
+                    all.add(swept);
                 }
                 Err(error) => {
                     self.rooms().watch.sweep_failed();
@@ -132,7 +134,7 @@ fn wanted(holdings: &Holdings, now: Timestamp, grace: Duration) -> Result<Wanted
     let notes = rows.filter(|held| !stays(held)).map(|held| parse(&held.checkpoint.tree));
     let notes: HashSet<TreeId> = notes.collect::<Result<_>>()?;
     let notes = notes.into_iter().filter(|tree| !trees.contains(tree)).collect();
-    Ok(Wanted { trees: trees.into_iter().collect(), notes })
+    Ok(Wanted { trees: trees.into_iter().collect(), notes, ..Wanted::default() })
 }
 
 /// What we cannot name we cannot keep: then nothing is collected at all.
@@ -197,7 +199,7 @@ mod tests {
             let checkpoints: Vec<Held> =
                 rows.iter().map(|(tree, at, removed)| held(*tree, *at, (false, false, *removed))).collect();
             let holdings = Holdings { versions: vec![format!("{:096x}", 99)], checkpoints };
-            let Wanted { trees, notes } =
+            let Wanted { trees, notes, .. } =
                 wanted(&holdings, Timestamp(1000), Duration::from_millis(grace)).expect("trees");
             prop_assert!(trees.contains(&parse(&holdings.versions[0]).expect("a tree")));
             for held in &holdings.checkpoints {

@@ -28,8 +28,6 @@ const SMALL: u64 = 4 << 20;
 const TAIL: u64 = 256 << 10;
 /// What is shorter is no pack.
 const SHORTEST: u64 = (MAGIC.len() + FOOTER) as u64;
-/// So much may be kept beyond the limit before somebody looks.
-const SLACK: u64 = 64 << 20;
 
 /// Where packs are that are not here. Packs have names of 32 hexadecimal digits. An error means that it cannot be
 /// reached; what is not there is no error. Everything blocks.
@@ -98,7 +96,6 @@ pub(crate) struct Away {
     most: u64,
     /// Packs that somebody has open or is about to, and how often: their files stay.
     held: Mutex<HashMap<PackId, usize>>,
-    /// Bytes that were written since the cache was last made to fit.
     fresh: AtomicU64,
 }
 
@@ -234,9 +231,8 @@ impl Away {
     }
 
     fn put(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-        self.disk.write_at(file, bytes, at)?;
-        let fresh = self.fresh.fetch_add(bytes.len() as u64, Ordering::Relaxed) + bytes.len() as u64;
-        if fresh > SLACK { self.trim() } else { Ok(()) }
+        self.fresh.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.disk.write_at(file, bytes, at)
     }
 
     /// Hands over what comes, never more than was asked for.
@@ -304,8 +300,9 @@ impl Away {
         self.disk.remove(&self.path(&pack)).map_err(|e| self.failed(e))
     }
 
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.fresh.load(Ordering::Relaxed) > 0
+    /// How much was written since the cache was last made to fit.
+    pub(crate) fn fresh(&self) -> u64 {
+        self.fresh.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_full(&self) -> io::Result<bool> {

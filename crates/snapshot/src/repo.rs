@@ -48,6 +48,9 @@ const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Open files of packs that are kept at hand.
 const MOST_OPEN: usize = 64;
 
+/// So much that is far may be kept beyond the limit, until somebody looks.
+const SLACK: u64 = 64 << 20;
+
 #[derive(Debug)]
 pub struct Repo {
     dir: PathBuf,
@@ -122,7 +125,11 @@ impl Repo {
     fn pack(&self, id: PackId) -> Result<Arc<Pack>, Error> {
         match (self.near(id)?, &self.away) {
             (Some(pack), _) => Ok(pack),
-            (None, Some(away)) => Ok(self.at_hand(away.open(id, self.key.as_ref())?)),
+            (None, Some(away)) => {
+                let pack = self.at_hand(away.open(id, self.key.as_ref())?);
+                self.make_room(away, SLACK);
+                Ok(pack)
+            }
             (None, None) => Err(damaged(&id, "its pack is not there")),
         }
     }
@@ -162,17 +169,17 @@ impl Repo {
     /// A block as it was before it was packed. Its objects are still to be checked against their names.
     fn block(&self, pack: PackId, number: u32, unpacking: &mut Unpacking) -> Result<Vec<u8>, Error> {
         let (key, from) = (self.key.as_ref(), self.pack(pack)?);
-        match (from.block(number, key, unpacking), &self.away) {
+        let block = from.block(number, key, unpacking);
+        let Some(away) = self.away.as_ref().filter(|_| from.is_far()) else { return block };
+        self.make_room(away, SLACK);
+        match block {
             // What is far may not be what it was when its table was read.
-            (Err(error @ Error::Damaged { .. }), Some(away)) if from.is_far() => {
-                if away.same(&[from])?.contains(&pack) {
-                    return Err(error);
-                }
+            Err(Error::Damaged { .. }) if !away.same(&[from])?.contains(&pack) => {
                 self.forget(pack);
                 away.let_go(pack)?;
                 self.pack(pack)?.block(number, key, unpacking)
             }
-            (block, _) => block,
+            block => block,
         }
     }
 

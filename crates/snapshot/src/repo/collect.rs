@@ -4,6 +4,10 @@
 //!
 //! Captures and restores may run beside it. They find what they need in a snapshot that is wanted or pinned, or
 //! in packs that are younger than the grace; neither is touched.
+//!
+//! What lies in a pack that is only far is not gone through. Everything that it leads to is far, too, so nothing is
+//! missed that is only here. But then nobody knows which of the packs that are both here and far it leads to: those
+//! may go from here, and are never called garbage.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -11,11 +15,14 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use super::Repo;
-use super::read::Reader;
-use crate::id::PackId;
-use crate::object::{Layout, Node, Piece, Place, Ref};
+use super::read::{Reader, follow};
+use crate::id::{PackId, Sort};
+use crate::object::Place;
 use crate::pack::{self, Block, EXTENSION, How, Live};
 use crate::{Error, TreeId};
+
+/// So many packs are asked for at once.
+const AT_ONCE: usize = 32;
 
 /// What must stay.
 #[derive(Debug, Clone, Default)]
@@ -24,12 +31,20 @@ pub struct Wanted {
     pub trees: Vec<TreeId>,
     /// Snapshots of which only what travels with them is wanted: the history that others build on.
     pub notes: Vec<TreeId>,
+    /// Snapshots with all their files, which need not be here if they are far.
+    pub cold: Vec<TreeId>,
+    /// Packs that are safely far, and everything with them that they lead to.
+    pub far: HashSet<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Collected {
-    pub removed: u64,
-    pub rewritten: u64,
+    /// Packs that nobody needs, here or elsewhere.
+    pub removed: Vec<String>,
+    /// Packs that have fewer blocks now.
+    pub rewritten: Vec<String>,
+    /// Packs that are only far now.
+    pub evicted: u64,
     pub kept: u64,
     /// Bytes that the repository takes less.
     pub freed: u64,
@@ -44,16 +59,26 @@ impl Repo {
         let before = SystemTime::now().checked_sub(grace).unwrap_or(SystemTime::UNIX_EPOCH);
         let mut trees: HashSet<TreeId> = wanted.trees.iter().cloned().collect();
         trees.extend(self.pins.lock().expect("nobody panics while holding it").keys().cloned());
-        let marked = self.mark(&trees, &wanted.notes)?;
+        let marks = self.mark(&trees, wanted)?;
         let mut collected = Collected::default();
+        let mut leaving = Vec::new();
         for (id, modified) in self.pack_files()? {
-            if modified >= before {
-                collected.kept += 1;
-                continue;
+            let far = wanted.far.contains(&id.to_string());
+            match marks.fate(id, far) {
+                _ if modified >= before => collected.kept += 1,
+                Fate::Stay => collected.kept += 1,
+                Fate::Leave => leaving.push((id, modified)),
+                Fate::Shrink(live) => self.shrink(id, modified, live, &mut collected)?,
+                Fate::Go => {
+                    if self.remove(id, modified, &mut collected)? {
+                        self.away.as_ref().map_or(Ok(()), |away| away.let_go(id))?;
+                        collected.removed.push(id.to_string());
+                    }
+                }
             }
-            self.sweep(id, modified, marked.get(&id), &mut collected)?;
         }
-        if collected.removed > 0 {
+        self.evict(leaving, &mut collected)?;
+        if !collected.removed.is_empty() || collected.evicted > 0 {
             let synced = self.disk.sync_dir(&self.dir);
             synced.map_err(|e| Error::system("sync", self.dir.as_os_str().as_bytes(), e))?;
         }
@@ -75,36 +100,34 @@ impl Repo {
         Ok(packs)
     }
 
-    fn mark(&self, trees: &HashSet<TreeId>, notes: &[TreeId]) -> Result<Marked, Error> {
+    fn mark(&self, trees: &HashSet<TreeId>, wanted: &Wanted) -> Result<Marks, Error> {
         let reader = self.reader();
-        let mut marking = Marking { reader: &reader, marked: Marked::new(), seen: HashSet::new() };
+        let (marks, only_far, seen) = (Marks::default(), HashMap::new(), HashSet::new());
+        let far = &wanted.far;
+        let mut marking = Marking { repo: self, reader: &reader, far, marks, only_far, seen };
         for tree in trees {
-            marking.directories(self.root(tree)?)?;
+            marking.tree(tree)?;
         }
-        for tree in trees.iter().chain(notes) {
-            let pack = self.pack(tree.pack())?;
-            // With or without notes it stays: it is the place where the snapshot begins.
-            marking.marked.entry(pack.id).or_default();
-            for note in &pack.table.notes {
-                marking.mark(&Place { pack: pack.id, ..note.at.place });
-            }
+        for tree in &wanted.notes {
+            marking.notes(tree)?;
         }
-        Ok(marking.marked)
+        marking.marks.needed_here = marking.marks.live.keys().copied().collect();
+        for tree in &wanted.cold {
+            marking.tree(tree)?;
+        }
+        Ok(marking.marks)
     }
 
-    fn sweep(
+    fn shrink(
         &self,
         id: PackId,
         modified: SystemTime,
-        marked: Option<&Live>,
+        live: &Live,
         collected: &mut Collected,
     ) -> Result<(), Error> {
-        let Some(marked) = marked else {
-            return self.remove(id, modified, collected);
-        };
         let pack = self.pack(id)?;
         // A pack that stays can still say what it was: others may build on that.
-        let mut marked = marked.clone();
+        let mut marked = live.clone();
         for Place { block, start, length, .. } in pack.table.notes.iter().map(|note| note.at.place) {
             marked.entry(block).or_default().insert((start, length));
         }
@@ -119,24 +142,46 @@ impl Repo {
             return Ok(());
         };
         self.forget(id);
-        collected.rewritten += 1;
+        collected.rewritten.push(id.to_string());
         collected.freed += pack.size.saturating_sub(size);
         Ok(())
     }
 
-    fn remove(&self, id: PackId, modified: SystemTime, collected: &mut Collected) -> Result<(), Error> {
+    /// Whether it is gone from here.
+    fn remove(&self, id: PackId, modified: SystemTime, collected: &mut Collected) -> Result<bool, Error> {
         let path = self.dir.join(pack::file_name(&id));
         let failed = |e| Error::system("remove", path.as_os_str().as_bytes(), e);
         let _alone = self.naming_packs.write().expect("nobody panics while holding it");
         // Captured anew since it was listed, it may be wanted by now.
         if !self.place().is_as_it_was(&id, modified).map_err(failed)? {
             collected.kept += 1;
-            return Ok(());
+            return Ok(false);
         }
-        collected.freed += std::fs::metadata(&path).map_err(failed)?.len();
+        let size = std::fs::metadata(&path).map_err(failed)?.len();
         self.disk.remove(&path).map_err(failed)?;
         self.forget(id);
-        collected.removed += 1;
+        collected.freed += size;
+        Ok(true)
+    }
+
+    /// Removes packs from here of which far says that it has the same.
+    fn evict(&self, leaving: Vec<(PackId, SystemTime)>, collected: &mut Collected) -> Result<(), Error> {
+        for some in leaving.chunks(AT_ONCE) {
+            // One that cannot be opened is not the same as any.
+            let packs: Vec<_> = some.iter().filter_map(|(id, _)| self.pack(*id).ok()).collect();
+            let same = self.away.as_ref().map_or(Ok(HashSet::new()), |away| away.same(&packs));
+            let same = same.unwrap_or_else(|error| {
+                tracing::warn!(%error, "packs stay here that could be far");
+                HashSet::new()
+            });
+            for (id, modified) in some {
+                if !same.contains(id) {
+                    collected.kept += 1;
+                } else if self.remove(*id, *modified, collected)? {
+                    collected.evicted += 1;
+                }
+            }
+        }
         Ok(())
     }
 
@@ -184,55 +229,94 @@ pub struct Locked {
     _file: std::fs::File,
 }
 
+/// What is wanted.
+#[derive(Default)]
+struct Marks {
+    live: Marked,
+    /// The packs of what is not cold.
+    needed_here: HashSet<PackId>,
+    /// Whether something wanted leads behind packs that are only far.
+    hidden: bool,
+}
+
+/// What becomes of a pack.
+enum Fate<'m> {
+    Stay,
+    /// Without what nobody wants, if that is much.
+    Shrink(&'m Live),
+    /// It is enough that it is far.
+    Leave,
+    Go,
+}
+
+impl Marks {
+    fn fate(&self, pack: PackId, far: bool) -> Fate<'_> {
+        // Whatever is hidden may need any of it.
+        let unclear = far && self.hidden;
+        match self.live.get(&pack) {
+            Some(_) if far && !self.needed_here.contains(&pack) => Fate::Leave,
+            Some(_) if unclear => Fate::Stay,
+            Some(live) => Fate::Shrink(live),
+            None if unclear => Fate::Leave,
+            None => Fate::Go,
+        }
+    }
+}
+
 struct Marking<'m> {
+    repo: &'m Repo,
     reader: &'m Reader<'m>,
-    marked: Marked,
+    far: &'m HashSet<String>,
+    marks: Marks,
+    only_far: HashMap<PackId, bool>,
     /// By place, not by name: the same directory may be stored twice, and both are needed.
     seen: HashSet<Place>,
 }
 
 impl Marking<'_> {
     fn mark(&mut self, place: &Place) {
-        let live = self.marked.entry(place.pack).or_default();
+        let live = self.marks.live.entry(place.pack).or_default();
         live.entry(place.block).or_default().insert((place.start, place.length));
     }
 
-    fn directories(&mut self, root: Ref) -> Result<(), Error> {
-        let mut waiting = vec![root];
-        while let Some(at) = waiting.pop() {
-            if !self.seen.insert(at.place) {
-                continue;
-            }
-            self.mark(&at.place);
-            for entry in self.reader.directory(&at)? {
-                match entry.node {
-                    Node::Dir(at) => waiting.push(at),
-                    Node::File(content) => self.file(&content.layout)?,
-                    Node::Link(_) => {}
-                }
-            }
+    fn tree(&mut self, tree: &TreeId) -> Result<(), Error> {
+        if self.is_only_far(tree.pack()) {
+            self.marks.hidden = true;
+            return Ok(());
+        }
+        let (reader, root) = (self.reader, self.repo.root(tree)?);
+        follow(reader, root, &mut |sort, place| self.meet(sort, place))?;
+        self.notes(tree)
+    }
+
+    fn notes(&mut self, tree: &TreeId) -> Result<(), Error> {
+        if self.is_only_far(tree.pack()) {
+            return Ok(());
+        }
+        let pack = self.repo.pack(tree.pack())?;
+        // With or without notes it stays: it is the place where the snapshot begins.
+        self.marks.live.entry(pack.id).or_default();
+        for note in &pack.table.notes {
+            self.mark(&Place { pack: pack.id, ..note.at.place });
         }
         Ok(())
     }
 
-    fn file(&mut self, layout: &Layout) -> Result<(), Error> {
-        match layout {
-            Layout::Empty => {}
-            Layout::Whole(at) => self.mark(&at.place),
-            Layout::List(at) => {
-                if !self.seen.insert(at.place) {
-                    return Ok(());
-                }
-                for list in self.reader.lists(at)? {
-                    self.mark(&list.place);
-                }
-                for piece in self.reader.pieces(at)? {
-                    if let Piece::Chunk { at, .. } = piece {
-                        self.mark(&at.place);
-                    }
-                }
-            }
-        }
-        Ok(())
+    /// Whether to look into it.
+    fn meet(&mut self, sort: Sort, place: &Place) -> bool {
+        self.mark(place);
+        let leads_on = match sort {
+            Sort::Directory | Sort::List => self.seen.insert(*place),
+            Sort::Chunk => false,
+        };
+        let hidden = leads_on && self.is_only_far(place.pack);
+        self.marks.hidden |= hidden;
+        leads_on && !hidden
+    }
+
+    fn is_only_far(&mut self, pack: PackId) -> bool {
+        let (repo, far) = (self.repo, self.far);
+        let look = || far.contains(&pack.to_string()) && !repo.is_here(pack);
+        *self.only_far.entry(pack).or_insert_with(look)
     }
 }

@@ -48,11 +48,18 @@ impl Repo {
         Some(Fetching { repo: self, away, reader: self.reader(), tally: Tally::new(progress), held, asked })
     }
 
-    /// Makes what is kept of far packs fit again.
-    fn trim(&self, away: &Away) -> std::io::Result<()> {
-        if !away.is_fresh() || !away.is_full()? {
-            return Ok(());
+    /// Makes what is kept of far packs fit again, if more than this is new.
+    pub(super) fn make_room(&self, away: &Away, slack: u64) {
+        if away.fresh() <= slack {
+            return;
         }
+        let trimmed = away.is_full().and_then(|full| if full { self.trim(away) } else { Ok(()) });
+        if let Err(error) = trimmed {
+            tracing::warn!(%error, "what is kept of far packs could not be made to fit");
+        }
+    }
+
+    fn trim(&self, away: &Away) -> std::io::Result<()> {
         // What is only kept at hand is in nobody's use.
         let in_use = |pack: &Arc<Pack>| !pack.is_far() || Arc::strong_count(pack) > 1;
         self.open.lock().expect("nobody panics while holding it").retain(in_use);
@@ -75,9 +82,7 @@ pub(super) struct Fetching<'f> {
 impl Drop for Fetching<'_> {
     fn drop(&mut self) {
         self.held.clear();
-        if let Err(error) = self.repo.trim(self.away) {
-            tracing::warn!(%error, "what is kept of far packs could not be made to fit");
-        }
+        self.repo.make_room(self.away, 0);
     }
 }
 

@@ -51,11 +51,11 @@ pub(super) fn run(place: &Place, wish: &Wish) -> Result<u8> {
     place.repo.give_up(&trees).map_err(failed(place))?;
     let kept = listing.snapshots.iter().map(|one| &one.tree);
     let kept: HashSet<TreeId> = kept.filter(|tree| !trees.contains(tree)).cloned().collect();
-    let wanted = Wanted { trees: kept.iter().cloned().collect(), notes: Vec::new() };
+    let wanted = Wanted { trees: kept.iter().cloned().collect(), ..Wanted::default() };
     let collected = place.repo.collect(&wanted, wish.grace).map_err(failed(place))?;
     place.repo.give_up(&[]).map_err(failed(place))?;
     place.remove_indexes(&kept);
-    report(place, &gone, Some(collected));
+    report(place, &gone, Some(&collected));
     Ok(0)
 }
 
@@ -95,13 +95,13 @@ fn doomed(snapshots: &[Listed], rules: Rules) -> Vec<&Listed> {
     gone
 }
 
-fn report(place: &Place, gone: &[&Listed], collected: Option<Collected>) {
+fn report(place: &Place, gone: &[&Listed], collected: Option<&Collected>) {
     if place.json {
         let ids: Vec<&str> = gone.iter().map(|one| id(&one.tree)).collect();
-        let Collected { removed, rewritten, kept, freed } = collected.unwrap_or_default();
+        let Collected { removed, rewritten, kept, freed, .. } = collected.cloned().unwrap_or_default();
         out::json(&json!({
-            "forgotten": ids, "dryRun": collected.is_none(), "removed": removed, "rewritten": rewritten,
-            "kept": kept, "freed": freed,
+            "forgotten": ids, "dryRun": collected.is_none(), "removed": removed.len(),
+            "rewritten": rewritten.len(), "kept": kept, "freed": freed,
         }));
         return;
     }
@@ -118,10 +118,11 @@ fn report(place: &Place, gone: &[&Listed], collected: Option<Collected>) {
     let what = match collected {
         None => format!("{forgotten} would be forgotten; nothing was changed"),
         Some(Collected { removed, rewritten, freed, .. }) => {
-            let packs = plural(removed, "pack");
+            let packs = plural(removed.len() as u64, "pack");
             format!(
-                "{forgotten} forgotten, {packs} removed, {rewritten} made smaller, {} freed",
-                out::size(freed)
+                "{forgotten} forgotten, {packs} removed, {} made smaller, {} freed",
+                rewritten.len(),
+                out::size(*freed)
             )
         }
     };
