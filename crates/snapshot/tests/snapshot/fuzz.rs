@@ -155,7 +155,7 @@ fn nonsense_does_no_harm() {
         assert!(begun.elapsed() < LONGEST, "round {rounds} took {:?}", begun.elapsed());
     }
     assert_eq!(listing(subject.bench.dir.path()), outside, "nothing was made elsewhere");
-    let wanted = Wanted { trees: subject.trees.clone(), notes: vec![] };
+    let wanted = Wanted { trees: subject.trees.clone(), ..Wanted::default() };
     subject.bench.reopened().collect(&wanted, Duration::ZERO).expect("all is as it was");
     assert!(rounds > 10, "{rounds} rounds");
 }

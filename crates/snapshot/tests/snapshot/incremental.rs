@@ -4,7 +4,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
-use ash_snapshot::{Capture, Donor, Key, LeafKind, Repo, Root, Taken, Target, TreeId, Unchanged};
+use ash_snapshot::{Capture, Donor, Key, LeafKind, Repo, Root, Taken, Target, TreeId, Unchanged, Wanted};
 
 use crate::edit::{Edit, apply, edits};
 use crate::support::{
@@ -245,9 +245,9 @@ fn an_index_of_another_snapshot_is_not_used() {
     bench.write("file", "two");
     line.take(&bench.repo);
     // Rewound without the index: it speaks of the second, which is gone.
-    let wanted = ash_snapshot::Wanted { trees: vec![first.clone()], notes: vec![] };
+    let wanted = Wanted { trees: vec![first.clone()], ..Wanted::default() };
     let collected = bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
-    assert_eq!(collected.removed, 1);
+    assert_eq!(collected.removed.len(), 1);
     let mut rewound = Line { base: Some(first), ..line.clone() };
     let taken = rewound.take(&bench.repo);
     assert_eq!(bench.compare(&taken.tree, &bench.workspace()), vec![]);

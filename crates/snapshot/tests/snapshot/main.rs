@@ -3,7 +3,10 @@
 mod collect;
 mod crash;
 mod damage;
+mod depot;
 mod edit;
+mod evict;
+mod far;
 mod fidelity;
 mod folder;
 mod forge;

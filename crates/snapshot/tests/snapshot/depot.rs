@@ -1,0 +1,159 @@
+//! A directory that stands for a store far away. It counts what it is asked for, and fails when it is told to.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Barrier, Mutex};
+
+use ash_snapshot::{Far, Part, Repo, TreeId};
+
+#[derive(Debug)]
+pub(crate) struct Depot {
+    pub(crate) dir: PathBuf,
+    asked: Mutex<Asked>,
+    weather: Mutex<Weather>,
+    /// How long a pack was, for whoever asks next.
+    was: Mutex<Option<(String, u64)>>,
+    /// Whoever reads waits until all have come who will.
+    meeting: Option<Barrier>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Packs whose size was asked for.
+    pub(crate) sizes: Vec<String>,
+    pub(crate) reads: Vec<Part>,
+}
+
+impl Asked {
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.sizes.len(), self.reads.len())
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weather {
+    Fine,
+    /// After so many answers.
+    Worse(usize),
+    Down,
+}
+
+impl Depot {
+    pub(crate) fn new(dir: &Path) -> Arc<Depot> {
+        Depot::meeting(dir, None)
+    }
+
+    pub(crate) fn meeting(dir: &Path, meeting: Option<Barrier>) -> Arc<Depot> {
+        std::fs::create_dir_all(dir).expect("made");
+        let weather = Mutex::new(Weather::Fine);
+        Arc::new(Depot {
+            dir: dir.to_owned(),
+            asked: Mutex::default(),
+            weather,
+            was: Mutex::default(),
+            meeting,
+        })
+    }
+
+    pub(crate) fn path(&self, pack: &str) -> PathBuf {
+        self.dir.join(pack)
+    }
+
+    pub(crate) fn has(&self, pack: &str) -> bool {
+        self.path(pack).exists()
+    }
+
+    /// What was asked for since this was called last.
+    pub(crate) fn asked(&self) -> Asked {
+        std::mem::take(&mut self.asked.lock().expect("nobody panicked"))
+    }
+
+    pub(crate) fn set(&self, weather: Weather) {
+        *self.weather.lock().expect("nobody panicked") = weather;
+    }
+
+    /// Takes a pack, after all that it needs.
+    pub(crate) fn send(&self, repo: &Repo, tree: &TreeId) {
+        for pack in repo.references(tree).expect("read") {
+            if !self.has(&pack) {
+                let (trees, _) = repo.beginning_with(&pack).expect("listed");
+                self.send(repo, &trees[0]);
+            }
+        }
+        self.put(repo, tree.pack_name());
+    }
+
+    /// Takes a pack as it is now. Whoever reads it meanwhile reads one or the other.
+    pub(crate) fn put(&self, repo: &Repo, pack: &str) {
+        let (path, size) = repo.pack_file(pack).expect("it is here");
+        let (fresh, to) = (self.dir.join("fresh"), self.path(pack));
+        assert_eq!(std::fs::copy(path, &fresh).expect("copied"), size);
+        std::fs::rename(fresh, to).expect("named");
+    }
+
+    /// Whoever asks next is told how long a pack was before.
+    pub(crate) fn remember(&self, pack: &str, size: u64) {
+        *self.was.lock().expect("nobody panicked") = Some((pack.to_owned(), size));
+    }
+
+    fn size(&self, pack: &str) -> io::Result<Option<u64>> {
+        match std::fs::metadata(self.path(pack)) {
+            Ok(is) => Ok(Some(is.len())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn weather(&self) -> io::Result<()> {
+        let mut weather = self.weather.lock().expect("nobody panicked");
+        *weather = match *weather {
+            Weather::Fine => Weather::Fine,
+            Weather::Worse(0) | Weather::Down => Weather::Down,
+            Weather::Worse(left) => Weather::Worse(left - 1),
+        };
+        match *weather {
+            Weather::Fine | Weather::Worse(_) => Ok(()),
+            Weather::Down => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        }
+    }
+
+    fn part(&self, part: &Part) -> io::Result<Vec<u8>> {
+        self.weather()?;
+        assert!(!part.range.is_empty(), "stores refuse to read nothing: {part:?}");
+        let file = match std::fs::File::open(self.path(&part.pack)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            file => file?,
+        };
+        let end = file.metadata()?.len().clamp(part.range.start, part.range.end);
+        let mut bytes = vec![0; (end - part.range.start) as usize];
+        file.read_exact_at(&mut bytes, part.range.start)?;
+        Ok(bytes)
+    }
+}
+
+impl Far for Depot {
+    fn sizes(&self, packs: &[String]) -> io::Result<Vec<Option<u64>>> {
+        self.asked.lock().expect("nobody panicked").sizes.extend(packs.iter().cloned());
+        self.weather()?;
+        let mut was = self.was.lock().expect("nobody panicked");
+        let was = was.take_if(|(pack, _)| packs.contains(pack));
+        let size = |pack: &String| match &was {
+            Some((of, size)) if of == pack => Ok(Some(*size)),
+            Some(_) | None => self.size(pack),
+        };
+        packs.iter().map(size).collect()
+    }
+
+    /// The last comes first: nobody may rely on an order.
+    fn read(&self, parts: &[Part], each: &mut dyn FnMut(usize, Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+        self.asked.lock().expect("nobody panicked").reads.extend(parts.iter().cloned());
+        if let Some(meeting) = &self.meeting {
+            meeting.wait();
+        }
+        for (number, part) in parts.iter().enumerate().rev() {
+            each(number, self.part(part)?)?;
+        }
+        Ok(())
+    }
+}

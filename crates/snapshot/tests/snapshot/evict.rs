@@ -1,0 +1,453 @@
+//! Collection beside packs that are far: what is cold may leave, and the only copy of anything never goes.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ash_snapshot::{Collected, Death, Depth, Disk, Error, Folder, Repo, TreeId, Trouble, Wanted};
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+
+use crate::collect::copy_all;
+use crate::depot::{Depot, Weather};
+use crate::edit::{Edit, apply, edits};
+use crate::support::{Bench, Line, cases, noise, open, restore_into, set_mtime};
+
+/// Little is kept of what is far, so that it is read again and again.
+const LITTLE: u64 = 200_000;
+
+fn with_far(bench: &Bench, depot: &Arc<Depot>, disk: Disk) -> Repo {
+    let repo = Repo::open_with(&bench.repo_dir(), None, disk).expect("opened");
+    repo.with_far(depot.clone(), LITTLE).expect("opened")
+}
+
+/// Three turns; each has its own file, and all need the first.
+struct Turns {
+    bench: Bench,
+    depot: Arc<Depot>,
+    repo: Repo,
+    trees: [TreeId; 3],
+}
+
+impl Turns {
+    fn new() -> Turns {
+        let bench = Bench::in_memory();
+        let depot = Depot::new(&bench.dir.path().join("depot"));
+        let repo = with_far(&bench, &depot, Disk::default());
+        let mut line = bench.line();
+        let trees = [0, 1, 2].map(|turn| {
+            std::fs::write(bench.at(&format!("{turn}")), noise(300_000, turn)).expect("written");
+            line.take(&repo).tree
+        });
+        Turns { bench, depot, repo, trees }
+    }
+
+    fn send(&self, turns: &[usize]) -> HashSet<String> {
+        turns.iter().for_each(|turn| self.depot.send(&self.repo, &self.trees[*turn]));
+        let packs = std::fs::read_dir(&self.depot.dir).expect("listed");
+        packs.map(|pack| pack.expect("one").file_name().into_string().expect("a name")).collect()
+    }
+
+    fn trees(&self, turns: &[usize]) -> Vec<TreeId> {
+        turns.iter().map(|turn| self.trees[*turn].clone()).collect()
+    }
+
+    fn collect(&self, hot: &[usize], cold: &[usize], far: &HashSet<String>) -> Collected {
+        let (trees, cold) = (self.trees(hot), self.trees(cold));
+        let wanted = Wanted { trees, cold, far: far.clone(), ..Wanted::default() };
+        self.repo.collect(&wanted, Duration::ZERO).expect("collected")
+    }
+
+    fn here(&self) -> [bool; 3] {
+        self.trees.each_ref().map(|tree| self.repo.pack_file(tree.pack_name()).is_some())
+    }
+
+    fn names(&self, turns: &[usize]) -> Vec<String> {
+        let mut names: Vec<String> =
+            turns.iter().map(|turn| self.trees[*turn].pack_name().to_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn what_is_cold_and_far_leaves_and_comes_back() {
+    let turns = Turns::new();
+    let far = turns.send(&[2]);
+    let size = turns.repo.size().expect("known");
+    let collected = turns.collect(&[], &[0, 1, 2], &far);
+    assert_eq!(collected, Collected { evicted: 3, freed: size, ..Collected::default() });
+    assert_eq!((turns.here(), turns.repo.size().expect("known")), ([false; 3], 0));
+    for (tree, number) in turns.trees.iter().zip(0..) {
+        let to = turns.bench.dir.path().join(format!("restored {number}"));
+        restore_into(&turns.repo, tree, &to).expect("restored");
+        assert_eq!(std::fs::read_dir(&to).expect("listed").count(), number + 1);
+        assert_eq!(turns.repo.compare(tree, "workspace", &open(&to)).expect("compared"), vec![]);
+    }
+    let again = turns.collect(&[], &[0, 1, 2], &far);
+    assert_eq!(again, Collected::default());
+}
+
+#[test]
+fn what_a_warm_snapshot_needs_stays_and_so_does_what_is_not_far() {
+    let turns = Turns::new();
+    let far = turns.send(&[1]);
+    // The last is needed by a cold one alone, but nowhere else.
+    assert_eq!((turns.collect(&[0], &[1, 2], &far).evicted, turns.here()), (1, [true, false, true]));
+    // The second is only far now, and the warm one needs it: it stays there, and the first stays here.
+    let collected = turns.collect(&[0, 1], &[2], &far);
+    assert_eq!((collected.evicted, turns.here()), (0, [true, false, true]));
+    turns.repo.verify_all(&turns.trees, Depth::Data, &mut |_| {}).expect("verified");
+}
+
+/// Whatever a list says: before something leaves, far is asked whether it has the same.
+#[test]
+fn nothing_leaves_that_far_does_not_have_as_it_is_here() {
+    let turns = Turns::new();
+    let far: HashSet<String> = turns.names(&[0, 1, 2]).into_iter().collect();
+    let stays = Collected { kept: 3, ..Collected::default() };
+    assert_eq!(turns.collect(&[], &[0, 1, 2], &far), stays, "it is not there");
+    turns.send(&[2]);
+    turns.depot.set(Weather::Down);
+    assert_eq!(turns.collect(&[], &[0, 1, 2], &far), stays, "it cannot be reached");
+    turns.depot.set(Weather::Fine);
+    let path = turns.depot.path(turns.trees[0].pack_name());
+    let whole = std::fs::read(&path).expect("read");
+    std::fs::write(&path, &whole[..whole.len() - 1]).expect("written");
+    assert_eq!(turns.collect(&[], &[0, 1, 2], &far).evicted, 2, "it is cut short");
+    assert_eq!(turns.here(), [true, false, false]);
+    std::fs::write(&path, &whole).expect("written");
+    assert_eq!(turns.collect(&[], &[0, 1, 2], &far).evicted, 1);
+    // Without a far one nothing would come back.
+    let bench = Bench::in_memory();
+    bench.write("file", "text");
+    let tree = bench.take().tree;
+    let far = HashSet::from([tree.pack_name().to_owned()]);
+    let wanted = Wanted { cold: vec![tree], far, ..Wanted::default() };
+    assert_eq!(bench.repo.collect(&wanted, Duration::ZERO).expect("collected").evicted, 0);
+}
+
+/// A pack that was made smaller, sent, and captured anew as a whole: its name says that it is far, and half of it is.
+#[test]
+fn a_pack_of_which_far_has_less_stays() {
+    let bench = Bench::in_memory();
+    let depot = Depot::new(&bench.dir.path().join("depot"));
+    let repo = with_far(&bench, &depot, Disk::default());
+    std::fs::write(bench.at("large"), noise(3 << 20, 1)).expect("written");
+    bench.write("dir/small", "x");
+    set_mtime(&bench.workspace(), 1000, 0);
+    let mut line = bench.line();
+    let first = line.take(&repo).tree;
+    std::fs::rename(bench.at("large"), bench.dir.path().join("aside")).expect("moved");
+    let second = line.take(&repo).tree;
+    let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
+    assert_eq!(repo.collect(&wanted, Duration::ZERO).expect("collected").rewritten, [first.pack_name()]);
+    depot.put(&repo, first.pack_name());
+    depot.put(&repo, second.pack_name());
+    std::fs::rename(bench.dir.path().join("aside"), bench.at("large")).expect("moved back");
+    set_mtime(&bench.workspace(), 1000, 0);
+    assert_eq!(crate::support::take(&repo, &bench.workspace()).tree, first, "the same pack, whole again");
+    let far = HashSet::from([first.pack_name().to_owned(), second.pack_name().to_owned()]);
+    let wanted = Wanted { cold: vec![first.clone(), second.clone()], far, ..Wanted::default() };
+    let collected = repo.collect(&wanted, Duration::ZERO).expect("collected");
+    assert_eq!((collected.evicted, collected.kept), (1, 1));
+    repo.verify(&first).expect("whole");
+    depot.put(&repo, first.pack_name());
+    assert_eq!(repo.collect(&wanted, Duration::ZERO).expect("collected").evicted, 1);
+    repo.verify(&first).expect("whole");
+    repo.verify(&second).expect("whole");
+}
+
+/// A wanted snapshot of which the beginning is only far leads to packs that nobody here can know of.
+#[test]
+fn what_lies_behind_a_far_pack_is_never_called_garbage() {
+    let turns = Turns::new();
+    let far = turns.send(&[1]);
+    // The second leaves; the first, which it needs, was captured anew, or another snapshot kept it here.
+    assert_eq!((turns.collect(&[0], &[1], &far).evicted, turns.here()), (1, [true, false, false]));
+    let collected = turns.collect(&[], &[1], &far);
+    assert_eq!((collected.removed.len(), collected.evicted, turns.here()), (0, 1, [false; 3]));
+    turns.repo.verify(&turns.trees[1]).expect("whole");
+    // As soon as nobody wants what is behind, it is garbage like any other.
+    let turns = Turns::new();
+    let far = turns.send(&[1]);
+    assert_eq!(turns.collect(&[0], &[1], &far).removed, turns.names(&[2]), "never sent, and unwanted");
+    assert_eq!(turns.collect(&[], &[], &far).removed, turns.names(&[0]));
+}
+
+#[test]
+fn a_far_pack_is_not_made_smaller_while_something_unknown_may_need_it() {
+    let bench = Bench::in_memory();
+    let depot = Depot::new(&bench.dir.path().join("depot"));
+    let repo = with_far(&bench, &depot, Disk::default());
+    let mut line = bench.line();
+    std::fs::write(bench.at("large"), noise(3 << 20, 1)).expect("written");
+    bench.write("dir/small", "x");
+    let first = line.take(&repo).tree;
+    bench.write("other", "y");
+    let second = line.take(&repo).tree;
+    std::fs::remove_file(bench.at("large")).expect("removed");
+    let third = line.take(&repo).tree;
+    depot.send(&repo, &third);
+    let far: HashSet<String> =
+        [&first, &second, &third].iter().map(|tree| tree.pack_name().to_owned()).collect();
+    let wanted = Wanted { trees: vec![third.clone()], cold: vec![second.clone()], far, ..Wanted::default() };
+    // The third needs the small file in the first's pack; the second leaves, and needs the large one.
+    std::fs::remove_file(repo.pack_file(second.pack_name()).expect("here").0).expect("removed");
+    let repo = with_far(&bench, &depot, Disk::default());
+    let collected = repo.collect(&wanted, Duration::ZERO).expect("collected");
+    assert_eq!((&collected.rewritten, &collected.removed), (&vec![], &vec![]));
+    repo.verify(&second).expect("whole");
+    // Without the second most of it is garbage.
+    let wanted = Wanted { cold: vec![], ..wanted };
+    let collected = repo.collect(&wanted, Duration::ZERO).expect("collected");
+    assert_eq!(collected.rewritten, [first.pack_name()]);
+    repo.verify(&third).expect("whole");
+}
+
+#[test]
+fn a_pack_that_is_nowhere_stops_a_collection() {
+    let turns = Turns::new();
+    let far = turns.send(&[0]);
+    std::fs::remove_file(turns.repo.pack_file(turns.trees[1].pack_name()).expect("here").0).expect("removed");
+    let repo = with_far(&turns.bench, &turns.depot, Disk::default());
+    let wanted = Wanted { cold: turns.trees(&[2]), far, ..Wanted::default() };
+    let refused = repo.collect(&wanted, Duration::ZERO).expect_err("something is missing");
+    assert_eq!(refused.kind(), Trouble::Damaged);
+    turns.depot.set(Weather::Down);
+    let refused = repo.collect(&wanted, Duration::ZERO).expect_err("something may be missing");
+    assert!(matches!(refused, Error::Far { .. }), "{refused}");
+    assert_eq!(turns.here(), [true, false, true]);
+}
+
+#[test]
+fn what_is_young_does_not_leave() {
+    let turns = Turns::new();
+    let far = turns.send(&[2]);
+    let wanted = Wanted { cold: turns.trees(&[0, 1, 2]), far, ..Wanted::default() };
+    let collected = turns.repo.collect(&wanted, Duration::from_secs(3600)).expect("collected");
+    assert_eq!((collected.evicted, collected.kept), (0, 3));
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// While far can be reached, or cannot.
+    Turn {
+        line: usize,
+        edits: Vec<Edit>,
+        down: bool,
+    },
+    Fork {
+        snapshot: usize,
+    },
+    Drop {
+        snapshot: usize,
+    },
+    Send {
+        snapshot: usize,
+    },
+    Cool {
+        snapshot: usize,
+    },
+    Collect {
+        death: Option<u64>,
+        down: bool,
+    },
+    ForgetWhatIsKept,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let pick = any::<usize>;
+    let down = || prop_oneof![4 => Just(false), 1 => Just(true)];
+    let death = prop_oneof![3 => Just(None), 1 => (0u64..14).prop_map(Some)];
+    prop_oneof![
+        6 => (pick(), edits(5), down()).prop_map(|(line, edits, down)| Step::Turn { line, edits, down }),
+        1 => pick().prop_map(|snapshot| Step::Fork { snapshot }),
+        2 => pick().prop_map(|snapshot| Step::Drop { snapshot }),
+        4 => pick().prop_map(|snapshot| Step::Send { snapshot }),
+        3 => pick().prop_map(|snapshot| Step::Cool { snapshot }),
+        3 => (death, down()).prop_map(|(death, down)| Step::Collect { death, down }),
+        1 => Just(Step::ForgetWhatIsKept),
+    ]
+}
+
+/// A snapshot somebody wants, and a copy of the folder as it was, which the repository did not make.
+struct Kept {
+    tree: TreeId,
+    copy: PathBuf,
+    cold: bool,
+}
+
+struct World {
+    bench: Bench,
+    depot: Arc<Depot>,
+    repo: Repo,
+    lines: Vec<Line>,
+    kept: Vec<Kept>,
+    made: usize,
+    /// What each pack needs, as was told when it was captured.
+    references: HashMap<String, Vec<String>>,
+    sent: HashSet<String>,
+}
+
+impl World {
+    fn new() -> World {
+        let bench = Bench::in_memory();
+        let depot = Depot::new(&bench.dir.path().join("depot"));
+        let repo = with_far(&bench, &depot, Disk::default());
+        let lines = vec![bench.line()];
+        let (references, sent) = (HashMap::new(), HashSet::new());
+        World { bench, depot, repo, lines, kept: Vec::new(), made: 0, references, sent }
+    }
+
+    fn fresh(&mut self, what: &str) -> PathBuf {
+        self.made += 1;
+        self.bench.dir.path().join(format!("{what} {}", self.made))
+    }
+
+    fn pick(&mut self, snapshot: usize) -> Option<&mut Kept> {
+        let count = self.kept.len().max(1);
+        self.kept.get_mut(snapshot % count)
+    }
+
+    fn trees(&self, cold: bool) -> Vec<TreeId> {
+        self.kept.iter().filter(|kept| kept.cold == cold).map(|kept| kept.tree.clone()).collect()
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Turn { line, edits, down } => self.turn(line % self.lines.len(), edits, *down),
+            Step::Fork { snapshot } => {
+                if let Some(tree) = self.pick(*snapshot).map(|kept| kept.tree.clone()) {
+                    let (folder, index) = (self.fresh("fork"), self.fresh("index"));
+                    self.lines.push(Line::restored(&self.repo, &tree, &folder, &index));
+                }
+            }
+            Step::Drop { snapshot } => {
+                if let Some(tree) = self.pick(*snapshot).map(|kept| kept.tree.clone()) {
+                    self.kept.retain(|kept| kept.tree != tree);
+                    let orphans = self.lines.iter_mut().filter(|line| line.base.as_ref() == Some(&tree));
+                    orphans.for_each(|line| line.base = None);
+                }
+            }
+            Step::Send { snapshot } => {
+                if let Some(pack) = self.pick(*snapshot).map(|kept| kept.tree.pack_name().to_owned()) {
+                    self.send(&pack);
+                }
+            }
+            Step::Cool { snapshot } => {
+                if let Some(kept) = self.pick(*snapshot) {
+                    kept.cold = !kept.cold;
+                }
+            }
+            Step::Collect { death, down } => self.collect(*death, *down),
+            Step::ForgetWhatIsKept => {
+                Folder::erase(&self.bench.repo_dir().join("cache")).expect("erased");
+                self.repo = with_far(&self.bench, &self.depot, Disk::default());
+            }
+        }
+    }
+
+    fn turn(&mut self, line: usize, edits: &[Edit], down: bool) {
+        let folder = self.lines[line].folder.clone();
+        edits.iter().for_each(|edit| apply(&folder, edit));
+        self.depot.set(if down { Weather::Down } else { Weather::Fine });
+        let taken = self.lines[line].take(&self.repo);
+        self.depot.set(Weather::Fine);
+        let pack = taken.tree.pack_name().to_owned();
+        if taken.written > 0 {
+            self.references.insert(pack.clone(), self.repo.references(&taken.tree).expect("read"));
+            // The same pack again may have more in it than what was sent.
+            if self.sent.contains(&pack) {
+                self.depot.put(&self.repo, &pack);
+            }
+        }
+        let copy = self.fresh("copy");
+        copy_all(&folder, &copy);
+        self.kept.push(Kept { tree: taken.tree, copy, cold: false });
+    }
+
+    /// Sends a pack after those that it needs. One that is gone was needed by nobody.
+    fn send(&mut self, pack: &str) {
+        if self.sent.contains(pack) || self.repo.pack_file(pack).is_none() {
+            return;
+        }
+        for needed in self.references[pack].clone() {
+            self.send(&needed);
+        }
+        self.depot.put(&self.repo, pack);
+        self.sent.insert(pack.to_owned());
+    }
+
+    fn collect(&mut self, death: Option<u64>, down: bool) {
+        let disk = death.map_or_else(Disk::default, |step| Disk::dying(Death::at(step)));
+        let (trees, cold, far) = (self.trees(false), self.trees(true), self.sent.clone());
+        let wanted = Wanted { trees, cold, far, ..Wanted::default() };
+        let repo = with_far(&self.bench, &self.depot, Disk::default());
+        let dying = with_far(&self.bench, &self.depot, disk);
+        self.depot.set(if down { Weather::Down } else { Weather::Fine });
+        let collected = dying.collect(&wanted, Duration::ZERO);
+        self.depot.set(Weather::Fine);
+        self.repo = repo;
+        // Who died does not know what he did, and does nothing far away.
+        let Ok(Collected { removed, rewritten, .. }) = collected else {
+            assert!(death.is_some(), "{collected:?}");
+            return;
+        };
+        for pack in removed {
+            std::fs::remove_file(self.depot.path(&pack)).ok();
+            self.sent.remove(&pack);
+        }
+        for pack in rewritten.iter().filter(|pack| self.sent.contains(*pack)) {
+            self.depot.put(&self.repo, pack);
+        }
+    }
+
+    /// Everything wanted is here or far, to the last byte.
+    fn check(&self) {
+        let trees: Vec<TreeId> = self.kept.iter().map(|kept| kept.tree.clone()).collect();
+        let verified = self.repo.verify_all(&trees, Depth::Data, &mut |_| {}).expect("verified");
+        assert_eq!((verified.trees, verified.hurt), (trees.len() as u64, vec![]));
+        for kept in &self.kept {
+            let different = self.repo.compare(&kept.tree, "workspace", &open(&kept.copy)).expect("compared");
+            assert_eq!(different, vec![]);
+        }
+    }
+
+    /// What was sent is whole without anything that is here.
+    fn check_far_alone(&mut self) {
+        let dir = self.fresh("alone");
+        let alone = Repo::open(&dir).expect("opened").with_far(self.depot.clone(), LITTLE).expect("opened");
+        let trees = self.kept.iter().filter(|kept| self.sent.contains(kept.tree.pack_name()));
+        let trees: Vec<TreeId> = trees.map(|kept| kept.tree.clone()).collect();
+        let verified = alone.verify_all(&trees, Depth::Data, &mut |_| {}).expect("verified");
+        assert_eq!(verified.hurt, vec![]);
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(cases(16))]
+
+    #[test]
+    fn whatever_leaves_nothing_wanted_is_ever_lost(steps in proptest::collection::vec(step(), 1..30)) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+            world.check();
+        }
+        world.check_far_alone();
+        // In the end all of it may leave.
+        let packs: Vec<String> = world.kept.iter().map(|kept| kept.tree.pack_name().to_owned()).collect();
+        packs.iter().for_each(|pack| world.send(pack));
+        world.kept.iter_mut().for_each(|kept| kept.cold = true);
+        world.collect(None, false);
+        world.collect(None, false);
+        assert_eq!(world.repo.size().expect("known"), 0, "nothing is here any more");
+        world.check();
+        world.check_far_alone();
+        world.collect(None, false);
+        world.kept.iter_mut().for_each(|kept| kept.cold = false);
+        world.collect(None, false);
+        world.check();
+    }
+}

@@ -1,0 +1,701 @@
+//! What is far comes back as it was, is read once, and is believed as little as anything else.
+
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use ash_snapshot::{
+    Capture, Death, Depth, Disk, Donor, Entry, Error, Fetched, Key, Part, Progress, Repo, Root, Target,
+    TreeId, Trouble, Wanted, changes,
+};
+
+use crate::damage::contents;
+use crate::depot::{Depot, Weather};
+use crate::forge::{self, Forger};
+use crate::support::{Bench, Line, noise, open, rel, restore_into};
+
+/// More than any test keeps.
+const PLENTY: u64 = 1 << 40;
+
+/// A repository with everything, and one that has nothing but a far one to read from.
+struct Pair {
+    bench: Bench,
+    depot: Arc<Depot>,
+    key: Option<Key>,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        Pair::of(Bench::in_memory(), None)
+    }
+
+    fn of(bench: Bench, key: Option<Key>) -> Pair {
+        let depot = Depot::new(&bench.dir.path().join("depot"));
+        Pair { bench, depot, key }
+    }
+
+    fn send(&self, tree: &TreeId) {
+        self.depot.send(&self.bench.repo, tree);
+    }
+
+    fn elsewhere(&self) -> PathBuf {
+        self.bench.dir.path().join("elsewhere")
+    }
+
+    /// The other repository, as a process that has just begun sees it.
+    fn away(&self) -> Repo {
+        self.away_with(Disk::default(), PLENTY)
+    }
+
+    fn away_with(&self, disk: Disk, most: u64) -> Repo {
+        let repo = Repo::open_with(&self.elsewhere(), self.key.clone(), disk).expect("opened");
+        repo.with_far(self.depot.clone(), most).expect("opened")
+    }
+
+    fn forget_everything(&self) {
+        std::fs::remove_dir_all(self.elsewhere()).expect("removed");
+    }
+
+    /// What is kept of a pack.
+    fn kept(&self, pack: &str) -> PathBuf {
+        self.elsewhere().join("cache/far").join(pack)
+    }
+
+    /// Restores, and compares with what the repository says that has everything.
+    fn check(&self, repo: &Repo, tree: &TreeId) {
+        let to = self.bench.dir.path().join("restored");
+        restore_into(repo, tree, &to).expect("restored");
+        assert_eq!(self.bench.compare(tree, &to), vec![]);
+        std::fs::remove_dir_all(to).expect("removed");
+    }
+}
+
+/// A tree with one of everything, and a pack of more than is read at once.
+fn furnish(bench: &Bench) {
+    bench.write("dir/small", "text");
+    bench.write("dir/below/same", "text");
+    std::fs::write(bench.at("large"), noise(9 << 20, 1)).expect("written");
+    std::fs::write(bench.at("medium"), noise(300_000, 2)).expect("written");
+    std::fs::write(bench.at("empty"), "").expect("written");
+    std::fs::hard_link(bench.at("dir/small"), bench.at("link")).expect("linked");
+    std::os::unix::fs::symlink("dir", bench.at("symlink")).expect("linked");
+    for number in 0..300 {
+        bench.write(&format!("many/{}/{number}", number % 7), &format!("file {number}"));
+    }
+}
+
+#[test]
+fn a_tree_that_is_only_far_comes_back_as_it_was_and_is_read_once() {
+    let pair = Pair::new();
+    furnish(&pair.bench);
+    let tree = pair.bench.take().tree;
+    pair.send(&tree);
+    pair.check(&pair.away(), &tree);
+    let asked = pair.depot.asked();
+    assert_eq!(asked.sizes, [tree.pack_name()]);
+    let mut ranges: Vec<(u64, u64)> =
+        asked.reads.iter().map(|part| (part.range.start, part.range.end)).collect();
+    ranges.sort_unstable();
+    let gaps_are_small = ranges.windows(2).all(|pair| pair[1].0 + (256 << 10) >= pair[0].1);
+    assert!(gaps_are_small && ranges.len() <= 6, "few large reads: {ranges:?}");
+    // In another process, too.
+    pair.check(&pair.away(), &tree);
+    assert_eq!(pair.depot.asked().counts(), (0, 0));
+}
+
+#[test]
+fn a_changed_file_on_top_of_what_is_here_costs_one_read() {
+    let pair = Pair::new();
+    furnish(&pair.bench);
+    let mut line = pair.bench.line();
+    line.take(&pair.bench.repo);
+    let first = line.base.clone().expect("taken");
+    std::fs::create_dir(pair.elsewhere()).expect("made");
+    let (path, _) = pair.bench.repo.pack_file(first.pack_name()).expect("here");
+    std::fs::copy(&path, pair.elsewhere().join(path.file_name().expect("a name"))).expect("copied");
+    pair.bench.write("many/3/3", "changed");
+    let second = line.take(&pair.bench.repo).tree;
+    pair.send(&second);
+    pair.check(&pair.away(), &second);
+    let asked = pair.depot.asked();
+    let size = pair.bench.repo.pack_file(second.pack_name()).expect("here").1;
+    assert_eq!(asked.sizes, [second.pack_name()]);
+    assert_eq!(asked.reads, [Part { pack: second.pack_name().to_owned(), range: 0..size }]);
+}
+
+/// Twenty packs of which each has something: all are asked for at once.
+#[test]
+fn packs_that_are_needed_together_are_read_together() {
+    let pair = Pair::new();
+    let mut line = pair.bench.line();
+    for turn in 0..20 {
+        pair.bench.write(&format!("{turn}"), &format!("turn {turn}"));
+        line.take(&pair.bench.repo);
+    }
+    let tree = line.base.expect("taken");
+    pair.send(&tree);
+    let mut told: Vec<Fetched> = Vec::new();
+    let repo = pair.away();
+    let fetched = repo.fetch(&tree, &["workspace"], &mut |fetched| told.push(fetched)).expect("fetched");
+    let all: u64 = std::fs::read_dir(&pair.depot.dir)
+        .expect("listed")
+        .map(|f| f.expect("one").metadata().expect("there").len())
+        .sum();
+    assert_eq!(fetched, Fetched { packs: 20, reads: 20, bytes: all, of: all });
+    assert!(told.windows(2).all(|pair| pair[0].bytes <= pair[1].bytes && pair[0].of <= pair[1].of));
+    assert!(told.iter().all(|told| told.bytes <= told.of) && told.last() == Some(&fetched));
+    pair.depot.asked();
+    pair.check(&repo, &tree);
+    assert_eq!(pair.depot.asked().counts(), (0, 0), "it was all there");
+    assert_eq!(repo.fetch(&tree, &["workspace"], &mut |_| {}).expect("fetched"), Fetched::default());
+}
+
+/// What a block holds is what counts, not what is said about it.
+#[test]
+fn a_hole_a_torn_write_and_rot_in_what_is_kept_are_read_again() {
+    let pair = Pair::new();
+    furnish(&pair.bench);
+    let tree = pair.bench.take().tree;
+    pair.send(&tree);
+    pair.check(&pair.away(), &tree);
+    pair.depot.asked();
+    let kept = pair.kept(tree.pack_name());
+    let size = std::fs::metadata(&kept).expect("there").len();
+    for (what, hurt) in [("rot", vec![7; 1]), ("a torn write", vec![0; 4096]), ("a hole", vec![0; 100_000])] {
+        for at in [8, size / 3, size / 2] {
+            let file = std::fs::File::options().write(true).open(&kept).expect("opened");
+            file.write_all_at(&hurt, at).expect("written");
+            pair.check(&pair.away(), &tree);
+            let asked = pair.depot.asked();
+            let read: u64 = asked.reads.iter().map(|part| part.range.end - part.range.start).sum();
+            assert!(asked.sizes.is_empty() && asked.reads.len() == 1, "{what} at {at}: {asked:?}");
+            assert!(read < 3 << 20, "{what} at {at}: only what was hurt, not {read} bytes");
+        }
+    }
+    // The table is what is read first, and is worth no more.
+    for hurt in [size - 1, size - 60] {
+        let file = std::fs::File::options().write(true).open(&kept).expect("opened");
+        file.write_all_at(&[0xff], hurt).expect("written");
+        pair.check(&pair.away(), &tree);
+        assert_eq!(pair.depot.asked().counts(), (1, 1));
+    }
+    for length in [0, 10, size / 2, size - 1, size + 100] {
+        let file = std::fs::File::options().write(true).open(&kept).expect("opened");
+        file.set_len(length).expect("cut");
+        pair.check(&pair.away(), &tree);
+        assert_eq!(pair.depot.asked().sizes.len(), 1);
+    }
+}
+
+/// Every bit of a pack may be another, and every byte may be missing.
+#[test]
+fn nothing_that_is_not_what_it_was_gets_from_far_into_a_workspace() {
+    let pair = Pair::new();
+    pair.bench.write("dir/kept", "kept in both");
+    pair.bench.write("replaced", &"compressible ".repeat(20));
+    let tree = pair.bench.take().tree;
+    pair.send(&tree);
+    let before = contents(&pair.bench.workspace());
+    let path = pair.depot.path(tree.pack_name());
+    let whole = std::fs::read(&path).expect("read");
+    let to = pair.bench.dir.path().join("restored");
+    let mut refused = 0;
+    let mut attempt = |what: &str| {
+        match restore_into(&pair.away(), &tree, &to) {
+            Ok(_) => assert_eq!(contents(&to), before, "{what}"),
+            Err(error) => {
+                assert_eq!(error.kind(), Trouble::Damaged, "{what}: {error}");
+                let files = contents(&to).into_iter().filter(|(name, _)| !to.join(name).is_dir());
+                let of =
+                    |(name, content): &(PathBuf, Vec<u8>)| before.contains(&(name.clone(), content.clone()));
+                assert!(files.clone().all(|file| of(&file)), "{what}: a file that never was");
+                refused += 1;
+            }
+        }
+        std::fs::remove_dir_all(&to).expect("removed");
+        // What was kept of it is no obstacle when it is whole again.
+        std::fs::write(&path, &whole).expect("written");
+        pair.check(&pair.away(), &tree);
+        pair.forget_everything();
+    };
+    for at in 0..whole.len() {
+        let mut hurt = whole.clone();
+        hurt[at] ^= 1 << (at % 8);
+        std::fs::write(&path, hurt).expect("written");
+        attempt(&format!("a bit of byte {at}"));
+    }
+    // It claims to be sealed, which no hash covers.
+    let mut sealed = whole.clone();
+    sealed[whole.len() - 45] = 1;
+    std::fs::write(&path, sealed).expect("written");
+    attempt("another footer");
+    for length in (0..whole.len()).step_by(7) {
+        std::fs::write(&path, &whole[..length]).expect("written");
+        attempt(&format!("cut to {length} bytes"));
+    }
+    assert!(refused > whole.len() / 2, "{refused}");
+}
+
+#[test]
+fn another_pack_under_this_name_is_refused() {
+    let pair = Pair::new();
+    pair.bench.write("file", "one");
+    let one = pair.bench.take().tree;
+    pair.bench.write("file", "two");
+    let two = pair.bench.take().tree;
+    pair.send(&one);
+    pair.send(&two);
+    std::fs::copy(pair.depot.path(two.pack_name()), pair.depot.path(one.pack_name())).expect("copied");
+    let refused = pair.away().verify(&one).expect_err("another");
+    assert!(matches!(&refused, Error::Damaged { what, .. } if what.contains("another pack")), "{refused}");
+}
+
+#[test]
+fn what_cannot_be_reached_is_not_damaged_and_what_is_not_there_is() {
+    let pair = Pair::new();
+    furnish(&pair.bench);
+    let tree = pair.bench.take().tree;
+    let to = pair.bench.dir.path().join("in vain");
+    let missing = restore_into(&pair.away(), &tree, &to).expect_err("it is nowhere");
+    assert!(matches!(&missing, Error::Damaged { what, .. } if what.contains("not there")), "{missing}");
+    pair.send(&tree);
+    let mut after = 0;
+    loop {
+        std::fs::remove_dir_all(&to).expect("removed");
+        pair.forget_everything();
+        pair.depot.set(Weather::Worse(after));
+        let repo = pair.away();
+        let done = restore_into(&repo, &tree, &to);
+        if done.is_ok() {
+            break;
+        }
+        let error = done.expect_err("it cannot be reached");
+        assert!(matches!(&error, Error::Far { pack, .. } if pack == tree.pack_name()), "{error}");
+        assert_ne!(error.kind(), Trouble::Damaged);
+        assert!(contents(&to).iter().all(|(name, _)| to.join(name).is_dir()), "no file was begun");
+        let all = repo.verify_all(std::slice::from_ref(&tree), Depth::Data, &mut |_| {});
+        assert!(matches!(all, Err(Error::Far { .. })), "nobody is told that it is hurt: {all:?}");
+        // The same repository goes on where it was.
+        pair.depot.set(Weather::Fine);
+        pair.check(&repo, &tree);
+        after += 1;
+    }
+    assert!(after >= 3, "sizes, the table and contents: {after}");
+}
+
+/// The machine dies at each step by which something is kept: then it works again, and better than from nothing.
+#[test]
+fn a_death_at_any_step_leaves_a_cache_that_works() {
+    let pair = Pair::new();
+    pair.bench.write("dir/file", "text");
+    std::fs::write(pair.bench.at("large"), noise(5 << 20, 1)).expect("written");
+    let tree = pair.bench.take().tree;
+    pair.send(&tree);
+    let to = pair.bench.dir.path().join("dying");
+    for step in 0.. {
+        let death = Death::at(step);
+        let died = restore_into(&pair.away_with(Disk::dying(death.clone()), PLENTY), &tree, &to);
+        std::fs::remove_dir_all(&to).expect("removed");
+        pair.check(&pair.away(), &tree);
+        pair.forget_everything();
+        if death.steps() <= step {
+            died.expect("nobody died");
+            assert!(step > 12, "{step} steps");
+            return;
+        }
+        assert!(died.is_err(), "step {step}");
+    }
+}
+
+#[test]
+fn two_restores_at_the_same_time_do_not_disturb_each_other() {
+    let bench = Bench::in_memory();
+    furnish(&bench);
+    let tree = bench.take().tree;
+    // Both find nothing, and read everything.
+    let depot = Depot::meeting(&bench.dir.path().join("depot"), Some(Barrier::new(2)));
+    depot.send(&bench.repo, &tree);
+    let pair = Pair { bench, depot, key: None };
+    let repo = pair.away();
+    let places = ["one", "two"].map(|name| pair.bench.dir.path().join(name));
+    std::thread::scope(|scope| {
+        for to in &places {
+            let (repo, tree) = (&repo, &tree);
+            scope.spawn(move || restore_into(repo, tree, to).expect("restored"));
+        }
+    });
+    for to in &places {
+        assert_eq!(pair.bench.compare(&tree, to), vec![]);
+    }
+}
+
+#[test]
+fn what_is_kept_fits_and_what_was_used_last_stays() {
+    let pair = Pair::new();
+    let trees: Vec<TreeId> = (0..4)
+        .map(|number| {
+            std::fs::write(pair.bench.at("file"), noise(1 << 20, number)).expect("written");
+            pair.bench.take().tree
+        })
+        .collect();
+    trees.iter().for_each(|tree| pair.send(tree));
+    let most = 5 << 19;
+    let repo = pair.away_with(Disk::default(), most);
+    let kept = || trees.iter().map(|tree| pair.kept(tree.pack_name()).exists()).collect::<Vec<_>>();
+    pair.check(&repo, &trees[0]);
+    pair.check(&repo, &trees[1]);
+    assert_eq!(kept(), [true, true, false, false]);
+    let cached = repo.far_cached().expect("known");
+    assert!(cached > 2 << 20 && cached <= most, "{cached}");
+    // Used again from disk, it is younger than the second.
+    let repo = pair.away_with(Disk::default(), most);
+    pair.check(&repo, &trees[0]);
+    pair.check(&repo, &trees[2]);
+    assert_eq!(kept(), [true, false, true, false]);
+    assert!(repo.far_cached().expect("known") <= most);
+    // A smaller limit counts from the beginning.
+    let repo = pair.away_with(Disk::default(), 3 << 19);
+    assert_eq!(kept(), [false, false, true, false]);
+    // One that is larger than all that may be kept is restored nevertheless.
+    let repo_of_nothing = pair.away_with(Disk::default(), 0);
+    pair.check(&repo_of_nothing, &trees[3]);
+    assert_eq!((kept(), repo.far_cached().expect("known")), (vec![false; 4], 0));
+}
+
+/// Who reads block by block makes room, too, though not for each.
+#[test]
+fn what_is_kept_does_not_grow_without_end_while_it_is_only_read() {
+    let pair = Pair::new();
+    let trees: Vec<TreeId> = (0..4)
+        .map(|number| {
+            std::fs::write(pair.bench.at("file"), noise(20 << 20, number)).expect("written");
+            pair.bench.take().tree
+        })
+        .collect();
+    trees.iter().for_each(|tree| pair.send(tree));
+    let repo = pair.away_with(Disk::default(), 30 << 20);
+    let cached = trees.iter().map(|tree| {
+        repo.verify(tree).expect("whole");
+        repo.far_cached().expect("known") >> 20
+    });
+    let cached: Vec<u64> = cached.collect();
+    assert!(cached[2] >= 60 && cached[3] <= 40, "{cached:?} MiB");
+}
+
+/// A pack that is being read is not taken from under its reader.
+#[test]
+fn what_somebody_reads_is_kept_until_he_is_done() {
+    let pair = Pair::new();
+    std::fs::write(pair.bench.at("file"), noise(6 << 20, 1)).expect("written");
+    let one = pair.bench.take().tree;
+    std::fs::write(pair.bench.at("file"), noise(6 << 20, 2)).expect("written");
+    let two = pair.bench.take().tree;
+    pair.send(&one);
+    pair.send(&two);
+    let repo = pair.away_with(Disk::default(), 0);
+    let mut others = 0;
+    repo.fetch(&one, &["workspace"], &mut |_| {
+        if pair.kept(one.pack_name()).exists() && others == 0 {
+            others += 1;
+            pair.check(&repo, &two);
+            assert!(pair.kept(one.pack_name()).exists() && !pair.kept(two.pack_name()).exists());
+        }
+    })
+    .expect("fetched");
+    assert_eq!((others, pair.kept(one.pack_name()).exists()), (1, false));
+}
+
+#[test]
+fn a_sealed_repository_is_as_sealed_far_away() {
+    let key = Key::new([7; 32]);
+    let pair = Pair::of(Bench::sealed(key.clone()), Some(key));
+    pair.bench.write("dir/file", "a secret");
+    std::fs::write(pair.bench.at("large"), noise(300_000, 1)).expect("written");
+    let tree = pair.bench.take().tree;
+    pair.send(&tree);
+    pair.check(&pair.away(), &tree);
+    let kept = std::fs::read(pair.kept(tree.pack_name())).expect("read");
+    let sent = std::fs::read(pair.depot.path(tree.pack_name())).expect("read");
+    assert!(kept == sent, "what is kept is as sealed as the pack");
+    let other = Pair { key: Some(Key::new([8; 32])), ..pair };
+    let refused = other.away().verify(&tree).expect_err("another key");
+    assert!(matches!(refused, Error::Sealed { .. }), "{refused}");
+}
+
+/// Three turns, of which the last needs a little of the first; and a collection that makes the first smaller.
+fn shrunk(pair: &Pair) -> (TreeId, TreeId) {
+    let mut line = pair.bench.line();
+    std::fs::write(pair.bench.at("large"), noise(3 << 20, 1)).expect("written");
+    (0..30)
+        .for_each(|n| std::fs::write(pair.bench.at(&format!("part{n}")), noise(20_000, n)).expect("written"));
+    pair.bench.write("stays", "a little");
+    let first = line.take(&pair.bench.repo).tree;
+    pair.send(&first);
+    std::fs::remove_file(pair.bench.at("large")).expect("removed");
+    (0..30).for_each(|n| std::fs::remove_file(pair.bench.at(&format!("part{n}"))).expect("removed"));
+    let second = line.take(&pair.bench.repo).tree;
+    pair.send(&second);
+    (first, second)
+}
+
+#[test]
+fn a_pack_that_was_made_smaller_is_read_from_far_too() {
+    let pair = Pair::new();
+    let (first, second) = shrunk(&pair);
+    let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
+    let collected = pair.bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    assert_eq!(collected.rewritten, [first.pack_name()]);
+    pair.depot.put(&pair.bench.repo, first.pack_name());
+    pair.check(&pair.away(), &second);
+    pair.depot.asked();
+    // What is trimmed has a check of its own.
+    pair.check(&pair.away(), &second);
+    assert_eq!(pair.depot.asked().counts(), (0, 0));
+    assert_eq!(pair.away().verify(&first).expect_err("it is gone").kind(), Trouble::Damaged);
+}
+
+/// Collection elsewhere replaces a pack while we know where things were in it.
+#[test]
+fn a_pack_that_was_replaced_far_away_is_no_damage() {
+    let pair = Pair::new();
+    let (first, second) = shrunk(&pair);
+    let repo = pair.away();
+    repo.list(&first, "workspace").expect("the table is known");
+    let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
+    pair.bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    pair.depot.put(&pair.bench.repo, first.pack_name());
+    // Of the larger one only the end is kept, and nothing of what is needed.
+    let kept = std::fs::File::options().write(true).open(pair.kept(first.pack_name())).expect("opened");
+    kept.write_all_at(&vec![0; 2 << 20], 8).expect("written");
+    pair.check(&repo, &second);
+    pair.check(&pair.away(), &second);
+}
+
+/// It becomes shorter after somebody was told how long it is, and before he reads it.
+#[test]
+fn a_pack_that_is_replaced_just_now_is_no_damage() {
+    let pair = Pair::new();
+    let (first, second) = shrunk(&pair);
+    let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
+    pair.bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
+    pair.depot.put(&pair.bench.repo, first.pack_name());
+    // So long that only the end of it would be read.
+    pair.depot.remember(first.pack_name(), 5 << 20);
+    pair.check(&pair.away(), &second);
+    assert_eq!(pair.depot.asked().sizes.iter().filter(|pack| *pack == first.pack_name()).count(), 2);
+}
+
+/// As many blocks as only a pack of many gigabytes has.
+#[test]
+fn a_table_that_is_longer_than_was_guessed_takes_one_more_read() {
+    let pair = Pair::new();
+    let mut forger = Forger::default();
+    let names: Vec<String> = (0..12_000).map(|n| format!("{n:05}")).collect();
+    let entries: Vec<forge::Item> = names
+        .iter()
+        .zip(0..)
+        .map(|(name, seed)| forge::whole(name.as_bytes(), forger.chunk(&noise(500, seed))))
+        .collect();
+    let tree = forger.store_workspace(&entries, &pair.bench.repo_dir());
+    pair.send(&tree);
+    let size = pair.bench.repo.pack_file(tree.pack_name()).expect("here").1;
+    assert!(size > 4 << 20);
+    let repo = pair.away();
+    assert!(repo.holds(&tree));
+    let asked = pair.depot.asked();
+    assert_eq!(asked.counts(), (1, 2));
+    assert_eq!((asked.reads[0].range.end, asked.reads[1].range.end), (size, asked.reads[0].range.start));
+    repo.verify(&tree).expect("whole");
+}
+
+#[test]
+fn everything_that_can_be_asked_of_a_tree_can_be_asked_of_a_far_one() {
+    let pair = Pair::new();
+    furnish(&pair.bench);
+    let folder = open(&pair.bench.workspace());
+    let roots = [Root { name: "workspace", folder: &folder }];
+    let notes: [(&str, &[u8]); 1] = [("session", b"what travels")];
+    let tree = pair.bench.repo.take(&Capture { notes: &notes, ..Capture::of(&roots) }).expect("taken").tree;
+    pair.send(&tree);
+    let (here, away) = (&pair.bench.repo, Arc::new(pair.away()));
+    assert!(away.holds(&tree));
+    assert_eq!(away.note(&tree, "session").expect("read").as_deref(), Some(&b"what travels"[..]));
+    assert_eq!(
+        away.list(&tree, "workspace").expect("listed"),
+        here.list(&tree, "workspace").expect("listed")
+    );
+    let leaves = away.leaves(&tree, "workspace").expect("listed");
+    assert_eq!(leaves, here.leaves(&tree, "workspace").expect("listed"));
+    let now = folder.leaves(&|_, _| false, usize::MAX).expect("listed");
+    let changed = changes(leaves, now, &|path| away.content_id(&folder, path)).expect("compared");
+    assert_eq!(changed, vec![]);
+    assert_eq!(away.compare(&tree, "workspace", &folder).expect("compared"), vec![]);
+    pair.depot.asked();
+    let Some(Entry::File { mut content, .. }) = away.read(&tree, "workspace", &rel("large")).expect("read")
+    else {
+        panic!("a file");
+    };
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut content, &mut bytes).expect("read");
+    assert!(bytes == noise(9 << 20, 1));
+    assert!(pair.depot.asked().reads.len() <= 3, "a file is read at once, not block by block");
+    away.verify(&tree).expect("whole");
+    let verified = away.verify_all(std::slice::from_ref(&tree), Depth::Data, &mut |_| {}).expect("verified");
+    assert_eq!((verified.hurt, verified.marred), (vec![], vec![]));
+    assert_eq!(away.references(&tree).expect("read"), Vec::<String>::new());
+    assert_eq!(away.snapshots().expect("listed"), (vec![], vec![]), "of what is far nobody has a list");
+}
+
+/// A session goes on from a checkpoint that is only far.
+#[test]
+fn a_capture_on_top_of_a_far_tree_adds_what_changed() {
+    let pair = Pair::new();
+    furnish(&pair.bench);
+    let first = pair.bench.take().tree;
+    pair.send(&first);
+    let repo = pair.away();
+    let (folder, index) = (pair.bench.dir.path().join("folder"), pair.bench.dir.path().join("index"));
+    let mut line = Line::restored(&repo, &first, &folder, &index);
+    std::fs::write(folder.join("dir/small"), "changed").expect("written");
+    let taken = line.take(&repo);
+    assert!(taken.written < 10_000, "{} bytes", taken.written);
+    assert_eq!(repo.references(&taken.tree).expect("read"), [first.pack_name()]);
+    pair.depot.send(&repo, &taken.tree);
+    pair.forget_everything();
+    assert_eq!(pair.away().compare(&taken.tree, "workspace", &open(&folder)).expect("compared"), vec![]);
+    // Without the base nobody can tell what changed: then everything is stored, and nothing is lost.
+    pair.forget_everything();
+    pair.depot.set(Weather::Down);
+    let again = line.take(&pair.away());
+    assert!(again.written > 9 << 20 && again.tree.same_files(&taken.tree));
+}
+
+#[test]
+fn going_back_reads_only_what_the_folder_does_not_have() {
+    let pair = Pair::new();
+    std::fs::write(pair.bench.at("large"), noise(9 << 20, 1)).expect("written");
+    pair.bench.write("file", "before");
+    let mut line = pair.bench.line();
+    let first = line.take(&pair.bench.repo).tree;
+    pair.send(&first);
+    pair.bench.write("file", "after");
+    line.take(&pair.bench.repo);
+    let to = pair.bench.empty("back");
+    let (folder, from) = (open(&to), pair.bench.empty("from"));
+    std::fs::rename(pair.bench.workspace(), from.join("workspace")).expect("moved");
+    let from = open(&from);
+    let donor = Donor { folder: &from, index: &line.index };
+    let targets = [Target { root: "workspace", folder: &folder, owner: None }];
+    let restored = pair.away().restore_beside(&first, &targets, None, donor).expect("restored");
+    assert_eq!((restored.files, restored.taken_over), (2, 1));
+    assert_eq!(pair.bench.compare(&first, &to), vec![]);
+    let read: u64 = pair.depot.asked().reads.iter().map(|part| part.range.end - part.range.start).sum();
+    assert!(read < 2 << 20, "{read} bytes");
+}
+
+#[test]
+fn the_contents_of_the_first_root_are_asked_for_first() {
+    let pair = Pair::new();
+    let home = pair.bench.empty("home");
+    std::fs::write(home.join("one"), noise(12 << 20, 1)).expect("written");
+    std::fs::write(pair.bench.at("other"), noise(12 << 20, 2)).expect("written");
+    let (home, workspace) = (open(&home), open(&pair.bench.workspace()));
+    let take = |name, folder| {
+        let roots = [Root { name, folder }];
+        pair.bench.repo.take(&Capture::of(&roots)).expect("taken").tree
+    };
+    let alone = [take("home", &home), take("workspace", &workspace)];
+    let roots = [Root { name: "home", folder: &home }, Root { name: "workspace", folder: &workspace }];
+    let both = pair.bench.repo.take(&Capture::of(&roots)).expect("taken").tree;
+    pair.send(&both);
+    for (order, only) in [(["home", "workspace"], &alone[0]), (["workspace", "home"], &alone[1])] {
+        let repo = pair.away();
+        repo.fetch(&both, &order[..1], &mut |_| {}).expect("fetched");
+        let first: Vec<Part> = pair.depot.asked().reads;
+        let bytes: u64 = first.iter().map(|part| part.range.end - part.range.start).sum();
+        let size = pair.bench.repo.pack_file(only.pack_name()).expect("here").1;
+        assert!(bytes < size + (2 << 20), "nothing of the other: {bytes} of {size}");
+        pair.forget_everything();
+        let progress = Progress::default();
+        let folders = order.map(|name| (name, pair.bench.empty(&format!("{name} of {}", order[0]))));
+        let folders = folders.each_ref().map(|(name, path)| (*name, open(path)));
+        let targets = folders.each_ref().map(|(root, folder)| Target { root, folder, owner: None });
+        pair.away().restore_watched(&both, &targets, None, &progress).expect("restored");
+        let reads = pair.depot.asked().reads;
+        // A read may have something of both; then come those that have nothing of the first.
+        let of_the_first = |read: &Part| {
+            first[1..]
+                .iter()
+                .any(|part| part.range.start < read.range.end && read.range.start < part.range.end)
+        };
+        assert!(
+            reads[1..].is_sorted_by_key(|read| !of_the_first(read)),
+            "{order:?}: {first:?} within {reads:?}"
+        );
+        assert!(!reads[1..].iter().all(of_the_first), "after the table");
+        let all: u64 = reads.iter().map(|part| part.range.end - part.range.start).sum();
+        let counted =
+            [&progress.fetched, &progress.to_fetch].map(|n| n.load(std::sync::atomic::Ordering::Relaxed));
+        assert_eq!(counted, [all, all]);
+        pair.forget_everything();
+    }
+}
+
+/// What is kept takes as much space as was read, not as the pack is long.
+#[test]
+fn of_a_large_pack_only_what_is_needed_is_kept() {
+    let pair = Pair::new();
+    std::fs::write(pair.bench.at("large"), noise(40 << 20, 1)).expect("written");
+    pair.bench.write("small", "text");
+    let tree = pair.bench.take().tree;
+    pair.send(&tree);
+    let repo = Arc::new(pair.away());
+    let Some(Entry::File { size: 4, .. }) = repo.read(&tree, "workspace", &rel("small")).expect("read")
+    else {
+        panic!("a file");
+    };
+    let kept = pair.kept(tree.pack_name()).metadata().expect("there");
+    assert!(kept.len() > 40 << 20 && kept.blocks() * 512 < 4 << 20, "{} blocks", kept.blocks());
+    assert_eq!(repo.far_cached().expect("known"), kept.blocks() * 512);
+}
+
+#[test]
+fn references_are_what_the_pack_itself_names() {
+    let pair = Pair::new();
+    furnish(&pair.bench);
+    let mut line = pair.bench.line();
+    let first = line.take(&pair.bench.repo).tree;
+    let repo = &pair.bench.repo;
+    assert_eq!(repo.references(&first).expect("read"), Vec::<String>::new());
+    // A piece in the middle of a large file: the list is new, and most of what it names is not.
+    let large = std::fs::File::options().write(true).open(pair.bench.at("large")).expect("opened");
+    large.write_all_at(b"changed", 5 << 20).expect("written");
+    let second = line.take(repo).tree;
+    assert_eq!(repo.references(&second).expect("read"), [first.pack_name()]);
+    // Nothing in it is of the first any more, except by way of the second.
+    pair.bench.write("dir/small", "changed");
+    let third = line.take(repo).tree;
+    let mut both = [first.pack_name(), second.pack_name()];
+    both.sort_unstable();
+    assert_eq!(repo.references(&third).expect("read"), both);
+    // Notes alone: the whole tree is elsewhere.
+    let folder = open(&pair.bench.workspace());
+    let roots = [Root { name: "workspace", folder: &folder }];
+    let capture = Capture {
+        base: Some(&third),
+        index: Some(&line.index),
+        notes: &[("events", b"what happened")],
+        unchanged: ash_snapshot::Unchanged::KeepsItsNotes,
+        ..Capture::of(&roots)
+    };
+    let fourth = repo.take(&capture).expect("taken").tree;
+    assert_ne!(fourth, third);
+    assert_eq!(repo.references(&fourth).expect("read"), [third.pack_name()]);
+    let nowhere: Option<(PathBuf, u64)> = None;
+    assert_eq!(repo.pack_file("../../etc/passwd"), nowhere);
+    assert_eq!(repo.pack_file(&"0".repeat(32)), nowhere);
+    let is = |path: &Path| std::fs::metadata(path).expect("there").len();
+    let (path, size) = repo.pack_file(third.pack_name()).expect("here");
+    assert_eq!(is(&path), size);
+}
