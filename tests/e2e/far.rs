@@ -296,3 +296,55 @@ async fn what_nobody_uses_is_only_far_and_comes_back() {
     assert_eq!(client.exec(&unused, "cat only-here.txt").await["stdout"], "yes");
     stage.server.kill9();
 }
+
+/// What is sealed here is sealed there, titles and last words included, and comes back with its key alone.
+#[tokio::test]
+async fn a_sealed_tenant_is_sealed_far_away_too() {
+    let keys = tempfile::tempdir().expect("a directory");
+    let far = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}", far.path().display());
+    let path = keys.path().display().to_string();
+    let mut server = Server::with(&[("ASH_SNAPSHOT_KEYS", &path), ("ASH_SNAPSHOT_URL", &url)]).await;
+    let client = server.client();
+    let id = client.create().await;
+    client.say(&id, "say: nobody may read of the tower").await;
+    until_remote(&client, &id).await;
+    let mut waiting = vec![far.path().to_owned()];
+    let mut seen = 0;
+    while let Some(dir) = waiting.pop() {
+        for entry in std::fs::read_dir(&dir).expect("listed").flatten() {
+            if entry.path().is_dir() {
+                waiting.push(entry.path());
+                continue;
+            }
+            let bytes = std::fs::read(entry.path()).expect("read");
+            let text = String::from_utf8_lossy(&bytes);
+            assert!(!text.contains("tower"), "{}: {text}", entry.path().display());
+            seen += 1;
+        }
+    }
+    assert!(seen >= 4, "packs, a manifest and an agent: {seen}");
+    let listed = server.command_of(&["sessions", "--from", &url, "--json"]).output().expect("run");
+    let listed: Value = serde_json::from_slice(&listed.stdout).expect("json");
+    assert_eq!(
+        (&listed["sessions"][0]["id"], &listed["sessions"][0]["sealed"]),
+        (&json!(id), &json!(true)),
+        "{listed}"
+    );
+    server.kill9();
+    std::fs::remove_dir_all(&server.data).expect("deleted");
+    server.launch().await;
+    let client = server.client();
+    let receipt = client.action(&id, "resume").await["resume"].clone();
+    assert_eq!((&receipt["source"], &receipt["verified"]), (&json!("cloud"), &json!(true)), "{receipt}");
+    server.kill9();
+
+    std::fs::remove_dir_all(&server.data).expect("deleted");
+    let others = tempfile::tempdir().expect("a directory");
+    server.set("ASH_SNAPSHOT_KEYS", &others.path().display().to_string());
+    server.launch().await;
+    let path = format!("/api/sessions/{id}/resume");
+    let (status, refused) = server.client().ask(reqwest::Method::POST, &path, Some(json!({}))).await;
+    assert!(status.is_server_error() || status.is_client_error(), "{status}: {refused}");
+    assert!(refused["error"].as_str().is_some_and(|error| error.contains("key")), "{refused}");
+}

@@ -55,6 +55,8 @@ impl From<ash_session::Error> for Failure {
     }
 }
 
+/// How long a server that stops goes on sending to the object store.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 /// How long deltas and idempotency keys are kept.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
@@ -205,8 +207,12 @@ async fn run(listener: TcpListener, app: &App, grace: Duration) -> Result<(), Fa
         "stopping: running turns get {} s, then every sandbox is captured and ended",
         grace.as_secs()
     );
+    let stopping = async {
+        app.sessions.shut_down(grace).await;
+        app.sessions.rooms().drain_far(LAST_WORDS).await;
+    };
     tokio::select! {
-        () = app.sessions.shut_down(grace) => tracing::info!("stopped"),
+        () = stopping => tracing::info!("stopped"),
         _ = wait_for_signal() => tracing::warn!("stopped at once; sandboxes live on and are taken over at the next start"),
     }
     serving.abort();

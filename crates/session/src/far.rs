@@ -92,6 +92,23 @@ impl Far {
 }
 
 impl Rooms {
+    /// Before the server goes: what was saved last is sent if that works within this time.
+    pub async fn drain_far(&self, longest: Duration) {
+        let Some(far) = &self.far else { return };
+        let mut sent = far.sent.subscribe();
+        let draining = async {
+            while far.trouble().is_none() && self.store.outgoing(1).await.is_ok_and(|left| !left.is_empty()) {
+                far.ring();
+                if sent.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        if tokio::time::timeout(longest, draining).await.is_err() {
+            tracing::warn!("not everything is in the object store yet; the next start goes on with it");
+        }
+    }
+
     /// Waits until a checkpoint is far away, or gives up.
     pub(crate) async fn wait_until_far(
         &self,

@@ -5,6 +5,7 @@ mod arrive;
 mod changes;
 mod collect;
 mod compare;
+mod conceal;
 mod fetch;
 mod forgotten;
 mod leaves;

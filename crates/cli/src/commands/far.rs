@@ -22,9 +22,12 @@ pub(super) async fn sessions(from: String, as_json: bool) -> Result<()> {
         let all: Vec<_> = found
             .iter()
             .map(|one| {
+                let told = one.manifest.as_ref();
                 json!({
-                    "id": one.id, "tenantId": one.tenant, "agentName": one.agent, "status": one.status,
-                    "title": one.title, "turns": one.turns, "lastActiveAt": one.last_active_at,
+                    "id": one.id, "tenantId": one.tenant, "sealed": told.is_none(),
+                    "agentName": told.map(|told| &told.agent), "status": told.map(|told| told.status),
+                    "title": told.and_then(|told| told.title.clone()), "turns": told.map(|told| told.turns),
+                    "lastActiveAt": told.map(|told| told.last_active_at),
                 })
             })
             .collect();
@@ -38,15 +41,18 @@ pub(super) async fn sessions(from: String, as_json: bool) -> Result<()> {
     let now = jiff::Timestamp::now();
     let mut table = Table::new(&["ID", "TENANT", "AGENT", "STATUS", "TURNS", "ACTIVE", "TITLE"]);
     for one in found {
-        let cells = [
-            out::harmless(one.id.as_str()),
-            out::harmless(one.tenant.as_str()),
-            out::harmless(one.agent.as_str()),
-            one.status.as_str().to_owned(),
-            one.turns.to_string(),
-            out::ago(&one.last_active_at.to_string(), now),
-            out::harmless(&out::shortened(one.title.as_deref().unwrap_or_default(), 40)),
-        ];
+        let mut cells = vec![out::harmless(one.id.as_str()), out::harmless(one.tenant.as_str())];
+        match one.manifest {
+            Some(told) => cells.extend([
+                out::harmless(told.agent.as_str()),
+                told.status.as_str().to_owned(),
+                told.turns.to_string(),
+                out::ago(&told.last_active_at.to_string(), now),
+                out::harmless(&out::shortened(told.title.as_deref().unwrap_or_default(), 40)),
+            ]),
+            None => cells.push("sealed".to_owned()),
+        }
+        cells.resize(7, String::new());
         table.row(cells.into_iter().map(|cell| (cell, None)).collect());
     }
     table.print();
@@ -61,7 +67,7 @@ pub(super) async fn restore(from: String, lazy: bool, as_json: bool) -> Result<u
     };
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a template"));
     let mut tell = |so_far: &ash_server::Returned| {
-        bar.set_message(format!("{} sessions, {} MB", so_far.sessions, so_far.bytes >> 20));
+        bar.set_message(format!("sessions: {}, MB: {:.1}", so_far.sessions, so_far.bytes as f64 / 1e6));
         bar.tick();
     };
     let returned = ash_server::restore(&config(from)?, lazy, &mut tell).await;
@@ -74,7 +80,9 @@ pub(super) async fn restore(from: String, lazy: bool, as_json: bool) -> Result<u
         }));
     } else {
         let (sessions, agents) = (returned.sessions, returned.agents);
-        eprintln!("{sessions} sessions and {agents} agents are back ({} MB)", returned.bytes >> 20);
+        let many = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        let (sessions, agents) = (many(sessions, "session"), many(agents, "agent"));
+        eprintln!("{sessions} and {agents} are back, {:.1} MB", returned.bytes as f64 / 1e6);
         returned.failed.iter().for_each(|failed| eprintln!("not back: {}", out::harmless(failed)));
         eprintln!("next: ash start, then ash session resume ID");
     }

@@ -7,6 +7,7 @@ use crate::{
     out::{self, Paint, Table, paint},
     stream::{Next, Stream},
 };
+use ash_model::Kind;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, io::Write};
@@ -162,11 +163,19 @@ async fn act(api: &Api, id: &str, action: &str, as_json: bool) -> Result<u8> {
 }
 
 async fn resume(api: &Api, id: &str, detach: bool, as_json: bool) -> Result<u8> {
-    let id = api.session_id(id).await?;
+    // One that the server does not know may be in its object store, under its whole id.
+    let (id, unknown) = match api.session_id(id).await {
+        Ok(id) => (id, None),
+        Err(failure) if failure.kind == Kind::NotFound => (id.to_owned(), Some(failure)),
+        Err(failure) => return Err(failure),
+    };
     let spinner = out::spinner("bringing it back");
     let answer = api.post(&path(&id, "/resume"), &json!({})).await;
     spinner.finish_and_clear();
-    let answer = answer?;
+    let answer = match (answer, unknown) {
+        (Err(failure), Some(unknown)) if failure.kind == Kind::NotFound => return Err(unknown),
+        (answer, _) => answer?,
+    };
     if as_json {
         out::json(&answer);
         return Ok(0);

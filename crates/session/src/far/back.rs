@@ -3,13 +3,12 @@
 
 use super::{Far, keys, trouble};
 use crate::{Error, Result, actor::blocking, luggage, pool::Rooms, state::State};
-use ash_cloud::{Bucket, Code, Trouble};
 use ash_model::{
-    AgentName, Event, Fact, Seq, SessionId, Status, TenantId, Timestamp, TurnId,
+    AgentName, Event, Fact, Seq, SessionId, TenantId, Timestamp, TurnId,
     far::{FarAgent, FarCheckpoint, Manifest},
     luggage::Line,
 };
-use ash_snapshot::TreeId;
+use ash_snapshot::{Repo, TreeId};
 use ash_store::{Card, Checkpoint, Rebuilt, TurnRow};
 use futures::{StreamExt, TryStreamExt};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,11 +25,8 @@ const MOST_PARENTS: usize = 1000;
 pub struct FarSession {
     pub tenant: TenantId,
     pub id: SessionId,
-    pub agent: AgentName,
-    pub status: Status,
-    pub title: Option<String>,
-    pub turns: u64,
-    pub last_active_at: Timestamp,
+    /// `None`: it is sealed.
+    pub manifest: Option<Manifest>,
 }
 
 /// What came back of a session.
@@ -50,18 +46,19 @@ impl Far {
         let mut all = Vec::new();
         for tenant in self.tenants().await? {
             let newest = self.newest(&tenant).await?;
-            let read =
-                newest.into_values().map(|key| async move { fetched::<Manifest>(&self.bucket, &key).await });
-            let manifests: Vec<Manifest> =
-                futures::stream::iter(read).buffered(AT_ONCE).try_collect().await.map_err(trouble)?;
-            all.extend(manifests.into_iter().map(|manifest| FarSession {
-                tenant: manifest.tenant,
-                id: manifest.session,
-                agent: manifest.agent,
-                status: manifest.status,
-                title: manifest.title,
-                turns: manifest.turns,
-                last_active_at: manifest.last_active_at,
+            let read = newest.into_iter().map(|(id, key)| async move {
+                let bytes = self.bucket.get(&key).await.map_err(trouble)?;
+                let told = match Repo::is_concealed(&bytes) {
+                    true => None,
+                    false => Some(parsed::<Manifest>(&key, &bytes)?),
+                };
+                Ok::<_, Error>((id, told))
+            });
+            let found: Vec<_> = futures::stream::iter(read).buffered(AT_ONCE).try_collect().await?;
+            all.extend(found.into_iter().map(|(id, manifest)| FarSession {
+                tenant: tenant.clone(),
+                id,
+                manifest,
             }));
         }
         Ok(all)
@@ -81,7 +78,7 @@ impl Far {
             }
             let names = self.bucket.list_dirs(&keys::agents(&tenant)).await.map_err(trouble)?;
             for name in names.iter().filter_map(|name| AgentName::parse(name).ok()) {
-                let agents = self.agents(&tenant, &name, None).await?;
+                let agents = self.agents(rooms, &tenant, &name, None).await?;
                 returned.agents += u64::from(!agents.is_empty());
                 rooms.store.add_agents(agents, rooms.clock()).await?;
             }
@@ -138,7 +135,7 @@ impl Far {
             if rooms.store.find(tenant, &id).await?.is_some() {
                 break;
             }
-            let Some((manifest, kept)) = self.manifest(tenant, &id).await? else { break };
+            let Some((manifest, kept)) = self.manifest(rooms, tenant, &id).await? else { break };
             next = manifest.base.and(manifest.parent.clone());
             line.push((manifest, kept));
         }
@@ -175,13 +172,18 @@ impl Far {
     }
 
     /// The newest manifest of a session, and the events at which there is one.
-    async fn manifest(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<(Manifest, BTreeSet<Seq>)>> {
+    async fn manifest(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        id: &SessionId,
+    ) -> Result<Option<(Manifest, BTreeSet<Seq>)>> {
         let found: Vec<_> =
             self.bucket.list(&keys::session(tenant, id)).try_collect().await.map_err(trouble)?;
         let seqs = found.iter().filter_map(|found| keys::numbers(&found.key)).map(|(_, seq)| seq).collect();
         let newest = found.into_iter().filter(|found| keys::numbers(&found.key).is_some());
         let Some(newest) = newest.map(|found| found.key).max() else { return Ok(None) };
-        let manifest: Manifest = fetched(&self.bucket, &newest).await.map_err(trouble)?;
+        let manifest: Manifest = self.fetched(rooms, tenant, &newest).await?;
         if manifest.tenant != *tenant || manifest.session != *id {
             return Err(damaged(id, "what the object store has under its name is another's"));
         }
@@ -189,7 +191,13 @@ impl Far {
     }
 
     /// An agent as it is, and the version that is asked for, or all of them.
-    async fn agents(&self, tenant: &TenantId, name: &AgentName, only: Option<u32>) -> Result<Vec<FarAgent>> {
+    async fn agents(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        name: &AgentName,
+        only: Option<u32>,
+    ) -> Result<Vec<FarAgent>> {
         let mut newest: BTreeMap<u64, (u64, String)> = BTreeMap::new();
         let mut all = self.bucket.list(&keys::agent(tenant, name));
         while let Some(found) = all.try_next().await.map_err(trouble)? {
@@ -203,15 +211,15 @@ impl Far {
         let wanted =
             |version: &u64| only.is_none_or(|only| u64::from(only) == *version) || Some(*version) == last;
         let read = newest.into_iter().filter(|(version, _)| wanted(version));
-        let read = read.map(|(_, (_, key))| async move { fetched::<FarAgent>(&self.bucket, &key).await });
-        let agents: Vec<FarAgent> =
-            futures::stream::iter(read).buffered(AT_ONCE).try_collect().await.map_err(trouble)?;
+        let read =
+            read.map(|(_, (_, key))| async move { self.fetched::<FarAgent>(rooms, tenant, &key).await });
+        let agents: Vec<FarAgent> = futures::stream::iter(read).buffered(AT_ONCE).try_collect().await?;
         Ok(agents.into_iter().filter(|agent| agent.tenant == *tenant && agent.name == *name).collect())
     }
 
     async fn rebuilt(&self, rooms: &Rooms, mut manifest: Manifest, kept: &BTreeSet<Seq>) -> Result<Rebuilt> {
         let events = self.log(rooms, &manifest).await?;
-        let agents = self.agents(&manifest.tenant, &manifest.agent, Some(manifest.version)).await?;
+        let agents = self.agents(rooms, &manifest.tenant, &manifest.agent, Some(manifest.version)).await?;
         if manifest.env.as_deref().is_some_and(|sealed| !rooms.store.opens(sealed)) {
             let session = &manifest.session;
             tracing::warn!(%session, "its environment was sealed with another seal.key, and is left out");
@@ -221,6 +229,17 @@ impl Far {
         let checkpoints = checkpoints(&manifest, &events, kept, rooms.clock())?;
         let (node, at) = (rooms.settings.node.clone(), rooms.clock());
         Ok(Rebuilt { manifest, node, card, agents, events, turns, checkpoints, at })
+    }
+
+    async fn fetched<T: serde::de::DeserializeOwned>(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        key: &str,
+    ) -> Result<T> {
+        let bytes = self.bucket.get(key).await.map_err(trouble)?;
+        let bytes = rooms.repo(tenant)?.reveal(bytes.into(), key)?;
+        parsed(key, &bytes)
     }
 
     /// All events of its own: from the packs, from the newest back, and what the manifest has beyond them.
@@ -357,17 +376,10 @@ fn event(id: &SessionId, line: &Line) -> Result<Event> {
     Ok(Event { seq: line.seq, turn: line.turn, at: line.at, fact })
 }
 
-async fn fetched<T: serde::de::DeserializeOwned>(
-    bucket: &Bucket,
-    key: &str,
-) -> std::result::Result<T, Trouble> {
-    let bytes = bucket.get(key).await?;
-    serde_json::from_slice(&bytes).map_err(|error| Trouble {
-        code: Code::Damaged,
-        sentence: format!(
-            "{key} in the object store is not what was put there ({error}); it was changed by somebody else."
-        ),
-        passing: false,
+fn parsed<T: serde::de::DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let what = format!("{key} in the object store is not what was put there ({error})");
+        Error::Far(format!("{what}: somebody else has changed it"))
     })
 }
 

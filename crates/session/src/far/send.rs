@@ -140,7 +140,7 @@ impl Far {
     async fn send_agent(&self, rooms: &Rooms, agent: &FarAgent) -> Result<()> {
         self.send_packs(rooms, &agent.tenant, &agent.tree).await?;
         let key = keys::version(&agent.tenant, &agent.name, agent.version, agent.changes);
-        self.put(&key, agent).await
+        self.put(rooms, &agent.tenant, &key, agent).await
     }
 
     /// Answers up to where the log is there now.
@@ -165,12 +165,19 @@ impl Far {
         let session = rooms.store.session(session).await?.ok_or(Error::NotFound)?;
         let manifest = manifest::of(rooms, &session, checkpoint, seq).await?;
         let key = keys::manifest(&session.tenant, &session.id, manifest.epoch, seq);
-        self.put(&key, &manifest).await?;
+        self.put(rooms, &session.tenant, &key, &manifest).await?;
         Ok(seq)
     }
 
-    async fn put<T: serde::Serialize>(&self, key: &str, what: &T) -> Result<()> {
+    async fn put<T: serde::Serialize>(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        key: &str,
+        what: &T,
+    ) -> Result<()> {
         let text = serde_json::to_vec(what).expect("plain words and numbers");
+        let text = rooms.repo(tenant)?.conceal(text, key);
         self.sending.put_new(key, text.into()).await.map_err(trouble)?;
         Ok(())
     }
