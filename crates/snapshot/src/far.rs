@@ -235,7 +235,7 @@ impl Away {
         self.disk.write_at(file, bytes, at)
     }
 
-    /// Hands over what comes, never more than was asked for.
+    /// Hands over what comes.
     pub(crate) fn read(
         &self,
         parts: &[Part],
@@ -248,10 +248,10 @@ impl Away {
         tally.await_all(parts);
         let mut waiting: Vec<Option<&Part>> = parts.iter().map(Some).collect();
         let mut failed = None;
-        let done = self.far.read(parts, &mut |number, mut bytes| {
-            let part = waiting.get_mut(number).and_then(Option::take);
-            let part = part.ok_or_else(|| io::Error::other("an answer that nobody asked for"))?;
-            bytes.truncate(usize::try_from(part.range.end - part.range.start).unwrap_or(usize::MAX));
+        let done = self.far.read(parts, &mut |number, bytes| {
+            if waiting.get_mut(number).and_then(Option::take).is_none() {
+                return Err(io::Error::other("an answer that nobody asked for"));
+            }
             tally.came(bytes.len());
             each(number, bytes).map_err(|error| {
                 failed = Some(error);

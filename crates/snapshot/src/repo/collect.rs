@@ -12,13 +12,14 @@
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::Repo;
 use super::read::{Reader, follow};
 use crate::id::{PackId, Sort};
 use crate::object::Place;
-use crate::pack::{self, Block, EXTENSION, How, Live};
+use crate::pack::{self, Block, EXTENSION, How, Live, Pack};
 use crate::{Error, TreeId};
 
 /// So many packs are asked for at once.
@@ -33,7 +34,8 @@ pub struct Wanted {
     pub notes: Vec<TreeId>,
     /// Snapshots with all their files, which need not be here if they are far.
     pub cold: Vec<TreeId>,
-    /// Packs that are safely far, and everything with them that they lead to.
+    /// Packs that are safely far, with everything that they lead to. One that was written anew here stays among
+    /// them: nothing leaves before far has shown that it has the same.
     pub far: HashSet<String>,
 }
 
@@ -167,8 +169,10 @@ impl Repo {
     /// Removes packs from here of which far says that it has the same.
     fn evict(&self, leaving: Vec<(PackId, SystemTime)>, collected: &mut Collected) -> Result<(), Error> {
         for some in leaving.chunks(AT_ONCE) {
-            // One that cannot be opened is not the same as any.
-            let packs: Vec<_> = some.iter().filter_map(|(id, _)| self.pack(*id).ok()).collect();
+            // As they are now, not as they were when somebody opened them; one that cannot be opened stays.
+            let open =
+                |id: &PackId| Pack::open(&self.dir, *id, self.key.as_ref()).ok().flatten().map(Arc::new);
+            let packs: Vec<Arc<Pack>> = some.iter().filter_map(|(id, _)| open(id)).collect();
             let same = self.away.as_ref().map_or(Ok(HashSet::new()), |away| away.same(&packs));
             let same = same.unwrap_or_else(|error| {
                 tracing::warn!(%error, "packs stay here that could be far");

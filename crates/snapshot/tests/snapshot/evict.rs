@@ -175,6 +175,50 @@ fn what_lies_behind_a_far_pack_is_never_called_garbage() {
     assert_eq!(turns.collect(&[], &[], &far).removed, turns.names(&[0]));
 }
 
+/// The same in the middle of a tree: its root is here, and a folder in it is not.
+#[test]
+fn what_lies_behind_a_far_folder_is_never_called_garbage() {
+    let bench = Bench::in_memory();
+    let depot = Depot::new(&bench.dir.path().join("depot"));
+    let repo = with_far(&bench, &depot, Disk::default());
+    let mut line = bench.line();
+    let mut turn = |path: &str| {
+        bench.write(path, "text");
+        line.take(&repo).tree
+    };
+    let (first, second, third) = (turn("dir/one"), turn("dir/two"), turn("top"));
+    depot.send(&repo, &third);
+    std::fs::remove_file(repo.pack_file(second.pack_name()).expect("here").0).expect("removed");
+    let repo = with_far(&bench, &depot, Disk::default());
+    let far = [&first, &second, &third].iter().map(|tree| tree.pack_name().to_owned()).collect();
+    let wanted = Wanted { trees: vec![third.clone()], far, ..Wanted::default() };
+    let collected = repo.collect(&wanted, Duration::ZERO).expect("collected");
+    assert_eq!((collected.removed.len(), collected.evicted, collected.kept), (0, 1, 1));
+    repo.verify(&third).expect("whole");
+}
+
+/// What travels with a snapshot leads nowhere.
+#[test]
+fn notes_that_are_only_far_are_left_there() {
+    let turns = Turns::new();
+    let far = turns.send(&[1]);
+    assert_eq!(turns.collect(&[], &[0, 1], &far).evicted, 2);
+    turns.depot.asked();
+    let wanted = Wanted { notes: turns.trees(&[0, 1]), far, ..Wanted::default() };
+    assert_eq!(turns.repo.collect(&wanted, Duration::ZERO).expect("collected"), Collected::default());
+    assert_eq!(turns.depot.asked().counts(), (0, 0));
+}
+
+#[test]
+fn what_is_kept_of_a_pack_goes_with_it() {
+    let turns = Turns::new();
+    let kept = turns.bench.repo_dir().join("cache/far").join(turns.trees[0].pack_name());
+    let (path, _) = turns.repo.pack_file(turns.trees[0].pack_name()).expect("here");
+    std::fs::copy(path, &kept).expect("copied");
+    assert_eq!(turns.collect(&[], &[], &HashSet::new()).removed, turns.names(&[0, 1, 2]));
+    assert!(!kept.exists());
+}
+
 #[test]
 fn a_far_pack_is_not_made_smaller_while_something_unknown_may_need_it() {
     let bench = Bench::in_memory();

@@ -115,6 +115,8 @@ fn a_changed_file_on_top_of_what_is_here_costs_one_read() {
     let (path, _) = pair.bench.repo.pack_file(first.pack_name()).expect("here");
     std::fs::copy(&path, pair.elsewhere().join(path.file_name().expect("a name"))).expect("copied");
     pair.bench.write("many/3/3", "changed");
+    // As large as a pack can be that is still read at once.
+    std::fs::write(pair.bench.at("medium"), noise(4_000_000, 3)).expect("written");
     let second = line.take(&pair.bench.repo).tree;
     pair.send(&second);
     pair.check(&pair.away(), &second);
@@ -162,10 +164,18 @@ fn a_hole_a_torn_write_and_rot_in_what_is_kept_are_read_again() {
     pair.depot.asked();
     let kept = pair.kept(tree.pack_name());
     let size = std::fs::metadata(&kept).expect("there").len();
-    for (what, hurt) in [("rot", vec![7; 1]), ("a torn write", vec![0; 4096]), ("a hole", vec![0; 100_000])] {
+    let hurt = |at: u64, length: u64| {
+        let file = std::fs::File::options().read(true).write(true).open(&kept).expect("opened");
+        let mut bytes = vec![0; length as usize];
+        if length == 1 {
+            file.read_exact_at(&mut bytes, at).expect("read");
+            bytes[0] ^= 0x10;
+        }
+        file.write_all_at(&bytes, at).expect("written");
+    };
+    for (what, length) in [("rot", 1), ("a torn write", 4096), ("a hole", 100_000)] {
         for at in [8, size / 3, size / 2] {
-            let file = std::fs::File::options().write(true).open(&kept).expect("opened");
-            file.write_all_at(&hurt, at).expect("written");
+            hurt(at, length);
             pair.check(&pair.away(), &tree);
             let asked = pair.depot.asked();
             let read: u64 = asked.reads.iter().map(|part| part.range.end - part.range.start).sum();
@@ -174,9 +184,8 @@ fn a_hole_a_torn_write_and_rot_in_what_is_kept_are_read_again() {
         }
     }
     // The table is what is read first, and is worth no more.
-    for hurt in [size - 1, size - 60] {
-        let file = std::fs::File::options().write(true).open(&kept).expect("opened");
-        file.write_all_at(&[0xff], hurt).expect("written");
+    for at in [size - 1, size - 60] {
+        hurt(at, 1);
         pair.check(&pair.away(), &tree);
         assert_eq!(pair.depot.asked().counts(), (1, 1));
     }
@@ -235,6 +244,28 @@ fn nothing_that_is_not_what_it_was_gets_from_far_into_a_workspace() {
         attempt(&format!("cut to {length} bytes"));
     }
     assert!(refused > whole.len() / 2, "{refused}");
+}
+
+#[test]
+fn what_is_fetched_is_checked_before_it_is_kept() {
+    let pair = Pair::new();
+    std::fs::write(pair.bench.at("large"), noise(6 << 20, 1)).expect("written");
+    let tree = pair.bench.take().tree;
+    pair.send(&tree);
+    let path = pair.depot.path(tree.pack_name());
+    let whole = std::fs::read(&path).expect("read");
+    let mut hurt = whole.clone();
+    hurt[3 << 20] ^= 1;
+    std::fs::write(&path, hurt).expect("written");
+    let repo = pair.away();
+    let refused = repo.fetch(&tree, &["workspace"], &mut |_| {}).expect_err("damaged");
+    assert_eq!(refused.kind(), Trouble::Damaged);
+    let kept = std::fs::read(pair.kept(tree.pack_name())).expect("read");
+    assert_eq!((kept[1 << 20], kept[3 << 20]), (whole[1 << 20], 0), "what is whole, and nothing else");
+    std::fs::write(&path, &whole).expect("written");
+    pair.depot.asked();
+    pair.check(&repo, &tree);
+    assert_eq!(pair.depot.asked().reads.len(), 1, "what was whole is not read again");
 }
 
 #[test]
@@ -480,10 +511,16 @@ fn a_pack_that_is_replaced_just_now_is_no_damage() {
     let wanted = Wanted { trees: vec![second.clone()], ..Wanted::default() };
     pair.bench.repo.collect(&wanted, Duration::ZERO).expect("collected");
     pair.depot.put(&pair.bench.repo, first.pack_name());
-    // So long that only the end of it would be read.
-    pair.depot.remember(first.pack_name(), 5 << 20);
-    pair.check(&pair.away(), &second);
-    assert_eq!(pair.depot.asked().sizes.iter().filter(|pack| *pack == first.pack_name()).count(), 2);
+    let ways: [&dyn Fn(&Repo); 2] =
+        [&|repo| pair.check(repo, &second), &|repo| repo.verify(&second).expect("whole")];
+    for way in ways {
+        // So long that only the end of it would be read.
+        pair.depot.remember(first.pack_name(), 5 << 20);
+        way(&pair.away());
+        let asked = pair.depot.asked().sizes;
+        assert_eq!(asked.iter().filter(|pack| *pack == first.pack_name()).count(), 2);
+        pair.forget_everything();
+    }
 }
 
 /// As many blocks as only a pack of many gigabytes has.
