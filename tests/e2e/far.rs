@@ -348,3 +348,29 @@ async fn a_sealed_tenant_is_sealed_far_away_too() {
     assert!(status.is_server_error() || status.is_client_error(), "{status}: {refused}");
     assert!(refused["error"].as_str().is_some_and(|error| error.contains("key")), "{refused}");
 }
+
+/// Neither the keys nor where things are sent is known inside, to no process there, and to no shim.
+#[tokio::test]
+async fn the_object_stores_keys_stay_outside() {
+    let stage = Stage::set(&[("AWS_SECRET_ACCESS_KEY", "an-object-stores-secret")]).await;
+    let client = stage.server.client();
+    let id = client.create().await;
+    let shown = client.exec(&id, "cat /proc/*/environ | tr '\\0' '\\n'; env").await["stdout"].to_string();
+    assert!(shown.contains("HOME"), "or nothing was looked at: {shown}");
+    let processes = stage.server.processes(&id).await;
+    for pid in [processes.shim, processes.bwrap, processes.init, processes.agent] {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let environ = String::from_utf8_lossy(&environ).into_owned();
+        for secret in ["an-object-stores-secret", "AWS_", "s3://shelf"] {
+            assert!(!environ.contains(secret) && !shown.contains(secret), "{secret} in {environ} or {shown}");
+        }
+    }
+    client.say(&id, "write a.txt: one").await;
+    until_remote(&client, &id).await;
+    for place in ["live", "repo", "ash.db", "ash.db-wal"] {
+        let place = stage.server.data.join(place);
+        let mut grep = std::process::Command::new("grep");
+        let found = grep.args(["-rlaF", "an-object-stores-secret"]).arg(place).output().expect("grep");
+        assert_eq!(String::from_utf8_lossy(&found.stdout), "");
+    }
+}
