@@ -290,9 +290,16 @@ enum Step {
     Send {
         snapshot: usize,
     },
+    /// From now on it is cold, or no longer.
     Cool {
         snapshot: usize,
     },
+    /// All others are cold.
+    Rest {
+        awake: usize,
+    },
+    /// What was sent and is not the same here any more is sent again.
+    CatchUp,
     Collect {
         death: Option<u64>,
         down: bool,
@@ -307,10 +314,12 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (pick(), edits(5), down()).prop_map(|(line, edits, down)| Step::Turn { line, edits, down }),
         1 => pick().prop_map(|snapshot| Step::Fork { snapshot }),
-        2 => pick().prop_map(|snapshot| Step::Drop { snapshot }),
+        3 => pick().prop_map(|snapshot| Step::Drop { snapshot }),
         4 => pick().prop_map(|snapshot| Step::Send { snapshot }),
-        3 => pick().prop_map(|snapshot| Step::Cool { snapshot }),
-        3 => (death, down()).prop_map(|(death, down)| Step::Collect { death, down }),
+        1 => pick().prop_map(|snapshot| Step::Cool { snapshot }),
+        3 => pick().prop_map(|awake| Step::Rest { awake }),
+        1 => Just(Step::CatchUp),
+        5 => (death, down()).prop_map(|(death, down)| Step::Collect { death, down }),
         1 => Just(Step::ForgetWhatIsKept),
     ]
 }
@@ -332,6 +341,8 @@ struct World {
     /// What each pack needs, as was told when it was captured.
     references: HashMap<String, Vec<String>>,
     sent: HashSet<String>,
+    /// What was sent, and is another now.
+    late: HashSet<String>,
 }
 
 impl World {
@@ -340,8 +351,8 @@ impl World {
         let depot = Depot::new(&bench.dir.path().join("depot"));
         let repo = with_far(&bench, &depot, Disk::default());
         let lines = vec![bench.line()];
-        let (references, sent) = (HashMap::new(), HashSet::new());
-        World { bench, depot, repo, lines, kept: Vec::new(), made: 0, references, sent }
+        let (references, sent, late) = (HashMap::new(), HashSet::new(), HashSet::new());
+        World { bench, depot, repo, lines, kept: Vec::new(), made: 0, references, sent, late }
     }
 
     fn fresh(&mut self, what: &str) -> PathBuf {
@@ -384,6 +395,13 @@ impl World {
                     kept.cold = !kept.cold;
                 }
             }
+            Step::Rest { awake } => {
+                self.kept.iter_mut().for_each(|kept| kept.cold = true);
+                if let Some(kept) = self.pick(*awake) {
+                    kept.cold = false;
+                }
+            }
+            Step::CatchUp => self.catch_up(),
             Step::Collect { death, down } => self.collect(*death, *down),
             Step::ForgetWhatIsKept => {
                 Folder::erase(&self.bench.repo_dir().join("cache")).expect("erased");
@@ -402,9 +420,7 @@ impl World {
         if taken.written > 0 {
             self.references.insert(pack.clone(), self.repo.references(&taken.tree).expect("read"));
             // The same pack again may have more in it than what was sent.
-            if self.sent.contains(&pack) {
-                self.depot.put(&self.repo, &pack);
-            }
+            self.late.extend(self.sent.get(&pack).cloned());
         }
         let copy = self.fresh("copy");
         copy_all(&folder, &copy);
@@ -421,6 +437,15 @@ impl World {
         }
         self.depot.put(&self.repo, pack);
         self.sent.insert(pack.to_owned());
+    }
+
+    fn catch_up(&mut self) {
+        for pack in std::mem::take(&mut self.late) {
+            // One that left was the same after all.
+            if self.repo.pack_file(&pack).is_some() {
+                self.depot.put(&self.repo, &pack);
+            }
+        }
     }
 
     fn collect(&mut self, death: Option<u64>, down: bool) {
@@ -441,10 +466,9 @@ impl World {
         for pack in removed {
             std::fs::remove_file(self.depot.path(&pack)).ok();
             self.sent.remove(&pack);
+            self.late.remove(&pack);
         }
-        for pack in rewritten.iter().filter(|pack| self.sent.contains(*pack)) {
-            self.depot.put(&self.repo, pack);
-        }
+        self.late.extend(rewritten.into_iter().filter(|pack| self.sent.contains(pack)));
     }
 
     /// Everything wanted is here or far, to the last byte.
@@ -479,12 +503,16 @@ proptest::proptest! {
             world.step(step);
             world.check();
         }
+        world.catch_up();
         world.check_far_alone();
         // In the end all of it may leave.
         let packs: Vec<String> = world.kept.iter().map(|kept| kept.tree.pack_name().to_owned()).collect();
         packs.iter().for_each(|pack| world.send(pack));
         world.kept.iter_mut().for_each(|kept| kept.cold = true);
         world.collect(None, false);
+        // Who died while collecting does not know what is smaller now.
+        world.late = world.sent.clone();
+        world.catch_up();
         world.collect(None, false);
         assert_eq!(world.repo.size().expect("known"), 0, "nothing is here any more");
         world.check();
