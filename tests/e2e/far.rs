@@ -32,7 +32,7 @@ impl Stage {
     }
 }
 
-async fn until_remote(client: &Client, id: &str) {
+pub async fn until_remote(client: &Client, id: &str) {
     eventually("the object store has it", async || {
         let checkpoint = client.session(id).await["checkpoint"].clone();
         (checkpoint["local"].is_u64() && checkpoint["local"] == checkpoint["remote"]).then_some(())
@@ -40,7 +40,7 @@ async fn until_remote(client: &Client, id: &str) {
     .await;
 }
 
-async fn files(client: &Client, id: &str) -> BTreeMap<String, Vec<u8>> {
+pub async fn files(client: &Client, id: &str) -> BTreeMap<String, Vec<u8>> {
     let listed = client.get(&format!("/api/sessions/{id}/files")).await;
     let mut files = BTreeMap::new();
     for file in listed["files"].as_array().expect("files") {
@@ -53,7 +53,7 @@ async fn files(client: &Client, id: &str) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-async fn messages(client: &Client, id: &str) -> Value {
+pub async fn messages(client: &Client, id: &str) -> Value {
     client.get(&format!("/api/sessions/{id}/messages?limit=1000")).await["messages"].clone()
 }
 

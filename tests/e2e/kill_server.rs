@@ -1,6 +1,6 @@
 //! `kill -9` of the server at random instants of a turn. The seed is printed and can be given as ASH_SEED.
 
-use crate::support::{Client, DEADLINE, Frame, Server, Sse, eventually};
+use crate::support::{Client, DEADLINE, Dice, Frame, Server, Sse, eventually};
 use reqwest::Method;
 use serde_json::json;
 use sqlx::{Connection, Row, SqliteConnection, sqlite::SqliteConnectOptions};
@@ -8,18 +8,6 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// Enough files that a capture takes a while, so that a kill can hit it.
 const BALLAST: &str = "head -c 6000000 /dev/urandom > ballast; for i in $(seq 200); do echo $i > f$i; done";
-
-struct Dice(u64);
-
-impl Dice {
-    /// xorshift: the same seed gives the same run.
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % most
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_a_client_saw_is_lost_and_no_prompt_is_sent_twice() {

@@ -12,6 +12,7 @@ mod crowd;
 mod deaths;
 mod doctor;
 mod far;
+mod far_faults;
 mod files;
 mod folder;
 mod history;
@@ -25,6 +26,8 @@ mod model_server;
 mod ordinary_user;
 mod permissions;
 mod permissions_shell;
+#[path = "../support/proxy.rs"]
+mod proxy;
 mod restart;
 #[path = "../support/servers.rs"]
 mod servers;

@@ -295,6 +295,18 @@ pub async fn eventually<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>
     }
 }
 
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// xorshift: the same seed gives the same run.
+    pub fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+}
+
 #[derive(Clone)]
 pub struct Client {
     pub http: reqwest::Client,

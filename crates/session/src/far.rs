@@ -1,7 +1,8 @@
 //! The object store: what a lost machine must not take along is sent there, in order, and comes back from there.
 //!
 //! What is to be sent is what the store's rows say was not: nobody keeps a list, so a crash forgets none. A pack goes
-//! after those that it needs, and a manifest after the packs that it tells of: who finds a manifest finds everything.
+//! after those that it needs, a manifest after the packs that it tells of, a session after its agent, and a fork after its
+//! parent: who finds a manifest finds everything.
 
 mod back;
 mod keys;
@@ -97,7 +98,9 @@ impl Rooms {
         let Some(far) = &self.far else { return };
         let mut sent = far.sent.subscribe();
         let draining = async {
-            while far.trouble().is_none() && self.store.outgoing(1).await.is_ok_and(|left| !left.is_empty()) {
+            while far.trouble().is_none()
+                && self.store.outgoing(1, &[]).await.is_ok_and(|left| !left.is_empty())
+            {
                 far.ring();
                 if sent.changed().await.is_err() {
                     return;

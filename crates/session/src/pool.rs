@@ -679,7 +679,8 @@ fn forked(
     let mut first: Vec<Checkpoint> = counted_from.into_iter().chain(point.checkpoint).collect();
     first.dedup_by_key(|checkpoint| checkpoint.number);
     for (number, checkpoint) in (1..).zip(&mut first) {
-        *checkpoint = Checkpoint { workspace, number, turn: None, at, ..checkpoint.clone() };
+        // The parent's may be far. Of this one nothing is said there yet.
+        *checkpoint = Checkpoint { workspace, number, turn: None, far: None, at, ..checkpoint.clone() };
     }
     let newest = first.last().map(|checkpoint| checkpoint.number);
     let fact = Fact::Forked {

@@ -135,8 +135,8 @@ pub trait Store: Send + Sync {
     // Far away: what an object store has of all this
     /// Everything goes there from now on. Of another place than before nothing is known.
     async fn set_far(&self, place: &str) -> Result<()>;
-    /// What is not there yet, in the order in which it is to be sent.
-    async fn outgoing(&self, limit: u32) -> Result<Vec<Outgoing>>;
+    /// What is not there yet, in the order in which it is to be sent, but for what is of these sessions.
+    async fn outgoing(&self, limit: u32, except: &[SessionNo]) -> Result<Vec<Outgoing>>;
     /// It is there now, with the log up to `seq`.
     async fn sent(&self, what: &Outgoing, seq: Seq, at: Timestamp) -> Result<()>;
     async fn lag(&self) -> Result<Lag>;

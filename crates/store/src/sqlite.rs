@@ -272,8 +272,10 @@ impl Store for Sqlite {
         self.writer.write(move |db| Box::pin(async move { far::set_place(db, &place).await })).await
     }
 
-    async fn outgoing(&self, limit: u32) -> Result<Vec<Outgoing>> {
-        far::outgoing(&self.readers, limit).await
+    async fn outgoing(&self, limit: u32, except: &[SessionNo]) -> Result<Vec<Outgoing>> {
+        let except: Vec<i64> = except.iter().map(|session| session.0).collect();
+        let except = serde_json::to_string(&except).expect("a list of numbers");
+        far::outgoing(&self.readers, limit, &except).await
     }
 
     async fn sent(&self, what: &Outgoing, seq: Seq, at: Timestamp) -> Result<()> {

@@ -324,8 +324,10 @@ fn checkpoints(
         let ends = ends.filter(
             |after| matches!(&after.fact, Fact::Finished { checkpoint, .. } if *checkpoint == Some(saved.number)),
         );
-        let seq = ends.map_or(line.seq, |after| after.seq);
-        if !kept.contains(&seq) || all.iter().any(|known| known.number == saved.number) {
+        // If the turn waited for the object store, it ended only after the manifest was there.
+        let seqs = ends.map(|after| after.seq).into_iter().chain([line.seq]);
+        let Some(seq) = seqs.into_iter().find(|seq| kept.contains(seq)) else { continue };
+        if all.iter().any(|known| known.number == saved.number) {
             continue;
         }
         let known = newest.filter(|newest| newest.number == saved.number);

@@ -59,7 +59,12 @@ pub(super) async fn of(
 }
 
 /// The checkpoints that a fork began with: no event of its own tells of them.
-async fn first(rooms: &Rooms, repo: &Repo, session: &Session, base: Seq) -> Result<Vec<FarCheckpoint>> {
+pub(super) async fn first(
+    rooms: &Rooms,
+    repo: &Repo,
+    session: &Session,
+    base: Seq,
+) -> Result<Vec<FarCheckpoint>> {
     let all = rooms.store.checkpoints(session.workspace, Some(3), 2).await?;
     let before = all.iter().filter(|checkpoint| checkpoint.seq <= base && checkpoint.removed.is_none());
     Ok(before.map(|checkpoint| described(repo, checkpoint)).collect())

@@ -1,12 +1,13 @@
-//! Sending: agents first, then each session's checkpoints in their order, several sessions at a time.
+//! Sending: an agent before its sessions, a parent before its forks, and of each session one checkpoint after the other.
+//! Several sessions at a time, and nobody waits for one that takes long or fails.
 
 use super::{BREATH, Far, LONGEST_BREATH, keys, manifest, trouble};
-use crate::{Error, Result, actor::blocking, pool::Rooms};
+use crate::{Error, Result, actor::blocking, luggage, pool::Rooms};
 use ash_cloud::{Code, Trouble, Written};
-use ash_model::{SessionNo, TenantId, far::FarAgent};
+use ash_model::{AgentName, Seq, SessionNo, TenantId, far::FarAgent};
 use ash_snapshot::TreeId;
-use ash_store::{Checkpoint, Outgoing};
-use futures::StreamExt;
+use ash_store::{Checkpoint, Outgoing, Session};
+use futures::{StreamExt, stream::FuturesUnordered};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -24,117 +25,232 @@ const NOW_AND_THEN: Duration = Duration::from_secs(30);
 const OWN_FAULT: Duration = Duration::from_secs(600);
 const DELETED_AT_ONCE: u32 = 1000;
 
-/// Whose turn it is not yet, for a fault of its own.
-type Delayed = HashMap<SessionNo, Instant>;
+/// Whose something is that is sent: of each one thing after the other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Whose {
+    Agent(TenantId, AgentName),
+    Session(SessionNo),
+    /// What is to be deleted.
+    Nobody,
+}
+
+impl Whose {
+    fn of(one: &Outgoing) -> Whose {
+        match one {
+            Outgoing::Agent(agent) => Whose::Agent(agent.tenant.clone(), agent.name.clone()),
+            Outgoing::Checkpoint(session, _) | Outgoing::Log(session, _) => Whose::Session(*session),
+        }
+    }
+}
+
+type Group = (Whose, Vec<Outgoing>);
+
+/// What is under way, and what failed.
+#[derive(Default)]
+struct Desk {
+    busy: HashSet<Whose>,
+    delays: HashMap<Whose, Delay>,
+    /// Who met the trouble that is told.
+    troubled: Option<Whose>,
+}
+
+struct Delay {
+    until: Instant,
+    breath: Duration,
+    fault: Fault,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Own,
+    /// The object store's.
+    Its,
+}
+
+impl Desk {
+    fn is_out(&self, whose: &Whose) -> bool {
+        let delayed = self.delays.get(whose).is_some_and(|delay| delay.until > Instant::now());
+        delayed || self.busy.contains(whose)
+    }
+
+    /// Sessions that are not to be begun.
+    fn out(&self) -> Vec<SessionNo> {
+        let all = self.busy.iter().chain(self.delays.keys()).filter(|whose| self.is_out(whose));
+        let sessions = all.filter_map(|whose| match whose {
+            Whose::Session(session) => Some(*session),
+            Whose::Agent(..) | Whose::Nobody => None,
+        });
+        sessions.collect()
+    }
+
+    fn delay(&mut self, whose: &Whose) {
+        let before = self.delays.get(whose).map_or(BREATH, |delay| delay.breath);
+        let breath = (before * 2).min(LONGEST_BREATH);
+        let until = Instant::now() + breath;
+        self.delays.insert(whose.clone(), Delay { until, breath, fault: Fault::Its });
+    }
+
+    /// Whoever waited and is not among those who have something to send has given it up.
+    fn forget(&mut self, sending: &[Group]) {
+        let now = Instant::now();
+        let waits =
+            |whose: &Whose| *whose == Whose::Nobody || sending.iter().any(|(other, _)| other == whose);
+        self.delays.retain(|whose, delay| delay.until > now || waits(whose));
+    }
+
+    fn wake(&self) -> Instant {
+        let now = Instant::now();
+        let delayed = self.delays.values().map(|delay| delay.until).filter(|until| *until > now);
+        delayed.chain([now + NOW_AND_THEN]).min().unwrap_or(now)
+    }
+}
 
 impl Far {
     /// As long as the server lives.
     pub async fn send_for_ever(&self, rooms: &Rooms) {
-        let (mut breath, mut delayed) = (BREATH, Delayed::new());
+        let (mut desk, mut under_way) = (Desk::default(), FuturesUnordered::new());
         let mut placed = false;
         loop {
             if !placed {
                 placed = rooms.store.set_far(&self.bucket.to_string()).await.is_ok();
             }
-            let wait = match self.send_some(rooms, &mut delayed).await {
-                Ok(0) => NOW_AND_THEN,
-                Ok(_) => {
-                    breath = BREATH;
-                    continue;
-                }
-                Err(error) => {
-                    if !matches!(error, Error::Bucket(_)) {
-                        tracing::error!(%error, "what is to be sent could not be looked at");
+            match self.ready(rooms, &mut desk).await {
+                Ok(ready) => {
+                    for (whose, group) in ready {
+                        desk.busy.insert(whose.clone());
+                        under_way.push(async move { (whose, self.send_group(rooms, group).await) });
                     }
-                    breath = (breath * 2).min(LONGEST_BREATH);
-                    breath
                 }
-            };
+                Err(error) => tracing::error!(%error, "what is to be sent could not be looked at"),
+            }
+            // Only now: what is to be deleted may be among what is sent.
+            if under_way.is_empty() {
+                self.tidy(rooms, &mut desk).await;
+            }
             tokio::select! {
-                () = self.bell.notified(), if wait == NOW_AND_THEN => {}
-                () = tokio::time::sleep(wait) => {}
+                Some((whose, result)) = under_way.next() => self.judge(rooms, &mut desk, whose, result),
+                () = self.bell.notified() => {}
+                () = tokio::time::sleep_until(desk.wake()) => {}
             }
         }
     }
 
-    /// Answers how much was sent. What the object store is to blame for ends it; what a session is to blame for
-    /// delays that session alone.
-    async fn send_some(&self, rooms: &Rooms, delayed: &mut Delayed) -> Result<usize> {
-        let all = rooms.store.outgoing(PAGE).await?;
-        let mut groups: Vec<(Option<SessionNo>, Vec<Outgoing>)> = Vec::new();
-        for one in all {
-            let session = match &one {
-                Outgoing::Agent(_) => None,
-                Outgoing::Checkpoint(session, _) | Outgoing::Log(session, _) => Some(*session),
-            };
-            match groups.iter_mut().find(|(of, _)| *of == session) {
+    /// What can be begun now.
+    async fn ready(&self, rooms: &Rooms, desk: &mut Desk) -> Result<Vec<Group>> {
+        let mut ready = Vec::new();
+        if desk.busy.len() >= AT_ONCE {
+            return Ok(ready);
+        }
+        let mut groups: Vec<Group> = Vec::new();
+        let found = rooms.store.outgoing(PAGE, &desk.out()).await?;
+        let is_all = found.len() < PAGE as usize;
+        for one in found {
+            let whose = Whose::of(&one);
+            match groups.iter_mut().find(|(other, _)| *other == whose) {
                 Some((_, group)) => group.push(one),
-                None => groups.push((session, vec![one])),
+                None => groups.push((whose, vec![one])),
             }
         }
-        delayed.retain(|_, until| *until > Instant::now());
-        groups.retain(|(session, _)| session.is_none_or(|session| !delayed.contains_key(&session)));
-        let (mut count, mut failed) = (0, None);
-        // Sessions need their agents.
-        let agents: Vec<_> = groups.extract_if(.., |(session, _)| session.is_none()).collect();
-        let sends = agents
-            .into_iter()
-            .chain(groups)
-            .map(|(session, group)| async move { (session, self.send_group(rooms, group).await) });
-        let mut sends = futures::stream::iter(sends).buffered(AT_ONCE);
-        while let Some((session, (sent, result))) = sends.next().await {
-            count += sent;
-            match (session, result) {
-                (_, Ok(())) => {}
-                (_, Err(Error::Bucket(why))) => {
-                    self.set_trouble(Some(why.clone()), rooms.clock());
-                    failed = Some(Error::Bucket(why));
-                    break;
-                }
-                (Some(session), Err(error)) => {
-                    tracing::error!(session = session.0, %error, "a session could not be sent to the object store");
-                    delayed.insert(session, Instant::now() + OWN_FAULT);
-                }
-                (None, Err(error)) => {
-                    tracing::error!(%error, "an agent could not be sent to the object store")
-                }
+        if is_all {
+            desk.forget(&groups);
+        }
+        let missing = missing_agents(&groups, desk);
+        for (whose, group) in groups {
+            if desk.busy.len() + ready.len() < AT_ONCE
+                && !desk.is_out(&whose)
+                && !self.must_wait(rooms, &whose, &missing).await?
+            {
+                ready.push((whose, group));
             }
         }
-        drop(sends);
-        if let Some(failed) = failed {
-            return Err(failed);
-        }
-        count += self.delete_some(rooms).await?;
-        if count > 0 || self.trouble().is_some() {
-            if count == 0 {
-                self.sending.check().await.map_err(trouble)?;
-            }
-            self.set_trouble(None, rooms.clock());
-        }
-        Ok(count)
+        Ok(ready)
     }
 
-    async fn send_group(&self, rooms: &Rooms, group: Vec<Outgoing>) -> (usize, Result<()>) {
-        let mut sent = 0;
+    /// A session is nothing without its agent, and a fork nothing without its parent's log.
+    async fn must_wait(
+        &self,
+        rooms: &Rooms,
+        whose: &Whose,
+        missing: &HashSet<(TenantId, AgentName, u32)>,
+    ) -> Result<bool> {
+        let Whose::Session(session) = whose else { return Ok(false) };
+        let Some(session) = rooms.store.session(*session).await? else { return Ok(false) };
+        if missing.contains(&(session.tenant, session.agent, session.version)) {
+            return Ok(true);
+        }
+        let Some((parent, base)) = session.base else { return Ok(false) };
+        let Some(parent) = rooms.store.session(parent).await? else { return Ok(false) };
+        let far = match parent.far_checkpoint {
+            Some(number) => rooms.store.checkpoint(parent.workspace, number).await?,
+            None => None,
+        };
+        Ok(far.is_none_or(|checkpoint| checkpoint.seq < base))
+    }
+
+    /// Both kinds of failure delay whom they happen to. What the object store is to blame for is told.
+    fn judge(&self, rooms: &Rooms, desk: &mut Desk, whose: Whose, result: Result<()>) {
+        desk.busy.remove(&whose);
+        match result {
+            Ok(()) => {
+                desk.delays.remove(&whose);
+                if desk.troubled.as_ref().is_none_or(|troubled| *troubled == whose) {
+                    desk.troubled = None;
+                    self.set_trouble(None, rooms.clock());
+                }
+            }
+            Err(Error::Bucket(why)) => {
+                self.set_trouble(Some(why), rooms.clock());
+                desk.delay(&whose);
+                desk.troubled = Some(whose);
+            }
+            Err(error) => {
+                tracing::error!(?whose, %error, "something could not be sent to the object store");
+                let until = Instant::now() + OWN_FAULT;
+                desk.troubled.take_if(|troubled| *troubled == whose);
+                desk.delays.insert(whose, Delay { until, breath: BREATH, fault: Fault::Own });
+            }
+        }
+    }
+
+    /// Deletes, and finds out whether there is still trouble if nobody is left to whom it happened.
+    async fn tidy(&self, rooms: &Rooms, desk: &mut Desk) {
+        if desk.is_out(&Whose::Nobody) {
+            return;
+        }
+        let gone = |whose: &Whose| *whose == Whose::Nobody || !desk.delays.contains_key(whose);
+        let alone = desk.troubled.as_ref().is_none_or(gone);
+        let done = match self.delete_some(rooms).await {
+            Ok(0) if alone && self.trouble().is_some() => {
+                desk.troubled = None;
+                self.sending.check().await.map_err(trouble)
+            }
+            Ok(0) => return,
+            Ok(_) => {
+                // There may be more.
+                self.ring();
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        self.judge(rooms, desk, Whose::Nobody, done);
+    }
+
+    async fn send_group(&self, rooms: &Rooms, group: Vec<Outgoing>) -> Result<()> {
         for one in group {
-            let done = match &one {
+            if is_given_up(rooms, &one).await? {
+                continue;
+            }
+            let seq = match &one {
                 Outgoing::Agent(agent) => self.send_agent(rooms, agent).await.map(|()| 0),
                 Outgoing::Checkpoint(session, checkpoint) => {
                     self.send_checkpoint(rooms, *session, checkpoint).await
                 }
                 Outgoing::Log(session, seq) => self.send_manifest(rooms, *session, None, *seq).await,
             };
-            let noted = match done {
-                Ok(seq) => rooms.store.sent(&one, seq, rooms.clock()).await.map_err(Error::from),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = noted {
-                return (sent, Err(error));
-            }
-            sent += 1;
+            rooms.store.sent(&one, seq?, rooms.clock()).await?;
             self.sent.send_modify(|count| *count += 1);
         }
-        (sent, Ok(()))
+        Ok(())
     }
 
     async fn send_agent(&self, rooms: &Rooms, agent: &FarAgent) -> Result<()> {
@@ -151,8 +267,54 @@ impl Far {
         checkpoint: &Checkpoint,
     ) -> Result<u64> {
         let of = rooms.store.session(session).await?.ok_or(Error::NotFound)?;
-        self.send_packs(rooms, &of.tenant, &checkpoint.tree).await?;
-        self.send_manifest(rooms, session, Some(checkpoint), checkpoint.seq).await
+        match of.base.filter(|(_, base)| checkpoint.seq <= *base) {
+            Some((_, base)) => self.send_birth(rooms, &of, checkpoint, base).await,
+            None => {
+                self.send_log(rooms, &of, &checkpoint.tree).await?;
+                self.send_packs(rooms, &of.tenant, &checkpoint.tree).await?;
+                self.send_manifest(rooms, session, Some(checkpoint), checkpoint.seq).await
+            }
+        }
+    }
+
+    /// What leads back to the log that is there: the packs of checkpoints that were given up before they were sent.
+    async fn send_log(&self, rooms: &Rooms, of: &Session, tree: &str) -> Result<()> {
+        let repo = rooms.repo(&of.tenant)?;
+        let mut missing = Vec::new();
+        let mut next = log_before(&repo, of, tree).await;
+        while let Some(tree) = next {
+            let here = repo.pack_file(tree.pack_name()).is_some();
+            if !here || self.is_known(rooms, &of.tenant, tree.pack_name()).await? {
+                break;
+            }
+            next = log_before(&repo, of, tree.as_str()).await;
+            missing.push(tree);
+        }
+        for tree in missing.into_iter().rev() {
+            match self.send_packs(rooms, &of.tenant, tree.as_str()).await {
+                // Its files are gone. It is sent for what it tells, and not listed: nobody counts on the rest of it.
+                Err(Error::Snapshot(ash_snapshot::Error::Damaged { .. })) => {
+                    self.put_pack(rooms, &of.tenant, &repo, tree.pack_name()).await?;
+                }
+                sent => sent?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What a fork begins with, all at once, and the event that says so: without it nobody knew where it stands.
+    async fn send_birth(
+        &self,
+        rooms: &Rooms,
+        fork: &Session,
+        checkpoint: &Checkpoint,
+        base: Seq,
+    ) -> Result<u64> {
+        let repo = rooms.repo(&fork.tenant)?;
+        for first in manifest::first(rooms, &repo, fork, base).await? {
+            self.send_packs(rooms, &fork.tenant, &first.tree).await?;
+        }
+        self.send_manifest(rooms, fork.no, Some(checkpoint), base + 1).await
     }
 
     async fn send_manifest(
@@ -241,6 +403,18 @@ impl Far {
         repo: &Arc<ash_snapshot::Repo>,
         pack: &str,
     ) -> Result<()> {
+        let size = self.put_pack(rooms, tenant, repo, pack).await?;
+        self.learn(rooms, tenant, pack, size).await
+    }
+
+    /// Answers how long it is there.
+    async fn put_pack(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        repo: &Arc<ash_snapshot::Repo>,
+        pack: &str,
+    ) -> Result<u64> {
         let key = keys::pack(tenant, pack);
         // It may have been given up before, and be the same again: nothing is deleted while something is sent.
         rooms.store.spare(std::slice::from_ref(&key)).await?;
@@ -248,15 +422,14 @@ impl Far {
             let what = "its pack is not there".to_owned();
             Error::Snapshot(ash_snapshot::Error::Damaged { tree: pack.to_owned(), what })
         })?;
-        let size = match self.sending.put_file(&key, &path, &|_| {}).await {
-            Ok(Written::New | Written::There) => size,
+        match self.sending.put_file(&key, &path, &|_| {}).await {
+            Ok(Written::New | Written::There) => Ok(size),
             // Collection has made the one here or the one there shorter since: both are this pack.
             Err(Trouble { code: Code::Damaged, .. }) => {
-                self.sending.head(&key).await.map_err(trouble)?.unwrap_or(size)
+                Ok(self.sending.head(&key).await.map_err(trouble)?.unwrap_or(size))
             }
-            Err(error) => return Err(trouble(error)),
-        };
-        self.learn(rooms, tenant, pack, size).await
+            Err(error) => Err(trouble(error)),
+        }
     }
 
     /// Whether a pack is there already. One that is not here must be: it came from there.
@@ -318,4 +491,32 @@ impl Far {
         rooms.store.undoom(&numbers).await?;
         Ok(numbers.len())
     }
+}
+
+/// Whether the rules were faster: then there is nothing to send any more.
+async fn is_given_up(rooms: &Rooms, one: &Outgoing) -> Result<bool> {
+    let Outgoing::Checkpoint(_, checkpoint) = one else { return Ok(false) };
+    let row = rooms.store.checkpoint(checkpoint.workspace, checkpoint.number).await?;
+    Ok(row.is_none_or(|row| row.removed.is_some()))
+}
+
+/// Versions of agents that are not there yet. One that cannot be sent for its own sake keeps nobody from it.
+fn missing_agents(groups: &[Group], desk: &Desk) -> HashSet<(TenantId, AgentName, u32)> {
+    let hopeless = |whose: &Whose| desk.delays.get(whose).is_some_and(|delay| delay.fault == Fault::Own);
+    let groups = groups.iter().filter(|(whose, _)| !hopeless(whose));
+    let agents = groups.flat_map(|(_, group)| group).filter_map(|one| match one {
+        Outgoing::Agent(agent) => Some((agent.tenant.clone(), agent.name.clone(), agent.version)),
+        Outgoing::Checkpoint(..) | Outgoing::Log(..) => None,
+    });
+    agents.collect()
+}
+
+/// The snapshot whose pack has the events before those in this one, if they are the session's own.
+async fn log_before(repo: &Arc<ash_snapshot::Repo>, of: &Session, tree: &str) -> Option<TreeId> {
+    let (repo, tree, id) = (repo.clone(), TreeId::parse(tree).ok()?, of.id.clone());
+    let base = of.base.map_or(0, |(_, seq)| seq);
+    let read = blocking(move || luggage::read(&repo, &tree)).await;
+    // One that cannot be read leads nowhere; what comes after it has the whole log again.
+    let record = read.ok().flatten().filter(|record| record.session == id && record.after > base)?;
+    TreeId::parse(&record.previous).ok()
 }

@@ -34,7 +34,7 @@ pub(super) async fn set_place(db: &mut Db, place: &str) -> Result<()> {
     Ok(())
 }
 
-pub(super) async fn outgoing(db: &SqlitePool, limit: u32) -> Result<Vec<Outgoing>> {
+pub(super) async fn outgoing(db: &SqlitePool, limit: u32, except: &str) -> Result<Vec<Outgoing>> {
     let agents = query(
         "SELECT a.*, v.version AS of_version, v.tree, v.runtime, v.provider, v.origin FROM agents a
          JOIN agent_versions v ON v.agent = a.n
@@ -45,9 +45,11 @@ pub(super) async fn outgoing(db: &SqlitePool, limit: u32) -> Result<Vec<Outgoing
     let mut all: Vec<Outgoing> =
         agents.iter().map(|row| agent(row).map(Outgoing::Agent)).collect::<Result<_>>()?;
     let checkpoints = query(
-        "SELECT * FROM checkpoints WHERE far_at IS NULL AND removed_at IS NULL ORDER BY at, number LIMIT ?",
+        "SELECT * FROM checkpoints WHERE far_at IS NULL AND removed_at IS NULL
+           AND session NOT IN (SELECT value FROM json_each(?))
+         ORDER BY at, number LIMIT ?",
     );
-    for row in &checkpoints.bind(limit).fetch_all(db).await? {
+    for row in &checkpoints.bind(except).bind(limit).fetch_all(db).await? {
         let workspace = parsed(row, "workspace", WorkspaceId::parse)?;
         let session = SessionNo(row.try_get("session")?);
         all.push(Outgoing::Checkpoint(session, checkpoint_row(row, workspace)?));
@@ -58,9 +60,10 @@ pub(super) async fn outgoing(db: &SqlitePool, limit: u32) -> Result<Vec<Outgoing
          WHERE status IN ('paused', 'stopped', 'error', 'ended') AND last_seq > far_seq
            AND NOT EXISTS (SELECT 1 FROM checkpoints c WHERE c.workspace = s.workspace AND c.far_at IS NULL
              AND c.removed_at IS NULL)
+           AND n NOT IN (SELECT value FROM json_each(?))
          ORDER BY last_active_at LIMIT ?",
     );
-    for row in &logs.bind(limit).fetch_all(db).await? {
+    for row in &logs.bind(except).bind(limit).fetch_all(db).await? {
         all.push(Outgoing::Log(SessionNo(row.try_get("n")?), unsigned(row, "last_seq")?));
     }
     Ok(all)

@@ -21,7 +21,7 @@ fn names(all: &[Outgoing]) -> Vec<String> {
 }
 
 async fn outgoing(store: &dyn Store) -> Vec<Outgoing> {
-    store.outgoing(100).await.expect("read")
+    store.outgoing(100, &[]).await.expect("read")
 }
 
 async fn send_all(store: &dyn Store) {
@@ -60,8 +60,11 @@ pub(crate) async fn what_was_not_sent_is_to_be_sent(store: &dyn Store) {
     );
     let lag = store.lag().await.expect("read");
     assert_eq!((lag.checkpoints, lag.oldest), (1, Some(Timestamp(5))));
+    let others = store.outgoing(100, &[session.no]).await.expect("read");
+    assert_eq!(names(&others), ["helper 1.1"], "but for this one");
     send_all(store).await;
     assert_eq!(names(&outgoing(store).await), ["log 3"], "what came after it");
+    assert_eq!(store.outgoing(100, &[session.no]).await.expect("read"), []);
     let listed = store.checkpoint(session.workspace, 1).await.expect("read").expect("there");
     assert_eq!(listed.far, Some(Timestamp(7)));
     let found = store.session(session.no).await.expect("read").expect("there");
