@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_millis(200);
 /// How often both are started anew.
 const STARTS: usize = 5;
+const REST: Duration = Duration::from_secs(2);
 /// It grows in its first turns.
 const WARM: usize = 10;
 /// Milliseconds to the first event, and megabytes in memory, that a session may cost more.
@@ -66,24 +67,29 @@ fn measure(args: &Args) -> Result<bool> {
     for _ in 0..STARTS {
         let mut bare = Bare::start(&args.claude, &stage.dir, &url)?;
         let session = runtime.block_on(Session::create(&server))?;
+        // The first to be started would have rested longer before its first turn.
+        std::thread::sleep(REST);
         // Once unmeasured: everything is then there for both.
         bare.turn()?;
         runtime.block_on(session.turn())?;
         let shim = session.shim(&server)?;
         let (mut bare_low, mut ours_low) = (f64::MAX, f64::MAX);
         for pair in 0..each {
-            std::thread::sleep(SETTLE);
+            // Each is weighed when it has rested as long as the other: it tidies up after a turn.
             alone.push(bare.turn()?);
             std::thread::sleep(SETTLE);
+            let bare_now = family_mb(bare.child.id())?;
             ours.push(runtime.block_on(session.turn())?);
+            std::thread::sleep(SETTLE);
             if pair >= WARM {
-                bare_low = bare_low.min(family_mb(bare.child.id())?);
+                bare_low = bare_low.min(bare_now);
                 ours_low = ours_low.min(family_mb(shim)?);
             }
         }
         alone_mb.push(bare_low);
         ours_mb.push(ours_low);
         around.push(family_mb(shim)? - agent_mb(shim)?);
+        eprintln!("a start: bare {bare_low:.1} MB, ours {ours_low:.1} MB");
         runtime.block_on(session.end())?;
     }
     let difference = |bare: &[f64], ours: &[f64]| median(bare.iter().zip(ours).map(|(b, o)| o - b).collect());
@@ -175,6 +181,8 @@ impl Drop for Bare {
 
 impl Bare {
     fn start(claude: &Path, dir: &Path, url: &str) -> Result<Bare> {
+        // As new as a session's own.
+        let dir = dir.join(uuid::Uuid::new_v4().to_string());
         let (home, cwd) = (dir.join("home"), dir.join("workspace"));
         fs::create_dir_all(&home)?;
         fs::create_dir_all(&cwd)?;
