@@ -348,3 +348,38 @@ async fn numbers(client: &Client, id: &str) -> Vec<Value> {
     let listed = client.get(&format!("/api/sessions/{id}/checkpoints")).await;
     listed["checkpoints"].as_array().expect("a list").iter().map(|one| one["number"].clone()).collect()
 }
+
+/// Who follows a session sees that its files are on the way, and goes on from the same place in its log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_told_how_far_a_long_restore_has_come() {
+    let often = [("ASH_COLD_TTL", "0"), ("ASH_GC_EVERY", "1"), ("ASH_GC_GRACE", "0")];
+    let stage = Stage::set(1, &often).await;
+    let client = stage.server.client();
+    let id = client.create().await;
+    client.say(&id, "run: head -c 300000 /dev/urandom > noise; sha256sum noise > sum").await;
+    client.action(&id, "stop").await;
+    until_remote(&client, &id).await;
+    let (live, packs) = (stage.server.live(&id).await, stage.repo());
+    eventually("everything is let go of", async || {
+        let left = std::fs::read_dir(&packs).expect("packs").flatten();
+        let left = left.filter(|entry| entry.path().extension().is_some_and(|name| name == "pack")).count();
+        (!live.join("tree").exists() && left <= 1).then_some(())
+    })
+    .await;
+
+    let mut follower = client.follow(&id, &client.session_seq(&id).await).await;
+    stage.proxy.set(Line::Holds("tenants/default/packs".to_owned()));
+    let resuming = tokio::spawn({
+        let (client, id) = (stage.server.client(), id.clone());
+        async move { client.action(&id, "resume").await }
+    });
+    let seen = follower.until("restore_progress").await;
+    let told = seen.last().expect("a frame");
+    assert_eq!(told.id, "", "it is nothing to go on after");
+    assert_eq!((&told.data["files"], told.data["fetchedBytes"].is_u64()), (&json!(0), true), "{told:?}");
+    assert!(!resuming.is_finished());
+    stage.proxy.set(Line::Good);
+    let receipt = resuming.await.expect("an answer")["resume"].clone();
+    assert_eq!((&receipt["source"], &receipt["lost"]), (&json!("cloud"), &json!([])), "{receipt}");
+    assert_eq!(client.exec(&id, "sha256sum -c sum").await["exitCode"], 0);
+}

@@ -482,7 +482,8 @@ impl Sse {
 fn parse(text: &str) -> Option<Frame> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
     let event = field("event: ")?;
-    let id = field("id: ").expect("every frame has an id");
+    // What is not in the log is nothing to go on after.
+    let id = field("id: ").or_else(|| (event == "restore_progress").then(String::new)).expect("an id");
     let data = serde_json::from_str(&field("data: ").expect("data")).expect("one line of JSON");
     Some(Frame { id, event, data })
 }

@@ -150,11 +150,14 @@ pub(crate) fn spinner(message: &str) -> indicatif::ProgressBar {
         return indicatif::ProgressBar::hidden();
     }
     let spinner = indicatif::ProgressBar::new_spinner().with_message(message.to_owned());
-    if let Ok(style) = indicatif::ProgressStyle::with_template("{spinner:.cyan} {msg:.dim}") {
-        spinner.set_style(style.tick_strings(&TICKS));
-    }
+    spinner.set_style(spinner_style());
     spinner.enable_steady_tick(TICK);
     spinner
+}
+
+fn spinner_style() -> indicatif::ProgressStyle {
+    let style = indicatif::ProgressStyle::with_template("{spinner:.cyan} {msg:.dim}");
+    style.unwrap_or_else(|_| indicatif::ProgressStyle::default_spinner()).tick_strings(&TICKS)
 }
 
 /// A bar for `bytes` of work.
@@ -163,13 +166,37 @@ pub(crate) fn bar(message: &str, bytes: u64) -> indicatif::ProgressBar {
         return indicatif::ProgressBar::hidden();
     }
     let bar = indicatif::ProgressBar::new(bytes).with_message(message.to_owned());
-    let template = "{spinner:.cyan} {msg} {bar:30.cyan/dim} {decimal_bytes}/{decimal_total_bytes} {left}";
-    if let Ok(style) = indicatif::ProgressStyle::with_template(template) {
-        bar.set_style(style.tick_strings(&TICKS).with_key("left", time_left));
-    }
+    bar.set_style(bar_style());
     // Drawn at once and alive, also while nothing can be counted.
     bar.enable_steady_tick(TICK);
     bar
+}
+
+fn bar_style() -> indicatif::ProgressStyle {
+    let template = "{spinner:.cyan} {msg} {bar:30.cyan/dim} {decimal_bytes}/{decimal_total_bytes} {left}";
+    let style = indicatif::ProgressStyle::with_template(template);
+    let style = style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar());
+    style.tick_strings(&TICKS).with_key("left", time_left)
+}
+
+/// Shows how far it has come to bring files back: what is fetched as a bar, what is written as a number.
+pub(crate) fn restoring(bar: &indicatif::ProgressBar, told: &serde_json::Value) {
+    let number = |name: &str| told[name].as_u64().unwrap_or(0);
+    if told["phase"] == "fetching" {
+        if bar.length().is_none() {
+            bar.set_style(bar_style());
+        }
+        bar.set_message("fetching from the object store");
+        bar.set_length(number("totalBytes"));
+        bar.set_position(number("fetchedBytes"));
+    } else {
+        if bar.length().is_some() {
+            bar.unset_length();
+            bar.set_style(spinner_style());
+        }
+        let bytes = indicatif::DecimalBytes(number("bytes"));
+        bar.set_message(format!("writing files: {}, {bytes}", number("files")));
+    }
 }
 
 /// Nothing, as long as nothing is known.

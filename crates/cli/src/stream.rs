@@ -99,7 +99,9 @@ impl Stream {
         if frame.event.is_empty() {
             return false;
         }
-        self.last.clone_from(&frame.id);
+        if !frame.id.is_empty() {
+            self.last.clone_from(&frame.id);
+        }
         self.failed = frame.event == "error";
         if self.turn.is_none() && frame.event == "session_start" {
             self.turn = frame.data["turn"].as_str().map(str::to_owned);

@@ -3,6 +3,7 @@
 
 use crate::shapes;
 use ash_model::{Fact, Outcome, SessionId, TurnId};
+use ash_session::Restoring;
 use ash_store::{Item, WhatItem};
 use serde_json::{Value, json};
 
@@ -104,6 +105,16 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
 
 pub(crate) fn error_frame(error: &str, code: &str) -> Frame {
     Frame::new("error", json!({ "error": error, "code": code }))
+}
+
+/// How far it has come to bring the files back.
+pub(crate) fn restoring(restoring: &Restoring) -> Frame {
+    let Restoring { fetched, to_fetch, files, bytes } = restoring;
+    let phase = if fetched < to_fetch { "fetching" } else { "writing" };
+    let data = json!({
+        "phase": phase, "fetchedBytes": fetched, "totalBytes": to_fetch, "files": files, "bytes": bytes,
+    });
+    Frame::new("restore_progress", data)
 }
 
 /// An agent's message: what clients want to know of it at once, then the message itself.

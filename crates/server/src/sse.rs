@@ -6,7 +6,7 @@ use crate::{
     turn::{Meaning, Turn},
 };
 use ash_model::{Cursor, Fact, SessionId};
-use ash_session::Follower;
+use ash_session::{Follower, Heard};
 use ash_store::{Item, WhatItem};
 use axum::{
     body::{Body, Bytes},
@@ -61,7 +61,13 @@ impl Streaming {
         loop {
             let items = match tokio::time::timeout(HEARTBEAT, self.follower.next()).await {
                 Err(_) => return (Bytes::from_static(b": still here\n\n"), false),
-                Ok(Ok(items)) => items,
+                Ok(Ok(Heard::Items(items))) => items,
+                // Without an id: it is nothing to go on after.
+                Ok(Ok(Heard::Restoring(restoring))) => {
+                    let frame = render::restoring(&restoring);
+                    let text = format!("event: {}\ndata: {}\n\n", frame.name, frame.data);
+                    return (Bytes::from(text), false);
+                }
                 Ok(Err(error)) => {
                     tracing::error!(session = %self.session, %error, "a stream could not be read");
                     return (Bytes::new(), true);

@@ -1,61 +1,129 @@
 //! Following a session's log. Readers read the store; a bell only tells them when to look again, so that a
-//! client can never see what is not stored.
+//! client can never see what is not stored. Only how far a restore has come is told without being stored.
 
 use crate::Result;
 use ash_model::{Cursor, SessionNo};
+use ash_snapshot::Progress;
 use ash_store::{Item, Store};
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 /// How much is read at once: bounds what one slow reader holds in memory.
 const PAGE: u32 = 256;
+/// A restore that takes longer than this is told of, and from then on this often.
+const LONG: Duration = Duration::from_secs(1);
+const EACH: Duration = Duration::from_millis(300);
+
+/// How far it has come to bring a session's files back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restoring {
+    /// Bytes that came from the object store.
+    pub fetched: u64,
+    /// How many that will be, as far as it is known yet.
+    pub to_fetch: u64,
+    pub files: u64,
+    pub bytes: u64,
+}
+
+/// What a follower hears next.
+#[derive(Debug)]
+pub enum Heard {
+    /// Never empty.
+    Items(Vec<Item>),
+    Restoring(Restoring),
+}
+
+#[derive(Default)]
+struct Rung {
+    rings: u64,
+    restoring: Option<Restoring>,
+}
 
 /// One bell per session that somebody listens to.
 #[derive(Default)]
-pub(crate) struct Bells(Mutex<HashMap<SessionNo, watch::Sender<u64>>>);
+pub(crate) struct Bells(Mutex<HashMap<SessionNo, watch::Sender<Rung>>>);
 
 impl Bells {
     pub(crate) fn ring(&self, no: SessionNo) {
+        self.change(no, |rung| rung.rings += 1);
+    }
+
+    /// Tells whoever follows the session how far `restoring` has come, if it takes long.
+    pub(crate) async fn told<T>(
+        &self,
+        no: SessionNo,
+        progress: &Progress,
+        restoring: impl Future<Output = T>,
+    ) -> T {
+        let mut restoring = std::pin::pin!(restoring);
+        let mut often = tokio::time::interval_at(Instant::now() + LONG, EACH);
+        let done = loop {
+            tokio::select! {
+                done = &mut restoring => break done,
+                _ = often.tick() => {}
+            }
+            let read = |of: &std::sync::atomic::AtomicU64| of.load(Ordering::Relaxed);
+            let now = Restoring {
+                fetched: read(&progress.fetched),
+                to_fetch: read(&progress.to_fetch),
+                files: read(&progress.files),
+                bytes: read(&progress.bytes),
+            };
+            self.change(no, |rung| rung.restoring = Some(now));
+        };
+        self.change(no, |rung| rung.restoring = None);
+        done
+    }
+
+    fn change(&self, no: SessionNo, change: impl FnOnce(&mut Rung)) {
         let mut bells = self.0.lock().expect("nobody panics while holding it");
         if let Some(bell) = bells.get(&no) {
             if bell.receiver_count() == 0 {
                 bells.remove(&no);
             } else {
-                bell.send_modify(|rings| *rings += 1);
+                bell.send_modify(change);
             }
         }
     }
 
-    fn listen(&self, no: SessionNo) -> watch::Receiver<u64> {
+    fn listen(&self, no: SessionNo) -> watch::Receiver<Rung> {
         let mut bells = self.0.lock().expect("nobody panics while holding it");
-        bells.entry(no).or_insert_with(|| watch::channel(0).0).subscribe()
+        bells.entry(no).or_insert_with(|| watch::channel(Rung::default()).0).subscribe()
     }
 }
 
 pub struct Follower {
     store: Arc<dyn Store>,
-    bell: watch::Receiver<u64>,
+    bell: watch::Receiver<Rung>,
+    told: Option<Restoring>,
     no: SessionNo,
     after: Cursor,
 }
 
 impl Follower {
     pub(crate) fn new(store: Arc<dyn Store>, bells: &Bells, no: SessionNo, after: Cursor) -> Follower {
-        Follower { store, bell: bells.listen(no), no, after }
+        Follower { store, bell: bells.listen(no), told: None, no, after }
     }
 
-    /// What comes next: at once if it is there, else when it happens. Never empty. Cancel-safe.
-    pub async fn next(&mut self) -> Result<Vec<Item>> {
+    /// What comes next: at once if it is there, else when it happens. Cancel-safe.
+    pub async fn next(&mut self) -> Result<Heard> {
         loop {
             // Marked before the read: what is stored after it rings again.
-            self.bell.mark_unchanged();
+            let restoring = self.bell.borrow_and_update().restoring;
             let items = self.store.read(self.no, self.after, PAGE).await?;
             if let Some(last) = items.last() {
                 self.after = last.at;
-                return Ok(items);
+                return Ok(Heard::Items(items));
+            }
+            if restoring != self.told {
+                self.told = restoring;
+                if let Some(restoring) = restoring {
+                    return Ok(Heard::Restoring(restoring));
+                }
             }
             // The bell outlives its listeners, so it cannot be closed under us.
             self.bell.changed().await.ok();

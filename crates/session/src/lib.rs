@@ -23,7 +23,7 @@ pub use ash_snapshot::Change;
 pub use error::{Error, Result};
 pub use far::{Far, FarSession, Returned};
 pub use files::{FileSource, Found as FoundFile, Place};
-pub use follow::Follower;
+pub use follow::{Follower, Heard, Restoring};
 pub use keep::{Keep, Swept};
 pub use live::Uids;
 pub use logs::{Level, LogLine};

@@ -4,8 +4,8 @@
 use crate::{Error, Result, luggage::Luggage};
 use ash_model::{Epoch, Seq, Tier, WorkspaceId};
 use ash_snapshot::{
-    Capture, Donor, Folder, Owner, RelPath, Repo, Root, Taken, Target, Touched, Tracked, Tracking, TreeId,
-    Watch,
+    Capture, Donor, Folder, Owner, Progress, RelPath, Repo, Root, Taken, Target, Touched, Tracked, Tracking,
+    TreeId, Watch,
 };
 use ash_store::Hold;
 use serde::{Deserialize, Serialize};
@@ -206,9 +206,15 @@ impl Live {
     }
 
     /// Makes the tree anew; nothing is visible before it is whole. What was there must have been put aside.
-    pub(crate) fn make(&self, recipe: &Recipe, repo: &Repo, uids: &Uids) -> Result<Option<u32>> {
+    pub(crate) fn make(
+        &self,
+        recipe: &Recipe,
+        (repo, progress): (&Repo, &Progress),
+        uids: &Uids,
+    ) -> Result<Option<u32>> {
         let uid = uids.take()?;
-        let made = self.prepare(recipe, repo, uid).and_then(|()| self.put_in_place(&recipe.stamp(uid)));
+        let made =
+            self.prepare(recipe, (repo, progress), uid).and_then(|()| self.put_in_place(&recipe.stamp(uid)));
         if made.is_err() {
             uids.give_back(uid);
         }
@@ -289,7 +295,12 @@ impl Live {
     }
 
     /// Writes the tree beside its place.
-    pub(crate) fn prepare(&self, recipe: &Recipe, repo: &Repo, uid: Option<u32>) -> Result<()> {
+    pub(crate) fn prepare(
+        &self,
+        recipe: &Recipe,
+        (repo, progress): (&Repo, &Progress),
+        uid: Option<u32>,
+    ) -> Result<()> {
         let fresh = self.dir.join("tree.new");
         Folder::erase(&fresh)?;
         make_dir(&fresh)?;
@@ -306,9 +317,9 @@ impl Live {
         match self.donor() {
             Some(old) => {
                 let donor = Donor { folder: &old, index: &self.index() };
-                repo.restore_beside(&recipe.tree, &targets, Some(&index), donor)?
+                repo.restore_beside(&recipe.tree, &targets, Some(&index), (progress, donor))?
             }
-            None => repo.restore(&recipe.tree, &targets, Some(&index))?,
+            None => repo.restore_watched(&recipe.tree, &targets, Some(&index), progress)?,
         };
         if recipe.fresh {
             furnish(&home, owner)?;

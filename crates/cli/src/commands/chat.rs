@@ -44,7 +44,7 @@ async fn session(api: &Api, chat: &Chat) -> Result<String> {
     match (&chat.resume, &chat.session_id) {
         (Some(id), _) | (None, Some(id)) => {
             let id = if id.is_empty() { api.last_session().await? } else { api.session_id(id).await? };
-            let answer = api.post(&sessions::path(&id, "/resume"), &json!({})).await?;
+            let answer = sessions::bring_back(api, &id).await?;
             show::receipt(&answer["resume"]);
             Ok(id)
         }

@@ -10,7 +10,7 @@ use crate::{
 use ash_model::Kind;
 use reqwest::Method;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, io::Write};
+use std::{collections::BTreeMap, io::Write, time::Duration};
 
 pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8> {
     match command {
@@ -169,10 +169,7 @@ async fn resume(api: &Api, id: &str, detach: bool, as_json: bool) -> Result<u8> 
         Err(failure) if failure.kind == Kind::NotFound => (id.to_owned(), Some(failure)),
         Err(failure) => return Err(failure),
     };
-    let spinner = out::spinner("bringing it back");
-    let answer = api.post(&path(&id, "/resume"), &json!({})).await;
-    spinner.finish_and_clear();
-    let answer = match (answer, unknown) {
+    let answer = match (bring_back(api, &id).await, unknown) {
         (Err(failure), Some(unknown)) if failure.kind == Kind::NotFound => return Err(unknown),
         (answer, _) => answer?,
     };
@@ -185,10 +182,48 @@ async fn resume(api: &Api, id: &str, detach: bool, as_json: bool) -> Result<u8> 
         return Ok(0);
     }
     eprintln!("{}", out::paint_err(Paint::Dim, "following; Ctrl-C leaves it running"));
-    let last = api.get(&path(&id, "/events?limit=1000&type=lifecycle")).await?;
-    let last =
-        last["events"].as_array().and_then(|events| events.last()).map(|event| event["sequence"].to_string());
-    follow(api, &id, &last.unwrap_or_default(), None).await
+    follow(api, &id, &last_event(api, &id).await?, None).await
+}
+
+async fn last_event(api: &Api, id: &str) -> Result<String> {
+    let last = api.get(&path(id, "/events?limit=1000&type=lifecycle")).await?;
+    let last = last["events"].as_array().and_then(|events| events.last());
+    Ok(last.map(|event| event["sequence"].to_string()).unwrap_or_default())
+}
+
+/// Resumes it, and shows how far that has come if it takes long. Answers what the server answers.
+pub(super) async fn bring_back(api: &Api, id: &str) -> Result<Value> {
+    let bar = out::spinner("bringing it back");
+    let answer = {
+        let to = path(id, "/resume");
+        let body = json!({});
+        let mut answer = std::pin::pin!(api.post(&to, &body));
+        let mut watching = std::pin::pin!(watch(api, id, &bar));
+        tokio::select! {
+            answer = &mut answer => answer,
+            () = &mut watching => answer.await,
+        }
+    };
+    bar.finish_and_clear();
+    answer
+}
+
+/// Only for the eyes: whatever goes wrong here, the answer comes.
+async fn watch(api: &Api, id: &str, bar: &indicatif::ProgressBar) {
+    // A server that knows it only from its object store has nothing to follow at first.
+    let mut stream = loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let Ok(last) = last_event(api, id).await else { continue };
+        match Stream::follow(api, id, &last).await {
+            Ok(stream) => break stream,
+            Err(_) => continue,
+        }
+    };
+    while let Ok(Next::Frame(frame)) = stream.next().await {
+        if frame.event == "restore_progress" {
+            out::restoring(bar, &frame.data);
+        }
+    }
 }
 
 async fn send(api: &Api, id: &str, message: &str, (raw, as_json): (bool, bool)) -> Result<u8> {

@@ -97,6 +97,7 @@ pub(crate) fn receipt(receipt: &Value) {
         ("warm", _, _) => "its sandbox was still warm".to_owned(),
         (_, Some("live"), _) => "from the files as it left them".to_owned(),
         (_, _, Some("fresh")) => "from the agent's own files".to_owned(),
+        (_, _, Some("cloud")) => format!("from checkpoint {} in the object store", receipt["checkpoint"]),
         _ => format!("from checkpoint {}", receipt["checkpoint"]),
     };
     let lost: Vec<&str> =
@@ -203,6 +204,11 @@ impl Printer {
                 ));
             }
             "tool_result" => self.result(&frame.data),
+            "restore_progress" => out::restoring(&self.spinner, &frame.data),
+            "session_start" => {
+                self.spinner.finish_and_clear();
+                self.spinner = out::spinner("thinking");
+            }
             "turn_continued" => self.note("the turn was cut and goes on"),
             "message" if frame.data["subtype"] == "api_retry" => {
                 let seconds = frame.data["retry_delay_ms"].as_u64().unwrap_or(0).div_ceil(1000);

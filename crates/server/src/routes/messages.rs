@@ -14,7 +14,7 @@ use crate::{
     turn::{Meaning, Turn},
 };
 use ash_model::{Ask, Cursor, Durability, Event, Fact, Kind, Status, TurnId};
-use ash_session::{Past, Prompt, Wake};
+use ash_session::{Heard, Past, Prompt, Wake};
 use ash_store::{EventQuery, Session, WhatItem};
 use axum::{
     Json,
@@ -136,7 +136,8 @@ async fn wait(app: &App, session: &Session, mut turn: Turn, queued: u64) -> Answ
     let mut follower = app.sessions.follow(session.no, Cursor::event(queued));
     let (mut text, mut usage) = (String::new(), Value::Null);
     loop {
-        for item in follower.next().await? {
+        let Heard::Items(items) = follower.next().await? else { continue };
+        for item in items {
             if let Meaning::Cut(problem) = turn.see(&item) {
                 return Err(failed(problem));
             }

@@ -8,6 +8,8 @@ use super::{
 };
 use crate::{Error, Result, history::standing, live::Stamp, state::Wish};
 use ash_model::{Fact, Status};
+use ash_snapshot::Progress;
+use std::sync::Arc;
 
 pub(super) struct Rewinding {
     wish: Wish,
@@ -118,20 +120,22 @@ impl Actor {
         };
         let (rooms, live, tenant, tree) =
             (self.rooms.clone(), self.live.clone(), self.session.tenant.clone(), self.tree);
+        let (no, progress) = (self.session.no, Arc::new(Progress::default()));
         self.effect = Some(tokio::spawn(async move {
             let Ok(_turn) = rooms.restores.acquire().await else {
                 return Done::Prepared(Err(Error::Stopping));
             };
-            let rooms = rooms.clone();
+            let (home, counting) = (rooms.clone(), progress.clone());
             let work = move || {
-                let uid = tree.map_or_else(|| rooms.uids.take(), Ok)?;
-                let written = rooms.repo(&tenant).and_then(|repo| live.prepare(&recipe, &repo, uid));
+                let uid = tree.map_or_else(|| home.uids.take(), Ok)?;
+                let repo = home.repo(&tenant);
+                let written = repo.and_then(|repo| live.prepare(&recipe, (&repo, &counting), uid));
                 if written.is_err() && tree.is_none() {
-                    rooms.uids.give_back(uid);
+                    home.uids.give_back(uid);
                 }
                 written.map(|()| Prepared { uid, fresh: tree.is_none() })
             };
-            Done::Prepared(blocking(work).await)
+            Done::Prepared(rooms.bells.told(no, &progress, blocking(work)).await)
         }));
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::{
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
 use ash_model::{Compared, Fact, Incarnation, Problem, Provider, Saved, Seq, Tier};
 use ash_sandbox::{Inside, Link, Record, Records, Remote, Spec, Start, What};
-use ash_snapshot::{Taken, TreeId};
+use ash_snapshot::{Progress, Taken, TreeId};
 use ash_store::{Lease, Session, Version};
 use std::{
     path::{Path, PathBuf},
@@ -508,8 +508,11 @@ pub(super) async fn make_tree(
     recipe: Recipe,
 ) -> Result<Option<u32>> {
     let _turn = rooms.restores.acquire().await.map_err(|_| Error::Stopping)?;
-    let (rooms, live, tenant) = (rooms.clone(), live.clone(), session.tenant.clone());
-    blocking(move || live.make(&recipe, &*rooms.repo(&tenant)?, &rooms.uids)).await
+    let (home, live, tenant) = (rooms.clone(), live.clone(), session.tenant.clone());
+    let progress = Arc::new(Progress::default());
+    let counting = progress.clone();
+    let making = blocking(move || live.make(&recipe, (&*home.repo(&tenant)?, &counting), &home.uids));
+    rooms.bells.told(session.no, &progress, making).await
 }
 
 pub(crate) async fn blocking<T: Send + 'static>(

@@ -94,15 +94,16 @@ impl Repo {
         self.write_tree(tree, targets, index, (&Progress::default(), None))
     }
 
-    /// As [`Repo::restore`], taking over what an older tree has. When that is erased, [`Repo::refresh`] the index.
+    /// As [`Repo::restore_watched`], taking over what an older tree has. When that is erased, [`Repo::refresh`] the
+    /// index.
     pub fn restore_beside(
         &self,
         tree: &TreeId,
         targets: &[Target<'_>],
         index: Option<&Path>,
-        donor: Donor<'_>,
+        (progress, donor): (&Progress, Donor<'_>),
     ) -> Result<Restored, Error> {
-        self.write_tree(tree, targets, index, (&Progress::default(), Some(donor)))
+        self.write_tree(tree, targets, index, (progress, Some(donor)))
     }
 
     /// Remembers anew what files look like that were taken over from a tree which is gone now. Only while nobody is

@@ -624,7 +624,8 @@ fn going_back_reads_only_what_the_folder_does_not_have() {
     let from = open(&from);
     let donor = Donor { folder: &from, index: &line.index };
     let targets = [Target { root: "workspace", folder: &folder, owner: None }];
-    let restored = pair.away().restore_beside(&first, &targets, None, donor).expect("restored");
+    let restored =
+        pair.away().restore_beside(&first, &targets, None, (&Progress::default(), donor)).expect("restored");
     assert_eq!((restored.files, restored.taken_over), (2, 1));
     assert_eq!(pair.bench.compare(&first, &to), vec![]);
     let read: u64 = pair.depot.asked().reads.iter().map(|part| part.range.end - part.range.start).sum();

@@ -4,7 +4,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
-use ash_snapshot::{Capture, Donor, Key, LeafKind, Repo, Root, Taken, Target, TreeId, Unchanged, Wanted};
+use ash_snapshot::{
+    Capture, Donor, Key, LeafKind, Progress, Repo, Root, Taken, Target, TreeId, Unchanged, Wanted,
+};
 
 use crate::edit::{Edit, apply, edits};
 use crate::support::{
@@ -473,7 +475,10 @@ fn what_an_older_tree_has_is_taken_over_and_nothing_else() {
     let target = Target { root: "workspace", folder: &to, owner: None };
     let new_index = bench.dir.path().join("index.new");
     let donor = Donor { folder: &old, index: &index };
-    let restored = bench.repo.restore_beside(&first, &[target], Some(&new_index), donor).expect("restored");
+    let restored = bench
+        .repo
+        .restore_beside(&first, &[target], Some(&new_index), (&Progress::default(), donor))
+        .expect("restored");
     assert_eq!((restored.files, restored.taken_over), (51, 49), "all but the changed and the removed one");
     assert_eq!(bench.compare(&first, &beside), vec![]);
     assert_eq!(bench.compare(&second, &bench.workspace()), vec![], "the donor is as it was");
