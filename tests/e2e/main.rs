@@ -12,6 +12,7 @@ mod crowd;
 mod deaths;
 mod doctor;
 mod far;
+mod far_clean;
 mod far_faults;
 mod files;
 mod folder;

@@ -158,6 +158,19 @@ impl Bucket {
         Ok(written)
     }
 
+    /// As [`Bucket::put_file`], whatever was there.
+    pub async fn replace_file(&self, key: &str, file: &std::path::Path) -> Result<(), Trouble> {
+        let (file, length) = open_file(file).await?;
+        if length > WHOLE {
+            self.put_parts(key, file, length, &|_| {}).await?;
+        } else {
+            let (path, bytes) = (self.path(key)?, read_part(file, 0, length).await?);
+            let put = self.shelf.put_opts(&path, bytes.into(), PutMode::Overwrite.into()).await;
+            put.map_err(|e| self.trouble(&e))?;
+        }
+        self.compare(key, self.head(key).await?, length)
+    }
+
     async fn put_whole(&self, key: &str, file: Arc<File>, length: u64) -> Result<Written, Trouble> {
         let written = self.put_new(key, read_part(file, 0, length).await?).await?;
         if written == Written::There {

@@ -113,7 +113,7 @@ pub async fn restore(
 pub async fn far_sessions(config: &Config) -> Result<Vec<FarSession>, Failure> {
     let bucket = config.bucket().map_err(|error| Failure(error.to_string()))?;
     let bucket = bucket.ok_or_else(|| Failure("say where from: --from URL".to_owned()))?;
-    Ok(Far::new(bucket).sessions().await?)
+    Ok(Far::new(bucket, None).sessions().await?)
 }
 
 async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App, SocketAddr), Failure> {
@@ -152,7 +152,8 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
     if bucket.is_none() && config.durability == ash_model::Durability::Remote {
         return Err(Failure("ASH_DURABILITY=remote needs an object store: set ASH_SNAPSHOT_URL".to_owned()));
     }
-    let far = bucket.map(|bucket| Arc::new(Far::new(bucket)));
+    let bytes_per_second = (config.remote_mbit > 0).then_some(config.remote_mbit * 1_000_000 / 8);
+    let far = bucket.map(|bucket| Arc::new(Far::new(bucket, bytes_per_second)));
     let rooms = Rooms::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now)).with_far(far);
     let app = App {
         sessions: Sessions::new(rooms),

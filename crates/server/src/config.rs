@@ -87,6 +87,12 @@ pub struct Config {
     /// Seconds after which files of sessions that nobody uses are kept in the object store alone, if it has them
     #[arg(long, env = "ASH_COLD_TTL", default_value = "7200", value_parser = seconds)]
     pub cold_ttl: Duration,
+    /// Seconds between two searches for what nobody needs in the object store
+    #[arg(long, env = "ASH_REMOTE_GC_EVERY", default_value = "86400", value_parser = seconds)]
+    pub remote_gc_every: Duration,
+    /// Megabits a second that are sent to the object store (0: as fast as it goes)
+    #[arg(long, env = "ASH_REMOTE_MBIT", default_value_t = 0)]
+    pub remote_mbit: u64,
     /// Key for model calls, with which the built-in agent has a model too; it is added outside of the sandbox and never enters one
     #[arg(long, env = "ANTHROPIC_API_KEY", hide_env_values = true)]
     pub anthropic_api_key: Option<SecretString>,
@@ -157,7 +163,8 @@ impl Config {
     pub fn keep(&self) -> ash_session::Keep {
         let rules =
             ash_snapshot::Rules { last: self.keep_last, hourly: self.keep_hourly, daily: self.keep_daily };
-        ash_session::Keep { rules, grace: self.gc_grace, cold: self.cold_ttl }
+        let far_every = self.remote_gc_every;
+        ash_session::Keep { rules, grace: self.gc_grace, cold: self.cold_ttl, far_every }
     }
 
     /// The object store, if there is one. The environment is read here and nowhere else.

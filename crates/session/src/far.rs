@@ -9,16 +9,17 @@ mod keys;
 mod manifest;
 mod packs;
 mod send;
+mod tidy;
 
 pub use back::{FarSession, Returned};
 
 use crate::{Error, Result, pool::Rooms};
-use ash_cloud::{Bucket, Patience, Tally, Trouble};
+use ash_cloud::{Bucket, Limits, Patience, Tally, Trouble};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
+    sync::{Arc, Mutex, atomic::AtomicBool},
+    time::{Duration, Instant},
 };
 use tokio::sync::{Notify, watch};
 
@@ -39,11 +40,20 @@ pub struct Far {
     trouble: Mutex<Option<(Trouble, Timestamp)>>,
     /// Packs that are there, by tenant, as the store knows them.
     known: tokio::sync::Mutex<HashMap<TenantId, HashMap<String, u64>>>,
+    /// Whether the database knows everybody who is there.
+    counted: AtomicBool,
+    /// When it was last looked for what nobody needs there.
+    looked: Mutex<HashMap<TenantId, Instant>>,
 }
 
 impl Far {
-    pub fn new(bucket: Bucket) -> Far {
-        let sending = bucket.clone().patient(SENDING);
+    /// Sends so many bytes in a second.
+    pub fn new(bucket: Bucket, bytes_per_second: Option<u64>) -> Far {
+        let sending = match bytes_per_second {
+            Some(_) => bucket.clone().limited(Limits { bytes_per_second, ..Limits::default() }),
+            None => bucket.clone(),
+        };
+        let sending = sending.patient(SENDING);
         Far {
             bucket,
             sending,
@@ -51,6 +61,8 @@ impl Far {
             sent: watch::channel(0).0,
             trouble: Mutex::default(),
             known: tokio::sync::Mutex::default(),
+            counted: AtomicBool::new(false),
+            looked: Mutex::default(),
         }
     }
 

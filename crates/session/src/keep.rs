@@ -1,12 +1,12 @@
 //! Which checkpoints stay, and giving up the rest: decided from rows, marked in the store, then collected in the
 //! repository. Nothing that a session stands on is ever among them.
 
-use crate::{Error, Result, Sessions, pool::is_cold};
+use crate::{Error, Far, Result, Sessions, pool::is_cold};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
 use ash_snapshot::{Collected, Moment, Repo, Rules, TreeId, Wanted};
 use ash_store::{Held, Holdings};
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -24,6 +24,8 @@ pub struct Keep {
     pub grace: Duration,
     /// Files of sessions that nobody has used for so long are kept in the object store alone.
     pub cold: Duration,
+    /// So often it is looked for what nobody needs in the object store.
+    pub far_every: Duration,
 }
 
 /// What was given up, in one tenant's repository or in all of them.
@@ -37,9 +39,10 @@ pub struct Swept {
 
 impl Swept {
     fn add(&mut self, other: Swept) {
-        let Collected { removed, rewritten, evicted, kept, freed } = other.packs;
+        let Collected { removed, unneeded, rewritten, evicted, kept, freed } = other.packs;
         self.checkpoints += other.checkpoints;
         self.packs.removed.extend(removed);
+        self.packs.unneeded.extend(unneeded);
         self.packs.rewritten.extend(rewritten);
         self.packs.evicted += evicted;
         self.packs.kept += kept;
@@ -88,13 +91,10 @@ impl Sessions {
     /// The workspaces whose files need not be here, and the packs that are far.
     async fn cold(&self, tenant: &TenantId, held: &Holdings, keep: &Keep) -> Result<Cold> {
         let rooms = self.rooms();
-        if rooms.far.is_none() {
-            return Ok(Cold::default());
-        }
+        let Some(far) = &rooms.far else { return Ok(Cold::default()) };
         let before = self.cold_before(keep);
-        let mut cold = Cold::default();
-        let packs = rooms.store.far_packs(tenant).await?;
-        cold.packs = packs.into_keys().collect();
+        let (packs, unlike) = far.compared(rooms, tenant).await?;
+        let mut cold = Cold { packs, unlike, ..Cold::default() };
         let workspaces: HashSet<WorkspaceId> =
             held.checkpoints.iter().map(|held| held.checkpoint.workspace).collect();
         for workspace in workspaces {
@@ -120,15 +120,61 @@ impl Sessions {
                 checkpoints += rooms.store.remove_checkpoints(workspace, &numbers, now).await?;
             }
         }
+        let far = self.cleaned().await;
+        let there = match &far {
+            Some(far) => self.listed(far, tenant, keep).await,
+            None => None,
+        };
         let holdings = rooms.store.holdings(tenant).await?;
         let cold = self.cold(tenant, &holdings, keep).await?;
-        let wanted = wanted(&holdings, now, keep.grace, cold)?;
-        let (repo, grace) = (rooms.repo(tenant)?, keep.grace);
-        let (packs, size) = quietly(move || collect(&repo, &wanted, grace)).await?;
-        if let Some(far) = &rooms.far {
-            far.give_up(rooms, tenant, &packs.removed).await?;
+        let mut wanted = wanted(&holdings, now, keep.grace, cold)?;
+        wanted.there = there;
+        let collected = self.collect(tenant, &wanted, keep.grace).await;
+        let listed = wanted.there.take();
+        let (packs, size) = match collected {
+            // What is here is collected all the same.
+            Err(error) if listed.is_some() => {
+                tracing::warn!(%tenant, %error, "what nobody needs in the object store was not looked for");
+                self.collect(tenant, &wanted, keep.grace).await?
+            }
+            collected => collected?,
+        };
+        if let Some(far) = far {
+            let gone = [&packs.removed[..], &packs.unneeded].concat();
+            far.give_up(rooms, tenant, &gone).await?;
+            if let Err(error) = far.replace_smaller(rooms, tenant, listed).await {
+                tracing::warn!(%tenant, %error, "what is smaller here could not be made so in the object store");
+            }
         }
         Ok(Swept { checkpoints, packs, size })
+    }
+
+    /// The object store, if it may be cleaned up.
+    async fn cleaned(&self) -> Option<&Far> {
+        let (rooms, far) = (self.rooms(), self.rooms().far.as_ref()?);
+        let _alone = self.returning.lock().await;
+        match far.take_census(rooms).await {
+            Ok(()) => Some(far),
+            Err(error) => {
+                tracing::warn!(%error, "nothing is deleted in the object store: not everybody who is there is known");
+                None
+            }
+        }
+    }
+
+    async fn listed(&self, far: &Far, tenant: &TenantId, keep: &Keep) -> Option<HashMap<String, u64>> {
+        match far.listed(self.rooms(), tenant, keep.far_every).await {
+            Ok(there) => there,
+            Err(error) => {
+                tracing::warn!(%tenant, %error, "what nobody needs in the object store was not looked for");
+                None
+            }
+        }
+    }
+
+    async fn collect(&self, tenant: &TenantId, wanted: &Wanted, grace: Duration) -> Result<(Collected, u64)> {
+        let (repo, wanted) = (self.rooms().repo(tenant)?, wanted.clone());
+        quietly(move || collect(&repo, &wanted, grace)).await
     }
 }
 
@@ -137,6 +183,7 @@ impl Sessions {
 struct Cold {
     workspaces: HashSet<WorkspaceId>,
     packs: HashSet<String>,
+    unlike: HashSet<String>,
 }
 
 fn workspace(held: &[Held]) -> Option<WorkspaceId> {
@@ -190,7 +237,8 @@ fn wanted(holdings: &Holdings, now: Timestamp, grace: Duration, cold: Cold) -> R
     let notes: HashSet<TreeId> = notes.collect::<Result<_>>()?;
     let notes = notes.into_iter().filter(|tree| !trees.contains(tree) && !resting.contains(tree)).collect();
     let resting = resting.into_iter().filter(|tree| !trees.contains(tree)).collect();
-    Ok(Wanted { trees: trees.into_iter().collect(), notes, cold: resting, far: cold.packs })
+    let Cold { packs: far, unlike, .. } = cold;
+    Ok(Wanted { trees: trees.into_iter().collect(), notes, cold: resting, far, unlike, there: None })
 }
 
 /// What we cannot name we cannot keep: then nothing is collected at all.

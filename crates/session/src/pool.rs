@@ -267,7 +267,7 @@ pub struct Sessions {
     keepers: Arc<tokio::sync::Mutex<HashMap<SessionNo, Keeper>>>,
     stopping: Arc<AtomicBool>,
     /// Held while a session is brought back from the object store: two would do it twice.
-    returning: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) returning: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Clone)]

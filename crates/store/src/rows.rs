@@ -109,6 +109,8 @@ pub struct Session {
     pub card: Card,
     /// The last checkpoint that the object store has.
     pub far_checkpoint: Option<u64>,
+    /// Up to which event its log is there.
+    pub far_seq: Seq,
     pub created_at: Timestamp,
     pub last_active_at: Timestamp,
 }

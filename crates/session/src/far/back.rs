@@ -147,13 +147,13 @@ impl Far {
         Ok(found)
     }
 
-    async fn tenants(&self) -> Result<Vec<TenantId>> {
+    pub(super) async fn tenants(&self) -> Result<Vec<TenantId>> {
         let names = self.bucket.list_dirs(keys::TENANTS).await.map_err(trouble)?;
         Ok(names.iter().filter_map(|name| TenantId::parse(name).ok()).collect())
     }
 
     /// The newest manifest of every session.
-    async fn newest(&self, tenant: &TenantId) -> Result<BTreeMap<SessionId, String>> {
+    pub(super) async fn newest(&self, tenant: &TenantId) -> Result<BTreeMap<SessionId, String>> {
         let mut newest: BTreeMap<SessionId, String> = BTreeMap::new();
         let mut all = self.bucket.list(&keys::sessions(tenant));
         while let Some(found) = all.try_next().await.map_err(trouble)? {
@@ -307,7 +307,7 @@ fn folded(manifest: &Manifest, lines: &[Line]) -> Result<(Card, Vec<TurnRow>)> {
     Ok((card, turns.into_values().collect()))
 }
 
-/// Those of which there is a manifest; the rest was given up.
+/// All of them. One of which there is no manifest was given up; its pack still tells of the log.
 fn checkpoints(
     manifest: &Manifest,
     lines: &[Line],
@@ -326,7 +326,8 @@ fn checkpoints(
         );
         // If the turn waited for the object store, it ended only after the manifest was there.
         let seqs = ends.map(|after| after.seq).into_iter().chain([line.seq]);
-        let Some(seq) = seqs.into_iter().find(|seq| kept.contains(seq)) else { continue };
+        let there = seqs.clone().find(|seq| kept.contains(seq));
+        let seq = there.or_else(|| seqs.last()).unwrap_or(line.seq);
         if all.iter().any(|known| known.number == saved.number) {
             continue;
         }
@@ -344,7 +345,7 @@ fn checkpoints(
             bytes: saved.bytes,
             skipped: known.map_or(Some(saved.skipped.len() as u64), |known| known.skipped),
             unsettled: known.and_then(|known| known.unsettled),
-            removed: None,
+            removed: there.is_none().then_some(now),
             far: Some(now),
             at: line.at,
         });

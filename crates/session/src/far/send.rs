@@ -403,8 +403,13 @@ impl Far {
         repo: &Arc<ash_snapshot::Repo>,
         pack: &str,
     ) -> Result<()> {
-        let size = self.put_pack(rooms, tenant, repo, pack).await?;
-        self.learn(rooms, tenant, pack, size).await
+        let there = self.put_pack(rooms, tenant, repo, pack).await?;
+        self.learn(rooms, tenant, pack, there).await?;
+        match repo.pack_file(pack) {
+            // It was sent when collection had made it smaller, and was captured anew since.
+            Some((_, here)) if here > there => self.replace(rooms, tenant, repo, pack).await,
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Answers how long it is there.
@@ -424,7 +429,7 @@ impl Far {
         })?;
         match self.sending.put_file(&key, &path, &|_| {}).await {
             Ok(Written::New | Written::There) => Ok(size),
-            // Collection has made the one here or the one there shorter since: both are this pack.
+            // One of the two was made smaller by collection: both are this pack.
             Err(Trouble { code: Code::Damaged, .. }) => {
                 Ok(self.sending.head(&key).await.map_err(trouble)?.unwrap_or(size))
             }
@@ -432,19 +437,20 @@ impl Far {
         }
     }
 
-    /// Whether a pack is there already. One that is not here must be: it came from there.
+    /// Whether all of a pack is there already. One that is not here must be: it came from there.
     async fn is_known(&self, rooms: &Rooms, tenant: &TenantId, pack: &str) -> Result<bool> {
         {
             let mut known = self.known.lock().await;
             if !known.contains_key(tenant) {
                 known.insert(tenant.clone(), rooms.store.far_packs(tenant).await?);
             }
-            if known[tenant].contains_key(pack) {
-                return Ok(true);
+            let here = rooms.repo(tenant)?.pack_file(pack).map(|(_, size)| size);
+            match (known[tenant].get(pack), here) {
+                (Some(there), Some(here)) => return Ok(*there >= here),
+                (Some(_), None) => return Ok(true),
+                (None, Some(_)) => return Ok(false),
+                (None, None) => {}
             }
-        }
-        if rooms.repo(tenant)?.pack_file(pack).is_some() {
-            return Ok(false);
         }
         let Some(size) = self.sending.head(&keys::pack(tenant, pack)).await.map_err(trouble)? else {
             return Ok(false);
@@ -453,31 +459,9 @@ impl Far {
         Ok(true)
     }
 
-    async fn learn(&self, rooms: &Rooms, tenant: &TenantId, pack: &str, size: u64) -> Result<()> {
+    pub(super) async fn learn(&self, rooms: &Rooms, tenant: &TenantId, pack: &str, size: u64) -> Result<()> {
         rooms.store.add_far_packs(tenant, &[(pack.to_owned(), size)]).await?;
         self.known.lock().await.entry(tenant.clone()).or_default().insert(pack.to_owned(), size);
-        Ok(())
-    }
-
-    /// Packs that nobody needs any more are deleted there, too, and so are the manifests of checkpoints whose files
-    /// were given up.
-    pub(crate) async fn give_up(&self, rooms: &Rooms, tenant: &TenantId, packs: &[String]) -> Result<()> {
-        let known = rooms.store.far_packs(tenant).await?;
-        let repo = rooms.repo(tenant)?;
-        // One that is here was captured anew.
-        let gone = packs.iter().filter(|pack| known.contains_key(*pack) && repo.pack_file(pack).is_none());
-        let packs: Vec<String> = gone.cloned().collect();
-        if packs.is_empty() {
-            return Ok(());
-        }
-        let keys: Vec<String> = packs.iter().map(|pack| keys::pack(tenant, pack)).collect();
-        // Written down before it is forgotten: whoever dies in between deletes what nobody needs.
-        rooms.store.doom(&keys, rooms.clock()).await?;
-        rooms.store.forget_far_packs(tenant, &packs).await?;
-        if let Some(known) = self.known.lock().await.get_mut(tenant) {
-            packs.iter().for_each(|pack| _ = known.remove(pack));
-        }
-        self.ring();
         Ok(())
     }
 

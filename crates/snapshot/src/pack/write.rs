@@ -149,9 +149,13 @@ impl Where<'_> {
         self.disk.rename(&new.path, &self.dir.join(file_name(name)))
     }
 
-    /// Whether a pack is still the one that was looked at then.
-    pub(crate) fn is_as_it_was(&self, pack: &PackId, modified: SystemTime) -> io::Result<bool> {
-        Ok(std::fs::metadata(self.dir.join(file_name(pack)))?.modified()? == modified)
+    /// Whether a pack is still the one that was looked at then, or still not here.
+    pub(crate) fn is_as_it_was(&self, pack: &PackId, modified: Option<SystemTime>) -> io::Result<bool> {
+        let is = match std::fs::metadata(self.dir.join(file_name(pack))) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && modified.is_none() => None,
+            is => Some(is?.modified()?),
+        };
+        Ok(is == modified)
     }
 
     fn failed(&self, e: io::Error) -> Error {
@@ -227,13 +231,13 @@ pub(crate) fn is_worth_trimming(block: &Block, live: &HashSet<(u32, u32)>) -> bo
     matches!(block.how, How::Plain | How::Zstd) && wanted * 2 < u64::from(block.raw)
 }
 
-/// Writes a pack again without what is not wanted. Its name, its age and the places in it stay.
-/// `None`: it was captured anew meanwhile, and is left alone.
+/// Writes a pack again without what is not wanted. Its name, its age and the places in it stay. One that is only far
+/// has no age, and is here afterwards. `None`: it was captured anew meanwhile, and is left alone.
 pub(crate) fn without(
     place: Where<'_>,
     pack: &Pack,
     wanted: &Live,
-    modified: SystemTime,
+    modified: Option<SystemTime>,
 ) -> Result<Option<u64>, Error> {
     let mut state = State::default();
     let mut table = pack.table.clone();
@@ -257,7 +261,7 @@ pub(crate) fn without(
         };
         block.offset = place.append(&mut state, &bytes).map_err(|e| place.failed(e))?;
     }
-    let done = place.close(&mut state, &table, Some(modified)).and_then(|()| {
+    let done = place.close(&mut state, &table, modified).and_then(|()| {
         let naming = place.naming.write().expect("nobody panics while holding it");
         if !place.is_as_it_was(&pack.id, modified)? {
             return Ok(None);

@@ -5,9 +5,10 @@
 //! Captures and restores may run beside it. They find what they need in a snapshot that is wanted or pinned, or
 //! in packs that are younger than the grace; neither is touched.
 //!
-//! What lies in a pack that is only far is not gone through. Everything that it leads to is far, too, so nothing is
-//! missed that is only here. But then nobody knows which of the packs that are both here and far it leads to: those
-//! may go from here, and are never called garbage.
+//! What lies in a pack that is only far is mostly not gone through. Everything that it leads to is far, too, so nothing
+//! is missed that is only here. But then nobody knows which of the packs that are both here and far it leads to: those
+//! may go from here, and are never called garbage. Now and then all of it is read, and what nobody needs of all that is
+//! far is known.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -24,6 +25,8 @@ use crate::{Error, TreeId};
 
 /// So many packs are asked for at once.
 const AT_ONCE: usize = 32;
+/// A smaller one that is far is not worth being made smaller.
+const WORTH: u64 = 256 << 10;
 
 /// What must stay.
 #[derive(Debug, Clone, Default)]
@@ -34,15 +37,22 @@ pub struct Wanted {
     pub notes: Vec<TreeId>,
     /// Snapshots with all their files, which need not be here if they are far.
     pub cold: Vec<TreeId>,
-    /// Packs that are safely far, with everything that they lead to. One that was written anew here stays among
-    /// them: nothing leaves before far has shown that it has the same.
+    /// Packs that are safely far as they are here, with everything that they lead to. Nothing leaves before far has
+    /// shown that it has the same.
     pub far: HashSet<String>,
+    /// Packs that are far, too, but not as they are here. They are left alone until they are the same again.
+    pub unlike: HashSet<String>,
+    /// All packs that are far and how long they are, if it is to be found what nobody needs of them: then the
+    /// directories of snapshots that are only far are read. One of which little is needed is here afterwards, smaller.
+    pub there: Option<HashMap<String, u64>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Collected {
-    /// Packs that nobody needs, here or elsewhere.
+    /// Packs that were here and that nobody needs, here or elsewhere.
     pub removed: Vec<String>,
+    /// Packs that are only far and that nobody needs, if it was looked for them.
+    pub unneeded: Vec<String>,
     /// Packs that have fewer blocks now.
     pub rewritten: Vec<String>,
     /// Packs that are only far now.
@@ -64,13 +74,25 @@ impl Repo {
         let marks = self.mark(&trees, wanted)?;
         let mut collected = Collected::default();
         let mut leaving = Vec::new();
-        for (id, modified) in self.pack_files()? {
+        let here = self.pack_files()?;
+        for (pack, size) in wanted.there.iter().flatten() {
+            let id =
+                PackId::parse(pack).filter(|id| here.binary_search_by_key(id, |(here, _)| *here).is_err());
+            match id.map(|id| (id, marks.live.get(&id))) {
+                Some((_, None)) => collected.unneeded.push(pack.clone()),
+                Some((id, Some(live))) if *size >= WORTH => self.shrink(id, None, live, &mut collected)?,
+                Some((_, Some(_))) | None => {}
+            }
+        }
+        for (id, modified) in here {
             let far = wanted.far.contains(&id.to_string());
             match marks.fate(id, far) {
                 _ if modified >= before => collected.kept += 1,
+                // Nobody could tell any more which of the two has what.
+                Fate::Shrink(_) if wanted.unlike.contains(&id.to_string()) => collected.kept += 1,
                 Fate::Stay => collected.kept += 1,
                 Fate::Leave => leaving.push((id, modified)),
-                Fate::Shrink(live) => self.shrink(id, modified, live, &mut collected)?,
+                Fate::Shrink(live) => self.shrink(id, Some(modified), live, &mut collected)?,
                 Fate::Go => {
                     if self.remove(id, modified, &mut collected)? {
                         self.away.as_ref().map_or(Ok(()), |away| away.let_go(id))?;
@@ -106,7 +128,8 @@ impl Repo {
         let reader = self.reader();
         let (marks, only_far, seen) = (Marks::default(), HashMap::new(), HashSet::new());
         let far = &wanted.far;
-        let mut marking = Marking { repo: self, reader: &reader, far, marks, only_far, seen };
+        let deep = wanted.there.is_some();
+        let mut marking = Marking { repo: self, reader: &reader, far, deep, marks, only_far, seen };
         for tree in trees {
             marking.tree(tree)?;
         }
@@ -123,7 +146,7 @@ impl Repo {
     fn shrink(
         &self,
         id: PackId,
-        modified: SystemTime,
+        modified: Option<SystemTime>,
         live: &Live,
         collected: &mut Collected,
     ) -> Result<(), Error> {
@@ -155,7 +178,7 @@ impl Repo {
         let failed = |e| Error::system("remove", path.as_os_str().as_bytes(), e);
         let _alone = self.naming_packs.write().expect("nobody panics while holding it");
         // Captured anew since it was listed, it may be wanted by now.
-        if !self.place().is_as_it_was(&id, modified).map_err(failed)? {
+        if !self.place().is_as_it_was(&id, Some(modified)).map_err(failed)? {
             collected.kept += 1;
             return Ok(false);
         }
@@ -182,6 +205,8 @@ impl Repo {
                 if !same.contains(id) {
                     collected.kept += 1;
                 } else if self.remove(*id, *modified, collected)? {
+                    // What was kept of it may be from when it was another.
+                    self.away.as_ref().map_or(Ok(()), |away| away.let_go(*id))?;
                     collected.evicted += 1;
                 }
             }
@@ -271,6 +296,7 @@ struct Marking<'m> {
     repo: &'m Repo,
     reader: &'m Reader<'m>,
     far: &'m HashSet<String>,
+    deep: bool,
     marks: Marks,
     only_far: HashMap<PackId, bool>,
     /// By place, not by name: the same directory may be stored twice, and both are needed.
@@ -287,6 +313,9 @@ impl Marking<'_> {
         if self.is_only_far(tree.pack()) {
             self.marks.hidden = true;
             return Ok(());
+        }
+        if self.deep {
+            self.repo.fetch_directories(tree)?;
         }
         let (reader, root) = (self.reader, self.repo.root(tree)?);
         follow(reader, root, &mut |sort, place| self.meet(sort, place))?;
@@ -318,8 +347,12 @@ impl Marking<'_> {
         leads_on && !hidden
     }
 
+    /// And is not looked into.
     fn is_only_far(&mut self, pack: PackId) -> bool {
         let (repo, far) = (self.repo, self.far);
+        if self.deep {
+            return false;
+        }
         let look = || far.contains(&pack.to_string()) && !repo.is_here(pack);
         *self.only_far.entry(pack).or_insert_with(look)
     }

@@ -29,9 +29,16 @@ impl Repo {
     ) -> Result<Fetched, Error> {
         let _pinned = self.pin(Some(tree));
         let Some(mut fetching) = self.fetching(progress) else { return Ok(Fetched::default()) };
-        let files = fetching.directories(tree, roots)?;
+        let files = fetching.directories(tree, Some(roots))?;
         fetching.contents(&files)?;
         Ok(fetching.tally.sum)
+    }
+
+    /// All directories of a tree.
+    pub(super) fn fetch_directories(&self, tree: &TreeId) -> Result<(), Error> {
+        let mut nobody = |_| {};
+        let fetching = self.fetching(&mut nobody);
+        fetching.map_or(Ok(()), |mut fetching| fetching.directories(tree, None).map(drop))
     }
 
     /// What is far of one file.
@@ -87,15 +94,22 @@ impl Drop for Fetching<'_> {
 }
 
 impl Fetching<'_> {
-    /// Brings the directories of these roots, level by level, and answers what files are in them, those of the first
-    /// root first.
-    pub(super) fn directories(&mut self, tree: &TreeId, roots: &[&str]) -> Result<Vec<Layout>, Error> {
+    /// Brings the directories of these roots, or of all, level by level, and answers what files are in them, those of
+    /// the first root first.
+    pub(super) fn directories(
+        &mut self,
+        tree: &TreeId,
+        roots: Option<&[&str]>,
+    ) -> Result<Vec<Layout>, Error> {
         self.open([tree.pack()])?;
         let root = self.repo.root(tree)?;
         self.bring([root.place])?;
         let entries = self.reader.directory(&root)?;
         let numbered = entries.into_iter().filter_map(|entry| {
-            let number = roots.iter().position(|root| root.as_bytes() == entry.name)?;
+            let number = match roots {
+                Some(roots) => roots.iter().position(|root| root.as_bytes() == entry.name)?,
+                None => 0,
+            };
             Some((number, entry.node))
         });
         let (mut level, mut files) = (Vec::new(), Vec::new());

@@ -135,7 +135,7 @@ impl Repo {
         let mut fetching = self.fetching(&mut told);
         if let Some(fetching) = &mut fetching {
             let roots: Vec<&str> = targets.iter().map(|target| target.root).collect();
-            fetching.directories(tree, &roots)?;
+            fetching.directories(tree, Some(&roots))?;
         }
         let mut plans = Vec::new();
         for target in targets {

@@ -60,6 +60,11 @@ impl Depot {
         self.dir.join(pack)
     }
 
+    /// Of a pack that is there.
+    pub(crate) fn length(&self, pack: &str) -> u64 {
+        std::fs::metadata(self.path(pack)).expect("there").len()
+    }
+
     pub(crate) fn has(&self, pack: &str) -> bool {
         self.path(pack).exists()
     }

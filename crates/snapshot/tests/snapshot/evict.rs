@@ -298,11 +298,10 @@ enum Step {
     Rest {
         awake: usize,
     },
-    /// What was sent and is not the same here any more is sent again.
-    CatchUp,
     Collect {
         death: Option<u64>,
         down: bool,
+        deep: bool,
     },
     ForgetWhatIsKept,
 }
@@ -318,8 +317,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => pick().prop_map(|snapshot| Step::Send { snapshot }),
         1 => pick().prop_map(|snapshot| Step::Cool { snapshot }),
         3 => pick().prop_map(|awake| Step::Rest { awake }),
-        1 => Just(Step::CatchUp),
-        5 => (death, down()).prop_map(|(death, down)| Step::Collect { death, down }),
+        5 => (death, down(), any::<bool>())
+            .prop_map(|(death, down, deep)| Step::Collect { death, down, deep }),
         1 => Just(Step::ForgetWhatIsKept),
     ]
 }
@@ -341,8 +340,6 @@ struct World {
     /// What each pack needs, as was told when it was captured.
     references: HashMap<String, Vec<String>>,
     sent: HashSet<String>,
-    /// What was sent, and is another now.
-    late: HashSet<String>,
 }
 
 impl World {
@@ -351,8 +348,8 @@ impl World {
         let depot = Depot::new(&bench.dir.path().join("depot"));
         let repo = with_far(&bench, &depot, Disk::default());
         let lines = vec![bench.line()];
-        let (references, sent, late) = (HashMap::new(), HashSet::new(), HashSet::new());
-        World { bench, depot, repo, lines, kept: Vec::new(), made: 0, references, sent, late }
+        let (references, sent) = (HashMap::new(), HashSet::new());
+        World { bench, depot, repo, lines, kept: Vec::new(), made: 0, references, sent }
     }
 
     fn fresh(&mut self, what: &str) -> PathBuf {
@@ -401,8 +398,7 @@ impl World {
                     kept.cold = false;
                 }
             }
-            Step::CatchUp => self.catch_up(),
-            Step::Collect { death, down } => self.collect(*death, *down),
+            Step::Collect { death, down, deep } => self.collect(*death, *down, *deep),
             Step::ForgetWhatIsKept => {
                 Folder::erase(&self.bench.repo_dir().join("cache")).expect("erased");
                 self.repo = with_far(&self.bench, &self.depot, Disk::default());
@@ -419,8 +415,6 @@ impl World {
         let pack = taken.tree.pack_name().to_owned();
         if taken.written > 0 {
             self.references.insert(pack.clone(), self.repo.references(&taken.tree).expect("read"));
-            // The same pack again may have more in it than what was sent.
-            self.late.extend(self.sent.get(&pack).cloned());
         }
         let copy = self.fresh("copy");
         copy_all(&folder, &copy);
@@ -429,7 +423,9 @@ impl World {
 
     /// Sends a pack after those that it needs. One that is gone was needed by nobody.
     fn send(&mut self, pack: &str) {
-        if self.sent.contains(pack) || self.repo.pack_file(pack).is_none() {
+        let Some((_, size)) = self.repo.pack_file(pack) else { return };
+        // The same pack again may have more in it than what was sent.
+        if self.sent.contains(pack) && size <= self.depot.length(pack) {
             return;
         }
         for needed in self.references[pack].clone() {
@@ -439,19 +435,26 @@ impl World {
         self.sent.insert(pack.to_owned());
     }
 
-    fn catch_up(&mut self) {
-        for pack in std::mem::take(&mut self.late) {
-            // One that left was the same after all.
-            if self.repo.pack_file(&pack).is_some() {
-                self.depot.put(&self.repo, &pack);
+    /// What was made smaller here is made so there.
+    fn replace(&mut self) {
+        for pack in &self.sent {
+            if self.repo.pack_file(pack).is_some_and(|(_, size)| size != self.depot.length(pack)) {
+                self.depot.put(&self.repo, pack);
             }
         }
     }
 
-    fn collect(&mut self, death: Option<u64>, down: bool) {
+    fn collect(&mut self, death: Option<u64>, down: bool, deep: bool) {
         let disk = death.map_or_else(Disk::default, |step| Disk::dying(Death::at(step)));
-        let (trees, cold, far) = (self.trees(false), self.trees(true), self.sent.clone());
-        let wanted = Wanted { trees, cold, far, ..Wanted::default() };
+        // What is not here as it is there is sent again first.
+        let same = |pack: &&String| {
+            self.repo.pack_file(pack).is_none_or(|(_, size)| size == self.depot.length(pack))
+        };
+        let (far, unlike) = self.sent.iter().cloned().partition(|pack| same(&pack));
+        let (trees, cold) = (self.trees(false), self.trees(true));
+        let there =
+            deep.then(|| self.sent.iter().map(|pack| (pack.clone(), self.depot.length(pack))).collect());
+        let wanted = Wanted { trees, cold, far, unlike, there, ..Wanted::default() };
         let repo = with_far(&self.bench, &self.depot, Disk::default());
         let dying = with_far(&self.bench, &self.depot, disk);
         self.depot.set(if down { Weather::Down } else { Weather::Fine });
@@ -459,16 +462,18 @@ impl World {
         self.depot.set(Weather::Fine);
         self.repo = repo;
         // Who died does not know what he did, and does nothing far away.
-        let Ok(Collected { removed, rewritten, .. }) = collected else {
-            assert!(death.is_some(), "{collected:?}");
+        let Ok(Collected { removed, unneeded, .. }) = collected else {
+            assert!(death.is_some() || (down && deep), "{collected:?}");
             return;
         };
-        for pack in removed {
+        for pack in removed.into_iter().chain(unneeded) {
             std::fs::remove_file(self.depot.path(&pack)).ok();
             self.sent.remove(&pack);
-            self.late.remove(&pack);
         }
-        self.late.extend(rewritten.into_iter().filter(|pack| self.sent.contains(pack)));
+        self.replace();
+        if deep {
+            self.check_no_garbage();
+        }
     }
 
     /// Everything wanted is here or far, to the last byte.
@@ -480,6 +485,18 @@ impl World {
             let different = self.repo.compare(&kept.tree, "workspace", &open(&kept.copy)).expect("compared");
             assert_eq!(different, vec![]);
         }
+    }
+
+    /// Nothing is far that nobody needs, unless it is here, too: what is here is decided about there.
+    fn check_no_garbage(&self) {
+        let needed: HashSet<String> =
+            self.kept.iter().flat_map(|kept| self.repo.packs_of(&kept.tree).expect("read")).collect();
+        let garbage: Vec<&String> = self
+            .sent
+            .iter()
+            .filter(|pack| !needed.contains(*pack) && self.repo.pack_file(pack).is_none())
+            .collect();
+        assert_eq!(garbage, Vec::<&String>::new());
     }
 
     /// What was sent is whole without anything that is here.
@@ -503,23 +520,20 @@ proptest::proptest! {
             world.step(step);
             world.check();
         }
-        world.catch_up();
         world.check_far_alone();
         // In the end all of it may leave.
         let packs: Vec<String> = world.kept.iter().map(|kept| kept.tree.pack_name().to_owned()).collect();
         packs.iter().for_each(|pack| world.send(pack));
         world.kept.iter_mut().for_each(|kept| kept.cold = true);
-        world.collect(None, false);
-        // Who died while collecting does not know what is smaller now.
-        world.late = world.sent.clone();
-        world.catch_up();
-        world.collect(None, false);
+        // What died while it was made smaller is replaced first.
+        world.replace();
+        world.collect(None, false, true);
         assert_eq!(world.repo.size().expect("known"), 0, "nothing is here any more");
         world.check();
         world.check_far_alone();
-        world.collect(None, false);
+        world.collect(None, false, false);
         world.kept.iter_mut().for_each(|kept| kept.cold = false);
-        world.collect(None, false);
+        world.collect(None, false, true);
         world.check();
     }
 }

@@ -263,7 +263,8 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
         }
         (_, _) => None,
     };
-    let far_checkpoint = checkpoints.iter().map(|checkpoint| checkpoint.number).max();
+    let there = checkpoints.iter().filter(|checkpoint| checkpoint.removed.is_none());
+    let far_checkpoint = there.map(|checkpoint| checkpoint.number).max();
     let row = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
              last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at, last_active_at, pending,

@@ -190,6 +190,7 @@ fn session_row(row: &SqliteRow) -> Result<Session> {
         last_seq: unsigned(row, "last_seq")?,
         card: card(row)?,
         far_checkpoint: row.try_get::<Option<i64>, _>("far_checkpoint")?.map(|n| n as u64),
+        far_seq: unsigned(row, "far_seq")?,
         created_at: Timestamp(row.try_get("created_at")?),
         last_active_at: Timestamp(row.try_get("last_active_at")?),
     })

@@ -363,8 +363,8 @@ pub(super) async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) 
     };
     query(
         "INSERT INTO checkpoints (workspace, number, session, turn, seq, tree, consistency, salvage, mid_turn, files,
-             bytes, skipped, unsettled, at, far_at)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             bytes, skipped, unsettled, at, far_at, removed_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(c.workspace.to_string())
     .bind(number(c.number)?)
@@ -381,6 +381,7 @@ pub(super) async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) 
     .bind(c.unsettled.map(number).transpose()?)
     .bind(c.at.0)
     .bind(c.far.map(|at| at.0))
+    .bind(c.removed.map(|at| at.0))
     .execute(db)
     .await?;
     Ok(())

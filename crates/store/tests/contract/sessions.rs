@@ -37,6 +37,7 @@ pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
         last_seq: 1,
         card,
         far_checkpoint: None,
+        far_seq: 0,
         created_at: Timestamp(9),
         last_active_at: Timestamp(9),
     };

@@ -1,0 +1,169 @@
+//! Cleaning up there. What nobody needs any more is deleted, and what collection has made smaller here is made so there.
+//!
+//! The object store may have sessions that this database does not know yet: it was lost, and nobody has asked for them
+//! since. What they need must stay, so they are brought back first, without their files.
+
+use super::{Far, keys, trouble};
+use crate::{Result, pool::Rooms};
+use ash_model::{SessionId, TenantId};
+use ash_snapshot::Repo;
+use ash_store::Session;
+use futures::TryStreamExt;
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+const PAGE: u32 = 1000;
+
+impl Far {
+    /// Everybody who is there is known from now on. Until this has worked nothing is deleted there.
+    pub(crate) async fn take_census(&self, rooms: &Rooms) -> Result<()> {
+        // In an outage nobody waits for it: what is here is collected all the same.
+        if let Some((why, _)) = self.trouble() {
+            return Err(trouble(why));
+        }
+        self.sending.check().await.map_err(trouble)?;
+        if self.counted.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        for tenant in self.tenants().await? {
+            for id in self.newest(&tenant).await?.into_keys() {
+                if rooms.store.find(&tenant, &id).await?.is_none() {
+                    self.bring_back(rooms, &tenant, &id).await?;
+                    tracing::info!(session = %id, %tenant, "found in the object store");
+                }
+            }
+        }
+        self.counted.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// All packs that are there, if it is time to look for what nobody needs. To be asked before it is asked what is
+    /// needed: what is sent later is needed by somebody who came later.
+    pub(crate) async fn listed(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        every: Duration,
+    ) -> Result<Option<HashMap<String, u64>>> {
+        {
+            let mut looked = self.looked.lock().expect("nobody panics while holding it");
+            if looked.get(tenant).is_some_and(|looked| looked.elapsed() < every) {
+                return Ok(None);
+            }
+            looked.insert(tenant.clone(), Instant::now());
+        }
+        self.give_up_manifests(rooms, tenant).await?;
+        let all: Vec<_> = self.bucket.list(&keys::packs(tenant)).try_collect().await.map_err(trouble)?;
+        let name = |key: &str| key.rsplit('/').next().map(str::to_owned);
+        Ok(Some(all.iter().filter_map(|found| Some((name(&found.key)?, found.size))).collect()))
+    }
+
+    /// Packs that are there as they are here, or only there; and those that are there otherwise.
+    pub(crate) async fn compared(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+    ) -> Result<(HashSet<String>, HashSet<String>)> {
+        let (known, repo) = (rooms.store.far_packs(tenant).await?, rooms.repo(tenant)?);
+        let same =
+            |(pack, there): &(String, u64)| repo.pack_file(pack).is_none_or(|(_, here)| here == *there);
+        let (same, unlike): (Vec<_>, Vec<_>) = known.into_iter().partition(same);
+        let names = |packs: Vec<(String, u64)>| packs.into_iter().map(|(pack, _)| pack).collect();
+        Ok((names(same), names(unlike)))
+    }
+
+    /// What is smaller here than there was made so by collection, and nobody needs the rest.
+    pub(crate) async fn replace_smaller(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        listed: Option<HashMap<String, u64>>,
+    ) -> Result<()> {
+        let (mut known, repo) = (rooms.store.far_packs(tenant).await?, rooms.repo(tenant)?);
+        known.extend(listed.into_iter().flatten());
+        for (pack, there) in known {
+            if repo.pack_file(&pack).is_some_and(|(_, here)| here < there) {
+                self.replace(rooms, tenant, &repo, &pack).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn replace(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        repo: &Arc<Repo>,
+        pack: &str,
+    ) -> Result<()> {
+        // It may have gone meanwhile.
+        let Some((path, size)) = repo.pack_file(pack) else { return Ok(()) };
+        self.sending.replace_file(&keys::pack(tenant, pack), &path).await.map_err(trouble)?;
+        self.learn(rooms, tenant, pack, size).await
+    }
+
+    /// Packs that nobody needs, here or elsewhere.
+    pub(crate) async fn give_up(&self, rooms: &Rooms, tenant: &TenantId, packs: &[String]) -> Result<()> {
+        let repo = rooms.repo(tenant)?;
+        // One that is here was captured anew.
+        let packs: Vec<String> =
+            packs.iter().filter(|pack| repo.pack_file(pack).is_none()).cloned().collect();
+        if packs.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<String> = packs.iter().map(|pack| keys::pack(tenant, pack)).collect();
+        // Written down before it is forgotten: whoever dies in between deletes what nobody needs.
+        rooms.store.doom(&keys, rooms.clock()).await?;
+        rooms.store.forget_far_packs(tenant, &packs).await?;
+        if let Some(known) = self.known.lock().await.get_mut(tenant) {
+            packs.iter().for_each(|pack| _ = known.remove(pack));
+        }
+        self.ring();
+        Ok(())
+    }
+
+    /// Manifests that tell nothing which a later one does not tell: those of checkpoints that were given up, and those
+    /// that only told how the log went on.
+    async fn give_up_manifests(&self, rooms: &Rooms, tenant: &TenantId) -> Result<()> {
+        let mut all: BTreeMap<SessionId, Vec<String>> = BTreeMap::new();
+        let mut listed = self.bucket.list(&keys::sessions(tenant));
+        while let Some(found) = listed.try_next().await.map_err(trouble)? {
+            let id = found.key.rsplit('/').nth(1).and_then(|id| SessionId::parse(id).ok());
+            if let (Some(id), Some(_)) = (id, keys::numbers(&found.key)) {
+                all.entry(id).or_default().push(found.key);
+            }
+        }
+        let mut doomed = Vec::new();
+        for (id, mut manifests) in all {
+            let Some(session) = rooms.store.find(tenant, &id).await? else { continue };
+            let needed = told_of(rooms, &session).await?;
+            manifests.sort();
+            // The last one tells how the session is.
+            manifests.pop();
+            let is_needed = |key: &String| {
+                keys::numbers(key).is_none_or(|(_, seq)| seq >= session.far_seq || needed.contains(&seq))
+            };
+            manifests.retain(|key| !is_needed(key));
+            doomed.extend(manifests);
+        }
+        if !doomed.is_empty() {
+            rooms.store.doom(&doomed, rooms.clock()).await?;
+            self.ring();
+        }
+        Ok(())
+    }
+}
+
+/// Up to which events its checkpoints go that are still there.
+async fn told_of(rooms: &Rooms, session: &Session) -> Result<HashSet<u64>> {
+    let (mut seqs, mut before) = (HashSet::new(), None);
+    loop {
+        let page = rooms.store.checkpoints(session.workspace, before, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(seqs) };
+        before = Some(last.number);
+        seqs.extend(page.iter().filter(|one| one.removed.is_none()).map(|one| one.seq));
+    }
+}
