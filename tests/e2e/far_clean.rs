@@ -172,3 +172,50 @@ async fn nothing_goes_that_somebody_unknown_needs() {
     client.action(&other, "resume").await;
     assert_eq!(client.exec(&other, "sha256sum -c sum").await["exitCode"], 0);
 }
+
+/// What was purged is gone for everybody at once, and in the end from everywhere; a fork of it has all it needs.
+#[tokio::test]
+async fn what_is_purged_goes_from_everywhere() {
+    let mut stage = Stage::set(&[("ASH_TRASH_TTL", "0")]).await;
+    let client = stage.server.client();
+    let empty = stage.bytes();
+    let (id, parent) = (client.create().await, client.create().await);
+    for one in [&id, &parent] {
+        make_noise(&client, one).await;
+        until_remote(&client, one).await;
+    }
+    let forked = client.post(&format!("/api/sessions/{parent}/fork"), json!({})).await;
+    let fork = forked["session"]["id"].as_str().expect("an id").to_owned();
+    for one in [&id, &parent] {
+        assert_eq!(client.delete(&format!("/api/sessions/{one}?purge=true")).await["purged"], true);
+        let (status, _) = client.ask(reqwest::Method::GET, &format!("/api/sessions/{one}"), None).await;
+        assert_eq!(status, 404);
+    }
+    eventually("nothing tells of it any more", async || {
+        stage.there(&format!("sessions/{id}")).is_empty().then_some(())
+    })
+    .await;
+    let packs = stage.server.data.join("repo/default");
+    eventually("its files are gone from here and there", async || {
+        let mut here = Vec::new();
+        walk(&packs, &mut here);
+        let here: u64 = here.iter().map(|(_, size)| size).sum();
+        (stage.bytes() < empty + NOISE * 6 / 5 && here < NOISE * 6 / 5).then_some(())
+    })
+    .await;
+    let (status, _) = client.ask(reqwest::Method::POST, &format!("/api/sessions/{id}/resume"), None).await;
+    assert_eq!(status, 404, "nor does it come back");
+    let said = messages(&client, &fork).await;
+    assert!(said.to_string().contains("urandom"), "its parent's log: {said}");
+    client.action(&fork, "resume").await;
+    assert_eq!(client.exec(&fork, "sha256sum -c sum").await["exitCode"], 0);
+    client.say(&fork, "say: on it goes").await;
+    until_remote(&client, &fork).await;
+    let said = messages(&client, &fork).await;
+
+    stage.lose_the_machine().await;
+    let client = stage.server.client();
+    client.action(&fork, "resume").await;
+    assert_eq!(messages(&client, &fork).await, said);
+    assert_eq!(client.exec(&fork, "sha256sum -c sum").await["exitCode"], 0);
+}

@@ -212,7 +212,12 @@ pub(crate) enum Session {
     /// Save it and end its sandbox
     Stop { id: String },
     /// End it for good; its last checkpoint stays
-    End { id: String },
+    End {
+        id: String,
+        /// And forget it: nobody sees it any more, and after a week it is gone
+        #[arg(long)]
+        purge: bool,
+    },
     /// Make a copy that goes its own way
     Fork {
         id: String,

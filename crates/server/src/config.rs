@@ -87,6 +87,9 @@ pub struct Config {
     /// Seconds after which files of sessions that nobody uses are kept in the object store alone, if it has them
     #[arg(long, env = "ASH_COLD_TTL", default_value = "7200", value_parser = seconds)]
     pub cold_ttl: Duration,
+    /// Seconds that a purged session stays in the trash before it is gone for good
+    #[arg(long, env = "ASH_TRASH_TTL", default_value = "604800", value_parser = seconds)]
+    pub trash_ttl: Duration,
     /// Seconds between two searches for what nobody needs in the object store
     #[arg(long, env = "ASH_REMOTE_GC_EVERY", default_value = "86400", value_parser = seconds)]
     pub remote_gc_every: Duration,
@@ -164,7 +167,8 @@ impl Config {
         let rules =
             ash_snapshot::Rules { last: self.keep_last, hourly: self.keep_hourly, daily: self.keep_daily };
         let far_every = self.remote_gc_every;
-        ash_session::Keep { rules, grace: self.gc_grace, cold: self.cold_ttl, far_every }
+        let (grace, cold, trash) = (self.gc_grace, self.cold_ttl, self.trash_ttl);
+        ash_session::Keep { rules, grace, cold, trash, far_every }
     }
 
     /// The object store, if there is one. The environment is read here and nowhere else.

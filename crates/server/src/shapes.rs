@@ -1,7 +1,7 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
 use ash_model::{
-    AnsweredBy, Asked, Call, Event, Fact, PermissionId, Rewound, Seq, SessionNo, Timestamp, TurnId, Verdict,
+    AnsweredBy, Asked, Call, Event, Fact, PermissionId, Rewound, Seq, Timestamp, TurnId, Verdict,
 };
 use ash_store::{Agent, Checkpoint, Session};
 use serde_json::{Value, json};
@@ -93,10 +93,9 @@ pub(crate) fn permission_answered(id: PermissionId, verdict: Option<&Verdict>, b
     shown
 }
 
-/// Ids of rows that have none of their own: the same row always gets the same one.
+/// Ids of rows that have none of their own: the same row always gets the same one, on another machine, too.
 fn id(session: &Session, seq: u64, part: usize) -> Uuid {
-    let SessionNo(no) = session.no;
-    Uuid::new_v5(&session.workspace.0, format!("{no}/{seq}/{part}").as_bytes())
+    Uuid::new_v5(&session.workspace.0, format!("{}/{seq}/{part}", session.id).as_bytes())
 }
 
 /// A message, if the event is one: what the user sent, and what the agent answered.

@@ -24,6 +24,8 @@ pub struct Keep {
     pub grace: Duration,
     /// Files of sessions that nobody has used for so long are kept in the object store alone.
     pub cold: Duration,
+    /// So long a session that was purged stays in the trash.
+    pub trash: Duration,
     /// So often it is looked for what nobody needs in the object store.
     pub far_every: Duration,
 }
@@ -64,6 +66,9 @@ impl Sessions {
                 Err(error) => tracing::warn!(%error, "not all trees that are far could be let go of"),
             }
         }
+        if let Err(error) = self.empty_trash(keep.trash).await {
+            tracing::error!(%error, "the trash could not be emptied; it is tried again");
+        }
         for tenant in self.rooms().store.tenants().await? {
             match self.sweep_tenant(&tenant, keep).await {
                 Ok(swept) => {
@@ -80,6 +85,22 @@ impl Sessions {
             }
         }
         self.rooms().watch.swept(&all, began.elapsed());
+        Ok(())
+    }
+
+    /// What was purged long enough ago goes for good: first where it could come back from, then the rest. Its packs go
+    /// with the next collection.
+    async fn empty_trash(&self, after: Duration) -> Result<()> {
+        let rooms = self.rooms();
+        let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
+        let before = Timestamp(rooms.clock().0.saturating_sub(after));
+        for session in rooms.store.trashed(before).await? {
+            if let Some(far) = &rooms.far {
+                far.forget(&session).await?;
+            }
+            while !rooms.store.bury(session.no).await? {}
+            tracing::info!(session = %session.id, tenant = %session.tenant, "purged");
+        }
         Ok(())
     }
 

@@ -492,6 +492,13 @@ impl Sessions {
         self.get(no).await
     }
 
+    /// Ends it and puts it into the trash. Answers how it was at last.
+    pub async fn purge(&self, no: SessionNo) -> Result<Session> {
+        let session = self.end(no).await?;
+        self.rooms.store.trash(no, self.rooms.clock()).await?;
+        Ok(session)
+    }
+
     /// The receipt is missing if the session was active all along.
     pub async fn resume(&self, session: &Session) -> Result<(Session, Option<Receipt>)> {
         self.open_for_work()?;

@@ -159,6 +159,14 @@ pub trait Store: Send + Sync {
     async fn forget_far_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<()>;
     async fn undoom(&self, numbers: &[i64]) -> Result<()>;
 
+    // The trash
+    /// An ended session: nobody finds it from now on. False: it has not ended, or is there already.
+    async fn trash(&self, no: SessionNo, at: Timestamp) -> Result<bool>;
+    /// What is in the trash since then, but for those whose log a fork reads.
+    async fn trashed(&self, before: Timestamp) -> Result<Vec<Session>>;
+    /// Takes some of what is left of a session in the trash. True: nothing is left.
+    async fn bury(&self, no: SessionNo) -> Result<bool>;
+
     // Once
     async fn once(
         &self,

@@ -2,6 +2,7 @@
 
 mod far;
 mod read;
+mod trash;
 mod write;
 mod writer;
 
@@ -319,6 +320,18 @@ impl Store for Sqlite {
                 })
             })
             .await
+    }
+
+    async fn trash(&self, no: SessionNo, at: Timestamp) -> Result<bool> {
+        self.writer.write(move |db| Box::pin(async move { trash::put(db, no, at).await })).await
+    }
+
+    async fn trashed(&self, before: Timestamp) -> Result<Vec<Session>> {
+        trash::old(&self.readers, before).await
+    }
+
+    async fn bury(&self, no: SessionNo) -> Result<bool> {
+        self.writer.write(move |db| Box::pin(async move { trash::bury(db, no).await })).await
     }
 
     async fn doom(&self, keys: &[String], at: Timestamp) -> Result<()> {

@@ -19,6 +19,8 @@ mod reading;
 mod sessions;
 #[path = "contract/sqlite.rs"]
 mod sqlite;
+#[path = "contract/trash.rs"]
+mod trash;
 
 /// Hands the list of promises to a macro, which makes a test of each.
 macro_rules! promises {
@@ -70,6 +72,9 @@ macro_rules! promises {
             agents::a_key_opens_its_tenant_until_it_is_removed
             keep::checkpoints_are_given_up_but_for_those_that_are_needed
             keep::nobody_comes_to_stand_on_what_was_given_up
+            trash::what_is_in_the_trash_is_seen_by_nobody
+            trash::nothing_is_left_of_what_is_buried
+            trash::a_parent_stays_as_long_as_its_forks
             far::what_was_not_sent_is_to_be_sent
             far::an_agent_that_changes_is_sent_again
             far::what_comes_back_is_as_it_was
@@ -86,7 +91,7 @@ macro_rules! promises {
 }
 
 mod on_sqlite {
-    use super::{agents, far, keep, log, once, reading, sessions, sqlite};
+    use super::{agents, far, keep, log, once, reading, sessions, sqlite, trash};
 
     macro_rules! kept {
         ($($room:ident::$promise:ident)*) => {

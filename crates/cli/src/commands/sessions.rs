@@ -47,11 +47,13 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
         Session::Pause { id } => act(api, &id, "pause", as_json).await,
         Session::Stop { id } => act(api, &id, "stop", as_json).await,
         Session::Resume { id, detach } => resume(api, &id, detach, as_json).await,
-        Session::End { id } => {
+        Session::End { id, purge } => {
             let id = api.session_id(&id).await?;
-            let answer = api.delete(&path(&id, "")).await?;
+            let answer = api.delete(&path(&id, if purge { "?purge=true" } else { "" })).await?;
             if as_json {
                 out::json(&answer)
+            } else if purge {
+                eprintln!("{} is in the trash, and will be gone for good", short(&id))
             } else {
                 eprintln!("{} ended; its last checkpoint stays", short(&id))
             }

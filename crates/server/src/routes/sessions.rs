@@ -259,8 +259,24 @@ pub(super) async fn stop(State(app): State<App>, caller: Caller, Part(id): Part)
     Ok(answer(&app, &app.sessions.stop(found.no).await?))
 }
 
-pub(super) async fn end(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+#[derive(Deserialize)]
+pub(super) struct Ending {
+    /// And forget it.
+    #[serde(default)]
+    purge: bool,
+}
+
+pub(super) async fn end(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    Asked(ending): Asked<Ending>,
+) -> Answer<Json<Value>> {
     let found = session(&app, &caller, &id).await?;
+    if ending.purge {
+        let last = app.sessions.purge(found.no).await?;
+        return Ok(Json(json!({ "session": shown(&app, &last), "purged": true })));
+    }
     Ok(answer(&app, &app.sessions.end(found.no).await?))
 }
 

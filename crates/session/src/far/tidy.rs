@@ -105,6 +105,14 @@ impl Far {
         self.learn(rooms, tenant, pack, size).await
     }
 
+    /// Nobody can bring this session back from there any more.
+    pub(crate) async fn forget(&self, session: &Session) -> Result<()> {
+        let prefix = keys::session(&session.tenant, &session.id);
+        let found: Vec<_> = self.bucket.list(&prefix).try_collect().await.map_err(trouble)?;
+        let keys: Vec<String> = found.into_iter().map(|found| found.key).collect();
+        self.sending.delete(&keys).await.map_err(trouble)
+    }
+
     /// Packs that nobody needs, here or elsewhere.
     pub(crate) async fn give_up(&self, rooms: &Rooms, tenant: &TenantId, packs: &[String]) -> Result<()> {
         let repo = rooms.repo(tenant)?;

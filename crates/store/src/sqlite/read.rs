@@ -101,7 +101,7 @@ pub(super) async fn version(
 }
 
 pub(super) async fn find(db: &SqlitePool, tenant: &TenantId, id: &SessionId) -> Result<Option<Session>> {
-    let row = query("SELECT * FROM sessions WHERE tenant = ? AND id = ?")
+    let row = query("SELECT * FROM sessions WHERE tenant = ? AND id = ? AND trashed_at IS NULL")
         .bind(tenant.as_str())
         .bind(id.as_str())
         .fetch_optional(db)
@@ -117,7 +117,7 @@ pub(super) async fn session(db: &SqlitePool, no: SessionNo) -> Result<Option<Ses
 pub(super) async fn sessions(db: &SqlitePool, tenant: &TenantId, filter: &Filter) -> Result<Page> {
     let (agent, status) = (filter.agent.as_ref().map(|a| a.as_str()), filter.status.map(Status::as_str));
     let rows = query(
-        "SELECT * FROM sessions WHERE tenant = ?1 AND (?2 IS NULL OR agent = ?2) AND (?3 IS NULL OR status = ?3)
+        "SELECT * FROM sessions WHERE tenant = ?1 AND trashed_at IS NULL AND (?2 IS NULL OR agent = ?2) AND (?3 IS NULL OR status = ?3)
            AND (?4 IS NULL OR (created_at, n) < (?4, ?5))
          ORDER BY created_at DESC, n DESC LIMIT ?6 OFFSET ?7",
     )
@@ -131,7 +131,7 @@ pub(super) async fn sessions(db: &SqlitePool, tenant: &TenantId, filter: &Filter
     .fetch_all(db)
     .await?;
     let count = query(
-        "SELECT count(*) FROM sessions WHERE tenant = ?1 AND (?2 IS NULL OR agent = ?2) AND (?3 IS NULL OR status = ?3)",
+        "SELECT count(*) FROM sessions WHERE tenant = ?1 AND trashed_at IS NULL AND (?2 IS NULL OR agent = ?2) AND (?3 IS NULL OR status = ?3)",
     )
     .bind(tenant.as_str())
     .bind(agent)
@@ -172,7 +172,7 @@ pub(super) async fn count_active(db: &SqlitePool, tenant: &TenantId) -> Result<u
     unsigned(&row, 0)
 }
 
-fn session_row(row: &SqliteRow) -> Result<Session> {
+pub(super) fn session_row(row: &SqliteRow) -> Result<Session> {
     let base: Option<i64> = row.try_get("base_session")?;
     let base_seq = unsigned(row, "base_seq")?;
     Ok(Session {
