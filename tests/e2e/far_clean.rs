@@ -219,3 +219,27 @@ async fn what_is_purged_goes_from_everywhere() {
     assert_eq!(messages(&client, &fork).await, said);
     assert_eq!(client.exec(&fork, "sha256sum -c sum").await["exitCode"], 0);
 }
+
+/// Below the least space nothing is begun, and what is safe there goes from here before its time.
+#[tokio::test]
+async fn with_little_space_nothing_is_begun_and_what_is_safe_goes() {
+    let mut stage = Stage::set(&[]).await;
+    let client = stage.server.client();
+    let safe = client.create().await;
+    make_noise(&client, &safe).await;
+    client.action(&safe, "stop").await;
+    until_remote(&client, &safe).await;
+    let live = stage.server.live(&safe).await;
+    stage.server.stop().await;
+    stage.server.set("ASH_MIN_FREE_MB", "1000000000");
+    stage.server.launch().await;
+    let client = stage.server.client();
+    eventually("it is safe, and goes", async || (!live.join("tree").exists()).then_some(())).await;
+    let health = client.get("/health").await;
+    assert_eq!(health["status"], "full", "{health}");
+    let (status, refused) =
+        client.ask(reqwest::Method::POST, &format!("/api/sessions/{safe}/resume"), Some(json!({}))).await;
+    assert_eq!((status.as_u16(), &refused["code"]), (503, &json!("disk_full")), "{refused}");
+    assert!(refused["error"].as_str().is_some_and(|error| error.contains("ASH_MIN_FREE_MB")), "{refused}");
+    assert!(!files(&client, &safe).await.is_empty(), "what is there can be read");
+}

@@ -55,6 +55,8 @@ impl From<ash_session::Error> for Failure {
     }
 }
 
+/// So often it is looked how much space is left.
+const LOOK_AT_DISK: Duration = Duration::from_secs(5);
 /// How long a server that stops goes on sending to the object store.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// How long deltas and idempotency keys are kept.
@@ -81,6 +83,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     if !config.gc_every.is_zero() {
         tokio::spawn(sweep_forever(app.sessions.clone(), config.gc_every, config.keep()));
     }
+    tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.keep()));
     run(listener, &app, config.stop_grace).await?;
     store.close().await;
     fs::remove_file(data.join("server.json")).ok();
@@ -135,6 +138,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         claude: config.claude(),
         egress: config.egress(),
         far_cache: config.snapshot_cache_mb << 20,
+        min_free: config.min_free_mb << 20,
         durability: config.durability,
         remote_timeout: config.remote_timeout,
     };
@@ -246,6 +250,18 @@ async fn prune_forever(store: Arc<Sqlite>) {
         let before = Timestamp(Timestamp::now().0 - KEPT.as_millis() as i64);
         if let Err(error) = store.prune(before).await {
             tracing::warn!(%error, "old deltas could not be forgotten");
+        }
+    }
+}
+
+async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::Keep) {
+    let mut rounds = tokio::time::interval(LOOK_AT_DISK);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        match Disk::of(&data) {
+            Ok(disk) => sessions.set_free(disk.free_bytes, &keep).await,
+            Err(error) => tracing::warn!(%error, "nobody knows how much space is left"),
         }
     }
 }

@@ -87,6 +87,9 @@ pub struct Config {
     /// Seconds after which files of sessions that nobody uses are kept in the object store alone, if it has them
     #[arg(long, env = "ASH_COLD_TTL", default_value = "7200", value_parser = seconds)]
     pub cold_ttl: Duration,
+    /// MiB that must be free on the disk for anything new to be begun; below, what the object store has goes from here
+    #[arg(long, env = "ASH_MIN_FREE_MB", default_value_t = 256)]
+    pub min_free_mb: u64,
     /// Seconds that a purged session stays in the trash before it is gone for good
     #[arg(long, env = "ASH_TRASH_TTL", default_value = "604800", value_parser = seconds)]
     pub trash_ttl: Duration,

@@ -48,6 +48,10 @@ pub enum Error {
     Save(String),
     #[error("The server is stopping; try again in a moment")]
     Stopping,
+    #[error(
+        "The server's disk has only {0} MB left, so nothing new is begun; free some space, or lower ASH_MIN_FREE_MB"
+    )]
+    LittleSpace(u64),
     #[error("Sandbox capacity reached ({0}); end or stop a session, or raise ASH_MAX_SANDBOXES")]
     Capacity(usize),
     #[error(transparent)]
@@ -94,7 +98,9 @@ impl Error {
                 Kind::Unavailable
             }
             Error::TooManyFiles(_) => Kind::TooLarge,
-            Error::Stopping | Error::Capacity(_) | Error::Gone | Error::Silent => Kind::Unavailable,
+            Error::Stopping | Error::LittleSpace(_) | Error::Capacity(_) | Error::Gone | Error::Silent => {
+                Kind::Unavailable
+            }
             Error::Store(error) => error.kind(),
             Error::Sandbox(error) => error.kind(),
             Error::Failed(_) | Error::Save(_) | Error::Far(_) | Error::Snapshot(_) | Error::Io { .. } => {
@@ -127,7 +133,7 @@ impl Error {
             Error::Save(_) => "checkpoint_failed",
             Error::Stopping => "server_stopping",
             Error::Capacity(_) => "capacity_reached",
-            Error::Store(ash_store::Error::Full) => "disk_full",
+            Error::LittleSpace(_) | Error::Store(ash_store::Error::Full) => "disk_full",
             Error::Store(ash_store::Error::Taken(_)) => "session_exists",
             Error::Store(ash_store::Error::Stale) | Error::Gone => "try_again",
             Error::Store(_) => "store_failed",

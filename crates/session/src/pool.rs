@@ -1,7 +1,7 @@
 //! All sessions of this server: who looks after which, and what they share.
 
 use crate::{
-    Error, Far, Follower, LogLine, Result,
+    Error, Far, Follower, Keep, LogLine, Result,
     actor::{Actor, Answer, ForkPoint, Purpose, Reply, Request, Seat},
     files::Place,
     follow::Bells,
@@ -23,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -65,6 +65,8 @@ pub struct Settings {
     pub claude: Option<PathBuf>,
     /// How many bytes of packs that are far are kept for each tenant.
     pub far_cache: u64,
+    /// With fewer bytes on the disk nothing new is begun.
+    pub min_free: u64,
     /// When a turn is done.
     pub durability: Durability,
     /// How long a turn waits for the object store.
@@ -266,6 +268,8 @@ pub struct Sessions {
     rooms: Arc<Rooms>,
     keepers: Arc<tokio::sync::Mutex<HashMap<SessionNo, Keeper>>>,
     stopping: Arc<AtomicBool>,
+    /// Bytes that are left on the disk.
+    free: Arc<AtomicU64>,
     /// Held while a session is brought back from the object store: two would do it twice.
     pub(crate) returning: Arc<tokio::sync::Mutex<()>>,
 }
@@ -300,6 +304,7 @@ impl Sessions {
             rooms: Arc::new(rooms),
             keepers: Arc::default(),
             stopping: Arc::default(),
+            free: Arc::new(AtomicU64::new(u64::MAX)),
             returning: Arc::default(),
         }
     }
@@ -358,7 +363,7 @@ impl Sessions {
     }
 
     async fn create_whole(&self, new: NewSession) -> Result<Session> {
-        self.open_for_work()?;
+        self.open_for_more()?;
         let rooms = &self.rooms;
         let agent = rooms
             .store
@@ -407,7 +412,7 @@ impl Sessions {
     }
 
     async fn fork_whole(&self, parent: &Session, fork: Fork) -> Result<Session> {
-        self.open_for_work()?;
+        self.open_for_more()?;
         let rooms = &self.rooms;
         if rooms.store.agent(&parent.tenant, &parent.agent).await?.is_none() {
             return Err(Error::NoAgent(parent.agent.to_string()));
@@ -466,7 +471,7 @@ impl Sessions {
     }
 
     pub async fn prompt(&self, no: SessionNo, prompt: Prompt) -> Result<TurnId> {
-        self.open_for_work()?;
+        self.open_for_more()?;
         let Prompt { turn, content, ask, wake } = prompt;
         self.wish(no, Wish::Prompt { turn, content, ask, wake }).await?;
         Ok(turn)
@@ -501,7 +506,7 @@ impl Sessions {
 
     /// The receipt is missing if the session was active all along.
     pub async fn resume(&self, session: &Session) -> Result<(Session, Option<Receipt>)> {
-        self.open_for_work()?;
+        self.open_for_more()?;
         let known = self.rooms.store.agent(&session.tenant, &session.agent).await?.is_some();
         if !known && session.card.status != Status::Ended {
             return Err(Error::NoAgent(session.agent.to_string()));
@@ -582,6 +587,41 @@ impl Sessions {
 
     pub(crate) fn open_for_work(&self) -> Result<()> {
         if self.is_stopping() { Err(Error::Stopping) } else { Ok(()) }
+    }
+
+    /// As before, for what needs space.
+    fn open_for_more(&self) -> Result<()> {
+        self.open_for_work()?;
+        match self.little_space() {
+            Some(free) => Err(Error::LittleSpace(free >> 20)),
+            None => Ok(()),
+        }
+    }
+
+    /// How much is left, if that is too little to begin anything.
+    pub fn little_space(&self) -> Option<u64> {
+        let free = self.free.load(Ordering::Relaxed);
+        (free < self.rooms.settings.min_free).then_some(free)
+    }
+
+    /// So much is left on the disk. If that is little, what is safe in the object store goes from here before its time.
+    /// What is only here never does.
+    pub async fn set_free(&self, free: u64, keep: &Keep) {
+        let before = self.free.swap(free, Ordering::Relaxed);
+        let least = self.rooms.settings.min_free;
+        match (before < least, free < least) {
+            (false, true) => {
+                tracing::error!(free, "little space is left: nothing new is begun until there is more");
+            }
+            (true, false) => tracing::info!(free, "there is space again"),
+            (_, _) => {}
+        }
+        // Again and again: some have to look first whether all of theirs is safe.
+        if free < least
+            && let Err(error) = self.sweep(&Keep { cold: Duration::ZERO, ..*keep }).await
+        {
+            tracing::warn!(%error, "nothing was collected");
+        }
     }
 
     pub(crate) async fn wish(&self, no: SessionNo, wish: Wish) -> Result<Answer> {

@@ -42,7 +42,12 @@ pub(super) async fn health(State(app): State<App>) -> Answer<Json<Value>> {
     let counts = app.sessions.counts().await;
     let active = app.sessions.rooms().store.count_active(&TenantId::main()).await?;
     let alive = counts.waiting + counts.running;
-    let status = if app.sessions.is_stopping() { "stopping" } else { "ok" };
+    let little = app.sessions.little_space();
+    let status = match () {
+        () if app.sessions.is_stopping() => "stopping",
+        () if little.is_some() => "full",
+        () => "ok",
+    };
     let mut health = json!({
         "status": status, "activeSessions": active, "activeSandboxes": alive,
         "uptime": app.metrics.uptime().as_secs(), "version": crate::VERSION,
@@ -55,6 +60,10 @@ pub(super) async fn health(State(app): State<App>) -> Answer<Json<Value>> {
             "preWarmHits": app.metrics.resume_hits("prewarm"),
         },
     });
+    if let Some(free) = little {
+        health["freeBytes"] = json!(free);
+        health["error"] = json!(ash_session::Error::LittleSpace(free >> 20).to_string());
+    }
     if let Some(far) = &app.sessions.rooms().far {
         health["objectStore"] = object_store(&app, far).await?;
     }
