@@ -43,13 +43,6 @@ impl Stage {
     fn repo(&self) -> PathBuf {
         self.server.data.join("repo/default")
     }
-
-    /// Everything that was on the machine is gone, and another one starts.
-    async fn lose_the_machine(&mut self) {
-        self.server.kill9();
-        std::fs::remove_dir_all(&self.server.data).expect("deleted");
-        self.server.launch().await;
-    }
 }
 
 async fn object_store(client: &Client) -> Value {
@@ -224,7 +217,7 @@ async fn a_fork_that_is_said_to_be_remote_comes_back() {
     let (before, said) = (files(&client, &fork).await, messages(&client, &fork).await);
     stage.proxy.set(Line::CutAfter(format!("tenants/default/sessions/{fork}")));
     until_remote(&client, &fork).await;
-    stage.lose_the_machine().await;
+    stage.server.lose_the_machine().await;
     stage.proxy.set(Line::Good);
     let client = stage.server.client();
     let receipt = client.action(&fork, "resume").await["resume"].clone();
@@ -302,7 +295,7 @@ async fn a_log_is_whole_whatever_was_given_up_before_it_was_sent() {
     stage.proxy.set(Line::Good);
     until_all_is_remote(&client).await;
     let (before, said) = (files(&client, &id).await, messages(&client, &id).await);
-    stage.lose_the_machine().await;
+    stage.server.lose_the_machine().await;
     let client = stage.server.client();
     let receipt = client.action(&id, "resume").await["resume"].clone();
     assert_eq!((&receipt["source"], &receipt["lost"]), (&json!("cloud"), &json!([])), "{receipt}");
@@ -334,7 +327,7 @@ async fn a_session_that_waits_for_the_object_store_comes_back_with_all_its_check
     for id in [&stopped, &cut] {
         before.insert(id, (messages(&client, id).await, numbers(&client, id).await));
     }
-    stage.lose_the_machine().await;
+    stage.server.lose_the_machine().await;
     let client = stage.server.client();
     for id in [&stopped, &cut] {
         let receipt = client.action(id, "resume").await["resume"].clone();

@@ -15,6 +15,8 @@ mod far;
 mod far_faults;
 mod files;
 mod folder;
+#[path = "../support/gcs.rs"]
+mod gcs;
 mod history;
 mod hostile;
 mod keep;
