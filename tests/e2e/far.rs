@@ -1,7 +1,9 @@
 //! The machine is lost: everything comes back from the object store alone.
 
 use crate::{
-    claude, servers,
+    claude,
+    gcs::Gcs,
+    servers,
     support::{Client, Server, eventually},
 };
 use serde_json::{Value, json};
@@ -22,13 +24,6 @@ impl Stage {
         env.iter().for_each(|(name, value)| server.set(name, value));
         server.launch().await;
         Stage { server, s3 }
-    }
-
-    /// Everything that was on the machine is gone, and another one starts.
-    async fn lose_the_machine(&mut self) {
-        self.server.kill9();
-        std::fs::remove_dir_all(&self.server.data).expect("deleted");
-        self.server.launch().await;
     }
 }
 
@@ -58,19 +53,44 @@ pub async fn messages(client: &Client, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_session_comes_back_from_the_bucket_alone() {
-    let mut stage = Stage::set(&[]).await;
-    let client = stage.server.client();
+async fn a_session_comes_back_from_s3_alone() {
+    let (s3, keys) = servers::Server::moto();
+    s3.make_s3_bucket("shelf");
+    it_comes_back_alone_from("s3://shelf/some/where", keys).await;
+}
+
+#[tokio::test]
+async fn a_session_comes_back_from_azure_alone() {
+    let (azure, keys) = servers::Server::azurite();
+    azure.make_azure_container("shelf");
+    it_comes_back_alone_from("az://shelf/some/where", keys).await;
+}
+
+#[tokio::test]
+async fn a_session_comes_back_from_google_alone() {
+    let google = Gcs::start("shelf", "open sesame").await;
+    let keys = [("STORAGE_EMULATOR_HOST", google.url.as_str()), ("GOOGLE_BEARER_TOKEN", "open sesame")];
+    it_comes_back_alone_from("gs://shelf/some/where", servers::environment(&keys)).await;
+}
+
+/// Twice: what comes back can be lost again.
+async fn it_comes_back_alone_from(url: &str, keys: BTreeMap<String, String>) {
+    let mut server = Server::prepare(&[("ASH_SNAPSHOT_URL", url)]);
+    keys.iter().for_each(|(name, value)| server.set(name, value));
+    server.launch().await;
+    let client = server.client();
     let id = client.create().await;
     client.say(&id, "write a/b.txt: the tower is high").await;
+    // Larger than what is sent as one request.
+    client.say(&id, "run: head -c 17000000 /dev/urandom > noise; sha256sum noise > sum").await;
     client.say(&id, "run: echo the water is cold > water; chmod 700 water").await;
     client.say(&id, "say: the bread is warm").await;
     until_remote(&client, &id).await;
     let (before, said) = (files(&client, &id).await, messages(&client, &id).await);
-    assert_eq!(before.len(), 3, "{before:?}");
+    assert_eq!(before.len(), 5, "{:?}", before.keys());
 
-    stage.lose_the_machine().await;
-    let client = stage.server.client();
+    server.lose_the_machine().await;
+    let client = server.client();
     assert_eq!(client.get("/api/sessions").await["sessions"], json!([]), "an empty database");
     let receipt = client.action(&id, "resume").await["resume"].clone();
     assert_eq!(
@@ -79,18 +99,18 @@ async fn a_session_comes_back_from_the_bucket_alone() {
         "{receipt}"
     );
     assert_eq!(receipt["verified"], true, "{receipt}");
-    assert_eq!(files(&client, &id).await, before);
+    assert!(files(&client, &id).await == before, "files are not what they were");
     assert_eq!(messages(&client, &id).await, said);
-    let mode = client.exec(&id, "stat -c %a water").await;
-    assert_eq!(mode["stdout"], "700\n");
+    let found = client.exec(&id, "stat -c %a water; sha256sum -c sum").await;
+    assert_eq!(found["stdout"], "700\nnoise: OK\n");
     client.say(&id, "say: and on it goes").await;
     until_remote(&client, &id).await;
     let metrics = client.request(reqwest::Method::GET, "/metrics").send().await.expect("metrics");
     let metrics = metrics.text().await.expect("text");
     assert!(metrics.contains("ash_resume_cold_total{source=\"cloud\"} 1"), "{metrics}");
 
-    stage.lose_the_machine().await;
-    let client = stage.server.client();
+    server.lose_the_machine().await;
+    let client = server.client();
     client.action(&id, "resume").await;
     assert!(messages(&client, &id).await.to_string().contains("and on it goes"), "again");
 }
@@ -110,9 +130,7 @@ async fn claude_code_goes_on_on_another_machine() {
     client.say(&id, "say: the bread is warm").await;
     until_remote(&client, &id).await;
     let before = files(&client, &id).await;
-    stage.server.kill9();
-    std::fs::remove_dir_all(&stage.server.data).expect("deleted");
-    stage.server.launch().await;
+    stage.server.lose_the_machine().await;
     let receipt = stage.back(&id).await;
     assert_eq!(
         (&receipt["source"], &receipt["tier"], &receipt["verified"], &receipt["lost"]),
@@ -143,7 +161,7 @@ async fn a_fork_comes_back_with_what_it_shares() {
     }
     let (before, said) = (files(&client, &fork).await, messages(&client, &fork).await);
     assert_eq!(before.len(), 3, "{before:?}");
-    stage.lose_the_machine().await;
+    stage.server.lose_the_machine().await;
     let client = stage.server.client();
     let receipt = client.action(&fork, "resume").await["resume"].clone();
     assert_eq!((&receipt["source"], &receipt["lost"]), (&json!("cloud"), &json!([])), "{receipt}");
@@ -331,9 +349,7 @@ async fn a_sealed_tenant_is_sealed_far_away_too() {
         (&json!(id), &json!(true)),
         "{listed}"
     );
-    server.kill9();
-    std::fs::remove_dir_all(&server.data).expect("deleted");
-    server.launch().await;
+    server.lose_the_machine().await;
     let client = server.client();
     let receipt = client.action(&id, "resume").await["resume"].clone();
     assert_eq!((&receipt["source"], &receipt["verified"]), (&json!("cloud"), &json!(true)), "{receipt}");

@@ -12,7 +12,10 @@ use crate::{
 };
 use ash_model::far::Manifest;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 use story::Story;
 
 /// A server that sends everything to an S3 server, over a line that we have in our hands.
@@ -42,13 +45,6 @@ impl Stage {
 
     fn repo(&self) -> PathBuf {
         self.server.data.join("repo/default")
-    }
-
-    /// Everything that was on the machine is gone, and another one starts.
-    async fn lose_the_machine(&mut self) {
-        self.server.kill9();
-        std::fs::remove_dir_all(&self.server.data).expect("deleted");
-        self.server.launch().await;
     }
 }
 
@@ -199,6 +195,59 @@ async fn a_turn_costs_three_requests_at_most_and_a_tenth_more_than_its_pack() {
     assert!(traffic.bytes * 10 <= new * 11, "{} bytes for {new} in packs", traffic.bytes);
 }
 
+/// What is new is sent once, and whoever has the rest asks for it once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_changed_file_is_one_pack_sent_and_one_read() {
+    let mut stage = Stage::set(1, &[]).await;
+    let client = stage.server.client();
+    let id = client.create().await;
+    client
+        .say(&id, "run: head -c 9000000 /dev/urandom > large; for i in $(seq 300); do echo $i > $i; done")
+        .await;
+    until_all_is_remote(&client).await;
+    let (older, before) = (stage.server.dir.join("older"), packs(&stage));
+    copy_packs(&stage.repo(), &older);
+    stage.proxy.take_traffic();
+    client.say(&id, "write 7: changed").await;
+    until_all_is_remote(&client).await;
+    let after = packs(&stage);
+    let new: Vec<_> = after.iter().filter(|(name, _)| !before.contains_key(*name)).collect();
+    let [(name, size)] = new[..] else { panic!("one pack: {new:?}") };
+    let name = name.trim_end_matches(".pack");
+    assert_eq!(of_packs(&stage), [format!("PUT packs/{name}")]);
+    let (files_before, said) = (files(&client, &id).await, messages(&client, &id).await);
+
+    stage.server.kill9();
+    std::fs::remove_dir_all(&stage.server.data).expect("deleted");
+    copy_packs(&older, &stage.repo());
+    stage.server.launch().await;
+    stage.proxy.take_traffic();
+    let client = stage.server.client();
+    let receipt = client.action(&id, "resume").await["resume"].clone();
+    let read = of_packs(&stage);
+    assert_eq!((&receipt["verified"], &receipt["lost"]), (&json!(true), &json!([])), "{receipt}");
+    // How long it is, and it.
+    assert_eq!(read, [format!("HEAD packs/{name}"), format!("GET packs/{name} bytes=0-{}", size - 1)]);
+    assert!(files(&client, &id).await == files_before, "files are not what they were");
+    assert_eq!(messages(&client, &id).await, said);
+}
+
+/// What was asked of the object store about packs.
+fn of_packs(stage: &Stage) -> Vec<String> {
+    let requests = stage.proxy.take_traffic().requests;
+    let of_packs = requests.iter().filter(|request| request.contains("/packs/"));
+    of_packs.map(|request| request.replace("/shelf/some/where/tenants/default/", "")).collect()
+}
+
+fn copy_packs(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a directory");
+    for entry in std::fs::read_dir(from).expect("listed").flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "pack") {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+        }
+    }
+}
+
 /// The packs that are here, and their sizes.
 fn packs(stage: &Stage) -> BTreeMap<String, u64> {
     let entries = std::fs::read_dir(stage.repo()).expect("a repository").flatten();
@@ -224,7 +273,7 @@ async fn a_fork_that_is_said_to_be_remote_comes_back() {
     let (before, said) = (files(&client, &fork).await, messages(&client, &fork).await);
     stage.proxy.set(Line::CutAfter(format!("tenants/default/sessions/{fork}")));
     until_remote(&client, &fork).await;
-    stage.lose_the_machine().await;
+    stage.server.lose_the_machine().await;
     stage.proxy.set(Line::Good);
     let client = stage.server.client();
     let receipt = client.action(&fork, "resume").await["resume"].clone();
@@ -302,7 +351,7 @@ async fn a_log_is_whole_whatever_was_given_up_before_it_was_sent() {
     stage.proxy.set(Line::Good);
     until_all_is_remote(&client).await;
     let (before, said) = (files(&client, &id).await, messages(&client, &id).await);
-    stage.lose_the_machine().await;
+    stage.server.lose_the_machine().await;
     let client = stage.server.client();
     let receipt = client.action(&id, "resume").await["resume"].clone();
     assert_eq!((&receipt["source"], &receipt["lost"]), (&json!("cloud"), &json!([])), "{receipt}");
@@ -334,7 +383,7 @@ async fn a_session_that_waits_for_the_object_store_comes_back_with_all_its_check
     for id in [&stopped, &cut] {
         before.insert(id, (messages(&client, id).await, numbers(&client, id).await));
     }
-    stage.lose_the_machine().await;
+    stage.server.lose_the_machine().await;
     let client = stage.server.client();
     for id in [&stopped, &cut] {
         let receipt = client.action(id, "resume").await["resume"].clone();

@@ -16,6 +16,8 @@ mod far_clean;
 mod far_faults;
 mod files;
 mod folder;
+#[path = "../support/gcs.rs"]
+mod gcs;
 mod history;
 mod hostile;
 mod keep;

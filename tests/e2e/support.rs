@@ -162,6 +162,13 @@ impl Server {
         self.launch().await;
     }
 
+    /// Everything that was on the machine is gone, and another one starts.
+    pub async fn lose_the_machine(&mut self) {
+        self.kill9();
+        std::fs::remove_dir_all(&self.data).expect("deleted");
+        self.launch().await;
+    }
+
     pub fn client(&self) -> Client {
         self.client_with(KEY)
     }

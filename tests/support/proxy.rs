@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
     body::{Bytes, Frame, Incoming},
-    header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING},
+    header::{CONNECTION, CONTENT_LENGTH, HeaderValue, RANGE, TRANSFER_ENCODING},
     http::request::Parts,
     server::conn::http1,
     service::service_fn,
@@ -48,6 +48,7 @@ pub struct Refusal {
 /// What went over the line since it was last asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
+    /// With the range that is asked for.
     pub requests: Vec<String>,
     /// In the bodies of requests.
     pub bytes: u64,
@@ -201,7 +202,8 @@ impl Shared {
         let body = body.collect().await.map_err(|_| Broken)?.to_bytes();
         {
             let traffic = &mut self.log().traffic;
-            traffic.requests.push(format!("{} {}", head.method, head.uri));
+            let range = head.headers.get(RANGE).and_then(|range| range.to_str().ok()).unwrap_or_default();
+            traffic.requests.push(format!("{} {} {range}", head.method, head.uri).trim_end().to_owned());
             traffic.bytes += body.len() as u64;
         }
         let number = self.seen.fetch_add(1, Relaxed);

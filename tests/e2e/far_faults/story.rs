@@ -127,12 +127,12 @@ impl Story {
         for ((id, path), text) in &self.promised {
             assert_eq!(before[id].0.get(path).map(Vec::as_slice), Some(text.as_bytes()), "{path} of {id}");
         }
-        self.stage.lose_the_machine().await;
+        self.stage.server.lose_the_machine().await;
         for id in &self.ids {
             self.check_back(id, &before[id]).await;
         }
         // And once more, over a line that is as bad as it was.
-        self.stage.lose_the_machine().await;
+        self.stage.server.lose_the_machine().await;
         self.stage.proxy.set(Line::Bad);
         for id in self.ids.iter().take(3) {
             self.check_back(id, &before[id]).await;
