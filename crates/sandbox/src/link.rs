@@ -87,7 +87,7 @@ async fn build(plan: Plan) -> Result<Link, Error> {
         Some(_) => return Err(Error::Gone),
         None => return Err(Error::Walls { why: ended(shim).await }),
     };
-    wire.follow(hello, 0).await
+    wire.follow(hello, 0, Routes::default()).await
 }
 
 async fn ended(mut shim: tokio::process::Child) -> String {
@@ -163,7 +163,19 @@ impl Knocked {
             let why = format!("offset {offset} is past the journal's end at {}", self.hello.end);
             return Err(Error::Refused { why });
         }
-        self.wire.follow(self.hello, offset).await
+        self.wire.follow(self.hello, offset, Routes::default()).await
+    }
+
+    /// The same for several who share it: each hears its own processes, and nobody the others.
+    pub async fn follow_each(
+        self,
+        offset: u64,
+        processes: Vec<Vec<RangeInclusive<u16>>>,
+    ) -> Result<(Hello, Remote, Vec<Records>), Error> {
+        let routes = Routes::default();
+        let records = processes.into_iter().map(|some| routes.add(some)).collect();
+        let Link { hello, remote, .. } = self.wire.follow(self.hello, offset, routes).await?;
+        Ok((hello, remote, records))
     }
 
     /// Ends the sandbox and returns when its shim is gone.
@@ -206,13 +218,12 @@ impl Wire {
         }
     }
 
-    async fn follow(mut self, hello: Hello, offset: u64) -> Result<Link, Error> {
+    async fn follow(mut self, hello: Hello, offset: u64, routes: Routes) -> Result<Link, Error> {
         self.say(&FromClient::Follow { offset }).await?;
         let (reading, writing) = self.stream.into_split();
         let (orders, to_write) = mpsc::channel(ORDERS);
         let (to_reader, records) = mpsc::channel(RECORDS);
         let waiting = Waiting::default();
-        let routes = Routes::default();
         let writer = tokio::spawn(write(writing, to_write, waiting.clone()));
         let reader = Listener {
             reading,
@@ -481,6 +492,11 @@ impl Remote {
             Ok(answer) => answer.map_err(|_| Error::Gone),
             Err(_) => Err(Error::Late { what }),
         }
+    }
+
+    /// Whether nothing can be asked of it any more.
+    pub fn is_closed(&self) -> bool {
+        self.orders.is_closed()
     }
 
     /// From now on what these processes say goes to whoever has this, until it is dropped.
