@@ -1,6 +1,6 @@
 //! Workspaces with a name: several conversations, one place to work.
 
-use crate::support::{Client, Server, eventually, signal};
+use crate::support::{Client, Server, eventually, parent, signal};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -137,4 +137,140 @@ async fn a_deleted_workspace_is_gone_and_its_name_is_free() {
     let said = client.say(&old, "say: back").await;
     assert_eq!(said["status"], "done", "{said}");
     eventually("it goes on", async || (client.status(&old).await == "active").then_some(())).await;
+}
+
+/// One message, to its end, whatever dies meanwhile.
+async fn insist(client: &Client, id: &str, text: &str, key: &str) -> Value {
+    let path = format!("/api/sessions/{id}/messages");
+    for _ in 0..100 {
+        let request = client.request(Method::POST, &path).header("idempotency-key", key);
+        let request = request.header("accept", "application/json").json(&json!({ "content": text }));
+        let answer = request.send().await.expect("an answer");
+        if answer.status().is_success() {
+            return answer.json().await.expect("JSON");
+        }
+        // It was cut: the same message again is the wish to go on.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("{key} was never answered");
+}
+
+/// Eight conversations at once in one sandbox, which is killed again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
+    const SESSIONS: u64 = 8;
+    const TURNS: u64 = 10;
+    let seed = std::env::var("ASH_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_0007);
+    println!("seed {seed}");
+    let mut server = Server::start().await;
+    let client = server.client();
+    let mut ids = Vec::new();
+    for _ in 0..SESSIONS {
+        ids.push(create(&client, "crowd").await);
+    }
+    let done = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let talks: Vec<_> = (0..SESSIONS)
+        .zip(ids.clone())
+        .map(|(number, id)| {
+            let (client, done) = (server.client(), done.clone());
+            tokio::spawn(async move {
+                for turn in 0..TURNS {
+                    let text =
+                        format!("run: echo {turn} >> of-{number}; sleep 0.05; echo said-{number}-{turn}");
+                    let said = insist(&client, &id, &text, &format!("{id}-{turn}")).await;
+                    assert_eq!(said["status"], "done", "{said}");
+                    done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let mut dice = crate::support::Dice(seed);
+    for kill in 1..=5u64 {
+        let until = kill * SESSIONS * TURNS / 7 + dice.below(8);
+        eventually("they work", async || {
+            (done.load(std::sync::atomic::Ordering::Relaxed) >= until).then_some(())
+        })
+        .await;
+        // The first process inside, everything in it at once, or the shim outside.
+        let pids = ash_sandbox::processes(&server.live(&ids[0]).await.join("run"));
+        let mut pids: Vec<u32> = pids.into_iter().map(i32::unsigned_abs).collect();
+        match dice.below(3) {
+            0 => pids.truncate(1),
+            1 => pids = pids.first().and_then(|init| parent(parent(*init)?)).into_iter().collect(),
+            _ => {}
+        }
+        pids.into_iter().for_each(|pid| signal(pid, libc::SIGKILL));
+    }
+    for talk in talks {
+        talk.await.expect("all turns are done");
+    }
+    for (number, id) in (0..SESSIONS).zip(&ids) {
+        let said = client.get(&format!("/api/sessions/{id}/messages?limit=1000")).await.to_string();
+        for turn in 0..TURNS {
+            assert!(said.contains(&format!("said-{number}-{turn}")), "{number}: {turn}");
+        }
+        for other in (0..SESSIONS).filter(|other| *other != number) {
+            assert!(!said.contains(&format!("said-{other}-")), "{number} has heard {other}");
+        }
+        // One that had nothing to do when its sandbox died waits for somebody to come back.
+        client.action(id, "resume").await;
+        client.action(id, "stop").await;
+    }
+    let (first, path) = (&ids[0], server.live(&ids[0]).await);
+    server.kill9();
+    std::fs::remove_dir_all(&path).expect("deleted");
+    server.launch().await;
+    let client = server.client();
+    for id in &ids {
+        let receipt = client.action(id, "resume").await["resume"].clone();
+        assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
+    }
+    for (number, id) in (0..SESSIONS).zip(&ids) {
+        // A call that was cut may or may not have been made, and is not made again.
+        let events = client.get(&format!("/api/sessions/{id}/events?limit=1000")).await.to_string();
+        let cut = events.matches("turn_continued").count() as u64;
+        let lines = client.exec(first, &format!("sort -un of-{number} | wc -l")).await;
+        let lines: u64 =
+            lines["stdout"].as_str().and_then(|text| text.trim().parse().ok()).expect("a number");
+        assert!(lines <= TURNS && lines + cut >= TURNS, "of-{number}: {lines} lines, {cut} turns were cut");
+    }
+    let verified = std::process::Command::new(crate::support::ash())
+        .args(["snapshot", "verify", "--read-data", "--repo"])
+        .arg(server.data.join("repo/default"))
+        .output()
+        .expect("run");
+    assert!(verified.status.success(), "{verified:?}");
+}
+
+/// The real Claude Code: two conversations in one sandbox, each with a transcript of its own, which outlive it.
+#[tokio::test]
+async fn claude_code_keeps_its_conversations_apart() {
+    let mut stage = crate::claude::Stage::set().await;
+    let one = stage.create_with(json!({ "workspaceId": "pair" })).await;
+    let two = stage.create_with(json!({ "workspaceId": "pair" })).await;
+    let client = stage.server.client();
+    client.say(&one, "say: the tower is high").await;
+    client.say(&two, "say: the water is cold").await;
+    client.say(&one, "run: echo bread > bread").await;
+    assert_eq!(client.exec(&two, "cat bread").await["stdout"], "bread\n");
+    let check = async |stage: &crate::claude::Stage| {
+        let client = stage.server.client();
+        for (id, own, other) in
+            [(&one, "tower is high", "water is cold"), (&two, "water is cold", "tower is high")]
+        {
+            client.say(id, "say: and on").await;
+            let asked = stage.requests().last().expect("a request")["body"].to_string();
+            assert!(asked.contains(own) && !asked.contains(other), "{asked}");
+        }
+    };
+    check(&stage).await;
+    let pids = ash_sandbox::processes(&stage.server.live(&one).await.join("run"));
+    pids.iter().for_each(|pid| signal(pid.unsigned_abs(), libc::SIGKILL));
+    eventually("both notice it", async || {
+        (client.get("/health").await["activeSandboxes"] == 0).then_some(())
+    })
+    .await;
+    check(&stage).await;
+    stage.server.crash_and_start().await;
+    check(&stage).await;
 }

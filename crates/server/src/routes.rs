@@ -60,6 +60,7 @@ pub(crate) fn router(app: App) -> Router {
         // Workspaces that sessions share
         .route("/api/workspaces", get(workspaces::list).post(workspaces::create))
         .route("/api/workspaces/{slug}", get(workspaces::get).delete(workspaces::delete))
+        .route("/api/workspaces/{slug}/files", get(workspaces::files))
         .route("/api/workspaces/{slug}/checkpoints", get(workspaces::checkpoints))
         // What its agent waits for
         .route("/api/sessions/{id}/permissions", get(permissions::list))

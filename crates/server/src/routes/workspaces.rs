@@ -1,5 +1,6 @@
 //! Workspaces with a name.
 
+use super::files::Listing;
 use super::take::{Asked, Body, Part};
 use crate::auth::Caller;
 use crate::{
@@ -72,6 +73,21 @@ pub(super) async fn delete(State(app): State<App>, caller: Caller, Part(text): P
     let workspace = find(&app, &caller, &text).await?;
     app.sessions.delete_workspace(&workspace).await?;
     Ok(Json(json!({ "deleted": workspace.slug })))
+}
+
+/// As its sessions see them.
+pub(super) async fn files(
+    State(app): State<App>,
+    caller: Caller,
+    Part(text): Part,
+    Asked(asked): Asked<Listing>,
+) -> Answer<Json<Value>> {
+    let workspace = find(&app, &caller, &text).await?;
+    let sessions = app.sessions.rooms().store.sessions_of(workspace.id).await?;
+    match sessions.first() {
+        Some((no, _)) => super::files::listed(&app, &app.sessions.get(*no).await?, asked).await,
+        None => Ok(Json(json!({ "files": [] }))),
+    }
 }
 
 #[derive(Deserialize)]
