@@ -274,3 +274,36 @@ async fn claude_code_keeps_its_conversations_apart() {
     stage.server.crash_and_start().await;
     check(&stage).await;
 }
+
+/// From the object store alone: whoever is resumed first, the others and the files of all come along.
+#[tokio::test]
+async fn a_shared_workspace_comes_back_from_the_object_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut server = Server::with(&[("ASH_SNAPSHOT_URL", &format!("file://{}", dir.path().display()))]).await;
+    let client = server.client();
+    let (one, two) = (create(&client, "far-away").await, create(&client, "far-away").await);
+    client.say(&one, "write one.txt: 1").await;
+    client.say(&two, "write two.txt: 2").await;
+    client.say(&two, "say: only two").await;
+    for id in [&one, &two] {
+        crate::far::until_remote(&client, id).await;
+    }
+    server.lose_the_machine().await;
+    let client = server.client();
+    for id in [&one, &two] {
+        let receipt = client.action(id, "resume").await["resume"].clone();
+        assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
+        assert_eq!(client.exec(id, "cat one.txt two.txt").await["stdout"], "12");
+        client.say(id, "say: on").await;
+    }
+    assert_eq!(workspace(&client, "far-away").await["workspace"]["sessions"], 2);
+    let words = async |id: &str| client.get(&format!("/api/sessions/{id}/messages")).await.to_string();
+    assert!(words(&two).await.contains("only two") && !words(&one).await.contains("only two"));
+    for id in [&one, &two] {
+        crate::far::until_remote(&client, id).await;
+    }
+    server.lose_the_machine().await;
+    let client = server.client();
+    client.action(&two, "resume").await;
+    assert_eq!(client.exec(&two, "cat one.txt two.txt").await["stdout"], "12");
+}
