@@ -307,3 +307,30 @@ async fn a_shared_workspace_comes_back_from_the_object_store() {
     client.action(&two, "resume").await;
     assert_eq!(client.exec(&two, "cat one.txt two.txt").await["stdout"], "12");
 }
+
+/// Only the log is kept: as long as its sandbox lives it goes on as it was, and then it is told.
+#[tokio::test]
+async fn an_ephemeral_session_has_its_log_and_nothing_else() {
+    let mut server = Server::start().await;
+    let client = server.client();
+    client.deploy("helper").await;
+    let made = client.post("/api/sessions", json!({ "agent": "helper", "ephemeral": true })).await;
+    let id = made["session"]["id"].as_str().expect("an id").to_owned();
+    let said = client.say(&id, "write a.txt: passing").await;
+    assert_eq!(said["checkpoint"], Value::Null, "{said}");
+    client.action(&id, "pause").await;
+    let receipt = client.action(&id, "resume").await["resume"].clone();
+    assert_eq!(receipt["path"], "warm", "{receipt}");
+    assert_eq!(client.exec(&id, "cat a.txt").await["stdout"], "passing");
+    server.crash_and_start().await;
+    let client = server.client();
+    assert_eq!(client.exec(&id, "cat a.txt").await["stdout"], "passing", "its sandbox was alive all along");
+    assert_eq!(client.get(&format!("/api/sessions/{id}/checkpoints")).await["checkpoints"], json!([]));
+    client.action(&id, "stop").await;
+    let receipt = client.action(&id, "resume").await["resume"].clone();
+    assert_eq!((&receipt["path"], &receipt["tier"]), (&json!("cold"), &json!("history")), "{receipt}");
+    assert!(receipt["lost"].to_string().contains("workspace"), "{receipt}");
+    assert_eq!(client.exec(&id, "ls a.txt").await["exitCode"], 2);
+    let said = client.say(&id, "say: on").await;
+    assert_eq!(said["status"], "done", "{said}");
+}

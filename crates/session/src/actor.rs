@@ -317,6 +317,11 @@ impl Actor {
                 }
                 Next::Wake if self.live.has_leftovers(self.tree().is_some()) => self.start_salvage(),
                 Next::Wake => self.start_wake(),
+                Next::Save { turn } if self.is_ephemeral() => {
+                    let over = self.end_of(Occasion::Rest(turn), None);
+                    self.dirty = None;
+                    self.note(over.into_iter().collect()).await?;
+                }
                 Next::Save { .. } if self.far_wait.is_some() => return Ok(()),
                 Next::Save { .. } if self.not_before.is_some_and(|at| at > Instant::now()) => return Ok(()),
                 Next::Save { turn } if self.tree().is_some() => self.start_save(Occasion::Rest(turn)),
@@ -358,12 +363,20 @@ impl Actor {
         self.place.tree()
     }
 
+    /// Its files are never captured.
+    fn is_ephemeral(&self) -> bool {
+        self.session.options.ephemeral == Some(true)
+    }
+
     /// Others may be at work in its workspace.
     fn is_shared(&self) -> bool {
         self.session.slug.is_some()
     }
 
     fn touch(&mut self) {
+        if self.is_ephemeral() {
+            return;
+        }
         let now = Instant::now();
         self.dirty = Some(self.dirty.map_or(now, |since| since.min(now)));
     }
@@ -371,6 +384,9 @@ impl Actor {
     /// What an agent writes by itself when it starts can wait: mostly a turn comes first, which is captured anyway,
     /// and of many sessions made at once each would pay for another one's capture.
     fn touch_later(&mut self) {
+        if self.is_ephemeral() {
+            return;
+        }
         self.dirty.get_or_insert_with(|| Instant::now() + AFTER_WAKING);
     }
 }

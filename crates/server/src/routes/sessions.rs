@@ -68,6 +68,7 @@ pub(super) struct Settable {
     on_permission_timeout: Option<OnPermissionTimeout>,
     max_wait: Option<u64>,
     durability: Option<Durability>,
+    ephemeral: Option<bool>,
 }
 
 impl Settable {
@@ -109,6 +110,7 @@ impl Settable {
             on_permission_timeout: self.on_permission_timeout.or(before.on_permission_timeout),
             max_wait: self.max_wait.or(before.max_wait),
             durability: self.durability.or(before.durability),
+            ephemeral: self.ephemeral.or(before.ephemeral),
             base: before.base,
         })
     }

@@ -150,7 +150,7 @@ impl Actor {
 
     async fn capture_or_go_on(&mut self) -> Result<()> {
         let ends = self.closing.as_ref().is_some_and(Closing::is_end);
-        if ends && self.live.has_leftovers(self.tree().is_some()) {
+        if ends && !self.is_ephemeral() && self.live.has_leftovers(self.tree().is_some()) {
             // The end removes the directory: whatever is in it is kept first.
             self.start_salvage();
             return Ok(());
@@ -285,6 +285,9 @@ impl Actor {
         if self.state.awake.as_ref().is_some_and(|awake| awake.incarnation == incarnation) {
             // Its last words count; how it died does not, we ended it.
             self.digest_of(incarnation, process, said).await?;
+        }
+        if self.is_ephemeral() && !self.is_shared() {
+            self.forget_tree().await;
         }
         // A shutdown says this together with the rest, in one step.
         if self.closing.as_ref().is_some_and(Closing::is_shutdown) {

@@ -160,7 +160,7 @@ impl Actor {
             self.note(facts).await?;
         }
         // Whatever happened meanwhile, no checkpoint of ours has it.
-        if first && self.tree().is_some() {
+        if first && self.tree().is_some() && !self.is_ephemeral() {
             self.dirty = Some(Instant::now());
         }
         self.lose_patience_later();

@@ -131,7 +131,8 @@ impl Actor {
     pub(super) fn midway(&self) -> Option<Instant> {
         let every = Some(self.rooms.settings.checkpoint_every).filter(|every| !every.is_zero())?;
         let running = self.state.current().is_some_and(|turn| matches!(turn.phase, Phase::Running { .. }));
-        let can = self.hands.is_some() && self.tree().is_some() && self.effect.is_none();
+        let can =
+            !self.is_ephemeral() && self.hands.is_some() && self.tree().is_some() && self.effect.is_none();
         (running && can && self.closing.is_none()).then(|| self.captured.checked_add(every)).flatten()
     }
 
@@ -315,7 +316,7 @@ impl Actor {
         self.survive(noted)
     }
 
-    fn end_of(&self, occasion: Occasion, checkpoint: Option<u64>) -> Option<Fact> {
+    pub(super) fn end_of(&self, occasion: Occasion, checkpoint: Option<u64>) -> Option<Fact> {
         let Occasion::Rest(turn) = occasion else { return None };
         let current = self.state.current().filter(|current| current.id == turn)?;
         match &current.phase {

@@ -264,7 +264,8 @@ impl Waking {
         self.place.set_tree(self.tree);
         let way = Way { driver: driver.as_ref(), version: &version, program, provider };
         // Where the files are gone with their workspace, so is the agent's own memory: it is told.
-        let told = self.session.slug.is_some() && tree.origin == Origin::Fresh && self.state.told > 0;
+        let passing = self.session.slug.is_some() || self.session.options.ephemeral == Some(true);
+        let told = passing && tree.origin == Origin::Fresh && self.state.told > 0;
         let rungs: &[Rung] =
             if told { &[Rung::History] } else { &[Rung::Found, Rung::Rebuilt, Rung::History] };
         let (started, failed) = self.descend(&way, rungs).await?;

@@ -244,7 +244,7 @@ impl Actor {
             return Ok(false);
         }
         // A turn that runs saves by itself when it is over.
-        if self.wants_capture && self.state.is_at_rest() && self.tree().is_some() {
+        if self.wants_capture && !self.is_ephemeral() && self.state.is_at_rest() && self.tree().is_some() {
             self.start_save(Occasion::Between);
             return Ok(true);
         }
