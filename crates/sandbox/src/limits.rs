@@ -179,6 +179,20 @@ impl Cgroup {
         Self { memory: at("memory"), pids: at("pids"), freezer: at("freezer"), unified: at("") }
     }
 
+    /// The groups that a process is in, made by whomever.
+    pub(crate) fn of(pid: u32) -> Self {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let seen = Seen { groups, ..Seen::now() };
+        let at = |controller: &str| {
+            let Hierarchy { mount, own } = seen.hierarchy(controller)?;
+            Some(mount.join(own.strip_prefix("/").unwrap_or(&own))).filter(|dir| dir.is_dir())
+        };
+        match seen.hierarchy("").filter(has_memory) {
+            Some(_) => Self { memory: None, pids: None, freezer: None, unified: at("") },
+            None => Self { memory: at("memory"), pids: at("pids"), freezer: at("freezer"), unified: None },
+        }
+    }
+
     pub(crate) fn kill(&self) {
         for dir in self.dirs() {
             let pids = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
@@ -209,7 +223,10 @@ impl Cgroup {
     }
 
     pub(crate) fn can_freeze(&self) -> bool {
-        self.freezer.is_some() || self.unified.is_some()
+        let v1 = self.freezer.as_ref().map(|dir| dir.join("freezer.state"));
+        let v2 = self.unified.as_ref().map(|dir| dir.join("cgroup.freeze"));
+        // Groups that an engine made may be there to be looked at only.
+        v1.or(v2).is_some_and(|file| rustix::fs::access(&file, rustix::fs::Access::WRITE_OK).is_ok())
     }
 
     pub(crate) fn freeze(&self) -> io::Result<()> {

@@ -6,7 +6,7 @@ use ash_model::Epoch;
 use ash_sandbox::{Exit, What, drain, knock, reap};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::rig::{Rig, command, eventually, is_root, marker, running, script};
+use crate::rig::{Rig, command, eventually, in_docker, is_root, marker, running, script};
 
 fn kill(pid: i32) {
     kill_process(Pid::from_raw(pid).expect("a number"), Signal::KILL).expect("killed");
@@ -29,9 +29,12 @@ async fn a_killed_shim_takes_everything_with_it_and_leaves_its_journal() {
     let left = drain(&rig.spec.run_dir, rig.spec.incarnation, first.offset).expect("drained");
     assert_eq!(left.iter().map(|r| &r.what).collect::<Vec<_>>(), [&What::Line(b"two".to_vec())]);
     let groups = rig.cgroup_dirs();
-    assert_eq!(is_root(), groups.iter().any(|dir| dir.exists()));
+    if !in_docker() {
+        // An engine clears up its own at once.
+        assert_eq!(is_root(), groups.iter().any(|dir| dir.exists()));
+    }
     reap(&rig.spec.run_dir).expect("reaped");
-    assert!(groups.iter().all(|dir| !dir.exists()));
+    assert!(groups.iter().all(|dir| !dir.exists()) && rig.has_no_container());
     assert_eq!(fs::read_dir(&rig.spec.run_dir).expect("there").count(), 0);
 }
 
@@ -46,6 +49,7 @@ async fn a_shim_killed_while_frozen_leaves_nothing_running_after_the_reaping() {
     live.closed().await;
     reap(&rig.spec.run_dir).expect("reaped");
     eventually("it is dead", || running(&seconds) == 0).await;
+    assert!(rig.has_no_container());
 }
 
 #[tokio::test]
@@ -110,12 +114,12 @@ async fn an_ended_sandbox_leaves_no_process_group_or_mount() {
     assert_eq!(live.line().await, "up");
     assert_eq!(mounts().lines().filter(|line| line.contains("/mnt/workspace")).count(), 0);
     let (shim, groups) = (rig.shim_pid(), rig.cgroup_dirs());
-    assert_eq!(is_root(), !groups.is_empty());
+    assert_eq!(is_root() || in_docker(), !groups.is_empty());
     live.remote.end().await.expect("sent");
     live.closed().await;
     eventually("the shim ends", || !alive(shim)).await;
     assert_eq!((running(&seconds), running(rig.base.path().to_str().expect("text"))), (0, 0));
-    assert!(groups.iter().all(|dir| !dir.exists()));
+    assert!(groups.iter().all(|dir| !dir.exists()) && rig.has_no_container());
     assert!(mounts().lines().count() <= before);
     assert!(knock(&rig.spec.run_dir, Epoch(1)).await.expect("asked").is_none());
 }
@@ -128,7 +132,7 @@ async fn an_orphan_ends_after_its_time() {
     let shim = rig.shim_pid();
     drop(live);
     eventually("the shim ends", || !alive(shim)).await;
-    assert!(rig.cgroup_dirs().iter().all(|dir| !dir.exists()));
+    assert!(rig.cgroup_dirs().iter().all(|dir| !dir.exists()) && rig.has_no_container());
 }
 
 #[tokio::test]
@@ -139,7 +143,7 @@ async fn a_shim_whose_directory_is_gone_ends() {
     drop(live);
     fs::remove_dir_all(&rig.spec.run_dir).expect("removed");
     eventually("the shim ends", || !alive(shim)).await;
-    assert!(groups.iter().all(|dir| !dir.exists()));
+    assert!(groups.iter().all(|dir| !dir.exists()) && rig.has_no_container());
 }
 
 #[tokio::test]

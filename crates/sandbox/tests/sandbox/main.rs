@@ -1,13 +1,54 @@
-//! Real walls, real processes. Every test runs as root and, through the last one, as an ordinary user.
+//! Real walls, real processes. Every test runs as root, through the last ones also as an ordinary user, and in
+//! containers as both.
 
 mod carry;
 mod death;
+mod docker;
 mod egress;
 mod hold;
 mod rig;
 mod walls;
 
 use std::{fs, os::unix::fs::chown, os::unix::process::CommandExt, process::Command};
+
+/// Who runs the promises once more, and behind which walls.
+fn again(modules: &[&str], configure: impl FnOnce(&mut Command)) {
+    let mut command = Command::new(std::env::current_exe().expect("we run"));
+    command.args([
+        "--test-threads",
+        "2",
+        "--skip",
+        "as_root_all_of_this",
+        "--skip",
+        "in_docker_",
+        "--skip",
+        "without_walls_",
+    ]);
+    command.args(modules);
+    configure(&mut command);
+    let output = command.env("ASH_TEST_WALLS", "docker").output().expect("ran");
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn as_root_in_docker_lines_are_carried_too() {
+    again(&["carry::", "hold::"], |_| {});
+}
+
+#[test]
+fn as_root_in_docker_the_walls_hold_too() {
+    again(&["walls::", "death::"], |_| {});
+}
+
+#[test]
+fn as_root_in_docker_the_way_out_is_the_same() {
+    again(&["egress::"], |_| {});
+}
 
 #[test]
 fn as_root_all_of_this_holds_for_an_ordinary_user_too() {
