@@ -105,9 +105,12 @@ pub(crate) fn config(policy: &Policy<'_>) -> Value {
 
 fn host(policy: &Policy<'_>) -> Value {
     let limits = policy.limits;
+    let (uid, gid) = policy.user;
+    // Its own: engines give it the mode that the image's has, if that has one.
+    let tmp = format!("rw,exec,nosuid,nodev,mode=1777,uid={uid},gid={gid},size={}", limits.tmp_bytes);
     json!({
         "Mounts": mounts(policy),
-        "Tmpfs": { "/tmp": format!("rw,exec,nosuid,nodev,mode=1777,size={}", limits.tmp_bytes) },
+        "Tmpfs": { "/tmp": tmp },
         "ShmSize": SHM_BYTES,
         "ReadonlyRootfs": true,
         "NetworkMode": "none",

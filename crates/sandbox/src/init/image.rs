@@ -8,6 +8,9 @@ use crate::{confine, frame::Start};
 /// These are of the container and of its init, not of the image.
 const NOT_OURS: [&str; 3] = ["HOME", "HOSTNAME", "TERM"];
 
+/// An engine says these by itself.
+const USUAL: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Image {
     env: BTreeMap<String, String>,
@@ -41,7 +44,8 @@ impl Image {
 
 /// Where an image has its own programs is searched last.
 fn joined(path: &str, more: &str) -> String {
-    let new = more.split(':').filter(|dir| !path.split(':').any(|known| known == *dir));
+    let new =
+        more.split(':').filter(|dir| !USUAL.contains(dir) && !path.split(':').any(|known| known == *dir));
     [path].into_iter().chain(new).collect::<Vec<_>>().join(":")
 }
 
@@ -66,7 +70,8 @@ mod tests {
 
     #[test]
     fn what_an_image_says_stands_behind_what_a_process_is_given() {
-        let env = [("PATH", "/usr/local/go/bin:/usr/bin"), ("LANG", "de_DE"), ("GOPATH", "/go")].map(owned);
+        let env = [("PATH", "/usr/local/go/bin:/usr/sbin:/usr/bin"), ("LANG", "de_DE"), ("GOPATH", "/go")]
+            .map(owned);
         let image = Image { env: env.into(), prefix: vec!["/.ash/lib/ld".to_owned()] };
         let dressed = image.dressed(start(&["go"]));
         let expected =
