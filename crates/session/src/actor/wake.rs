@@ -278,7 +278,7 @@ impl Waking {
     }
 
     async fn try_start(&self, way: &Way<'_>, inside: Inside, recalled: Recalled) -> Result<Started> {
-        let spec = self.spec(self.tree.flatten(), way.program.as_deref());
+        let spec = self.spec(self.tree.flatten(), way);
         let (remote, mut records) = self.launch(&spec).await?.split();
         match self.start((&remote, &mut records), way, inside, &recalled).await {
             Ok((said, position, ear)) => {
@@ -361,7 +361,8 @@ impl Waking {
         Err(Error::NothingWhole { number, why })
     }
 
-    fn spec(&self, uid: Option<u32>, program: Option<&Path>) -> Spec {
+    fn spec(&self, uid: Option<u32>, way: &Way<'_>) -> Spec {
+        let program = way.program.as_deref();
         Spec {
             incarnation: Incarnation::fresh(),
             epoch: self.lease.epoch,
@@ -371,6 +372,7 @@ impl Waking {
             uid,
             limits: self.rooms.settings.limits.clone(),
             readonly: program.and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
+            image: way.version.image.clone(),
             orphan_ttl: self.rooms.settings.orphan_ttl,
         }
     }

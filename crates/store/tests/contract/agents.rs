@@ -12,6 +12,7 @@ pub(crate) fn new_agent(name: &str) -> NewAgent {
         tree: "tree-1".into(),
         runtime: Runtime::Builtin,
         provider: None,
+        image: None,
         origin: "/agents/helper".into(),
         env: None,
         at: Timestamp(1),
