@@ -17,6 +17,8 @@ use crate::{
 
 /// Where our own libraries are inside, for images that have others or none.
 const LIBRARIES: &str = "/.ash/lib";
+/// Root's home, through which nobody else comes in any image, and where root may have an agent's program.
+const CLOSED: &str = "/root";
 /// Whose container it is: nobody else's is ever touched.
 pub(crate) const INCARNATION: &str = "ash.incarnation";
 pub(crate) const RUN_DIR: &str = "ash.run_dir";
@@ -105,12 +107,9 @@ pub(crate) fn config(policy: &Policy<'_>) -> Value {
 
 fn host(policy: &Policy<'_>) -> Value {
     let limits = policy.limits;
-    let (uid, gid) = policy.user;
-    // Its own: engines give it the mode that the image's has, if that has one.
-    let tmp = format!("rw,exec,nosuid,nodev,mode=1777,uid={uid},gid={gid},size={}", limits.tmp_bytes);
     json!({
         "Mounts": mounts(policy),
-        "Tmpfs": { "/tmp": tmp },
+        "Tmpfs": scratch(policy),
         "ShmSize": SHM_BYTES,
         "ReadonlyRootfs": true,
         "NetworkMode": "none",
@@ -128,6 +127,18 @@ fn host(policy: &Policy<'_>) -> Value {
         // Only the init's own words go there; those of agents go through the shim.
         "LogConfig": { "Type": "json-file", "Config": { "max-size": "64k", "max-file": "1" } },
     })
+}
+
+/// Owned by the agent: engines give such a place the mode that it has in the image, if it is there.
+fn scratch(policy: &Policy<'_>) -> Value {
+    let (uid, gid) = policy.user;
+    let tmp = policy.limits.tmp_bytes;
+    let mut places =
+        json!({ "/tmp": format!("rw,exec,nosuid,nodev,mode=1777,uid={uid},gid={gid},size={tmp}") });
+    if policy.readonly.iter().any(|dir| dir.starts_with(CLOSED)) {
+        places[CLOSED] = json!(format!("rw,noexec,nosuid,nodev,mode=0755,uid={uid},gid={gid},size=64k"));
+    }
+    places
 }
 
 fn mounts(policy: &Policy<'_>) -> Vec<Value> {
@@ -166,7 +177,7 @@ mod tests {
             workspace: "/data/workspace".as_ref(),
             home: "/data/home".as_ref(),
             program: &program,
-            readonly: &["/opt/tools".into()],
+            readonly: &["/opt/tools".into(), "/root/.local/claude".into()],
             limits: &Limits::default(),
             orders: "{}".into(),
         };
