@@ -123,6 +123,7 @@ fn host(policy: &Policy<'_>) -> Value {
         // Together with swap: none.
         "MemorySwap": limits.memory_bytes.unwrap_or(0),
         "PidsLimit": limits.processes.unwrap_or(0),
+        "NanoCpus": limits.cpu_millis.unwrap_or(0) * 1_000_000,
         "RestartPolicy": { "Name": "no" },
         // Only the init's own words go there; those of agents go through the shim.
         "LogConfig": { "Type": "json-file", "Config": { "max-size": "64k", "max-file": "1" } },

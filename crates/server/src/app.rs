@@ -127,7 +127,11 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         boot: boot_id(),
         live_dir: data.join("live"),
         repo_dir: data.join("repo"),
-        limits: Limits { memory_bytes: Some(config.sandbox_memory_mb << 20), ..Limits::default() },
+        limits: Limits {
+            memory_bytes: Some(config.sandbox_memory_mb << 20),
+            cpu_millis: config.sandbox_cpus,
+            ..Limits::default()
+        },
         max_sandboxes: config.max_sandboxes,
         orphan_ttl: config.orphan_ttl,
         interrupt_grace: config.interrupt_grace,

@@ -39,6 +39,9 @@ pub struct Config {
     /// Memory limit per sandbox in MiB (as root, where cgroups can be made)
     #[arg(long, env = "ASH_SANDBOX_MEMORY_MB", default_value_t = 2048)]
     pub sandbox_memory_mb: u64,
+    /// Processors per sandbox, as 2 or 0.5 (as root, or with docker) [default: all]
+    #[arg(long, env = "ASH_SANDBOX_CPUS", value_name = "NUMBER", value_parser = cpu_millis)]
+    pub sandbox_cpus: Option<u64>,
     /// How many sandboxes may be alive at once
     #[arg(long, env = "ASH_MAX_SANDBOXES", default_value_t = 1000)]
     pub max_sandboxes: usize,
@@ -146,6 +149,17 @@ fn uids(text: &str) -> Result<Uids, String> {
         return Err("FIRST must be at least 10000 and not above LAST".to_owned());
     }
     Ok(Uids(first..last + 1))
+}
+
+/// In thousandths.
+fn cpu_millis(text: &str) -> Result<u64, String> {
+    let number: f64 = text.parse().map_err(|_| "must be a number, as 2 or 0.5".to_owned())?;
+    // The kernel counts in no smaller parts.
+    if (0.01..=1024.0).contains(&number) {
+        Ok((number * 1000.0).round() as u64)
+    } else {
+        Err("must be at least 0.01 and at most 1024".to_owned())
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -196,7 +196,7 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, loaded: *
         let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
         // The program itself has no name here, and what the kernel brings along no path.
         if path.is_absolute() {
-            loaded.push((info.dlpi_addr as u64, path.to_owned()));
+            loaded.push((info.dlpi_addr, path.to_owned()));
         }
     }
     0

@@ -104,6 +104,21 @@ async fn as_root_a_process_killed_for_want_of_memory_says_so() {
 }
 
 #[tokio::test]
+async fn as_root_a_sandbox_gets_no_more_of_the_processors_than_its_share() {
+    assert!(is_root(), "processors are shared out by cgroups, which are root's");
+    let mut rig = Rig::new().await;
+    rig.spec.limits.cpu_millis = Some(50);
+    let mut live = rig.launch().await;
+    live.start(script(1, "echo up; while :; do :; done")).await;
+    assert_eq!(live.line().await, "up");
+    let held_up = |dir: &std::path::PathBuf| {
+        let stat = fs::read_to_string(dir.join("cpu.stat")).unwrap_or_default();
+        stat.lines().any(|line| line.strip_prefix("nr_throttled ").is_some_and(|times| times != "0"))
+    };
+    eventually("it has to wait", || rig.cgroup_dirs().iter().any(held_up)).await;
+}
+
+#[tokio::test]
 async fn an_ended_sandbox_leaves_no_process_group_or_mount() {
     let rig = Rig::new().await;
     let mounts = || fs::read_to_string("/proc/self/mounts").expect("readable");
