@@ -62,15 +62,23 @@ fn as_root_in_docker_a_restart_changes_nothing() {
 }
 
 #[test]
+fn as_root_in_docker_nothing_is_lost_when_the_server_is_killed_again_and_again() {
+    again(&["kill_server::nothing_a_client_saw"]);
+}
+
+#[test]
+fn as_root_in_docker_keys_stay_outside_and_nobody_else_is_hurt() {
+    again(&["the_key_is_nowhere_inside", "hostile::as_root_the_stream"]);
+}
+
+#[test]
 fn as_root_in_docker_claude_code_lives_on() {
     again(&["claude::a_conversation_survives_every_death", "claude::a_turn_in_which_it_dies"]);
 }
 
 /// The container of a session, by the name that its shim noted.
 async fn container(server: &Server, id: &str) -> String {
-    let note = std::fs::read(server.live(id).await.join("run/init")).expect("a note");
-    let note: Value = serde_json::from_slice(&note).expect("json");
-    note["container"]["name"].as_str().expect("a name").to_owned()
+    server.note(id).await["container"]["name"].as_str().expect("a name").to_owned()
 }
 
 #[tokio::test]
@@ -96,6 +104,27 @@ async fn as_root_in_docker_a_removed_container_is_a_death_and_the_session_goes_o
     assert_ne!(first, second);
     server.stop().await;
     assert_eq!(ask("GET", &format!("/containers/{second}/json")).0, 404);
+}
+
+#[tokio::test]
+async fn as_root_in_docker_a_session_goes_from_one_kind_of_walls_to_the_other_and_back() {
+    let mut server = Server::start().await;
+    let id = server.client().create().await;
+    server.client().say(&id, "remember me").await;
+    server.stop().await;
+    env().iter().for_each(|(name, value)| server.set(name, value));
+    server.launch().await;
+    let text = server.client().text(&id, "what was first?").await;
+    assert!(text.contains("turn 2") && text.contains("remember me"), "{text}");
+    assert_eq!(ask("GET", &format!("/containers/{}/json", container(&server, &id).await)).0, 200);
+    // What runs is taken over as it is, whatever this server would have made.
+    server.set("ASH_SANDBOX", "bubblewrap");
+    server.crash_and_start().await;
+    assert!(server.client().text(&id, "and now?").await.contains("turn 3"));
+    assert_eq!(ask("GET", &format!("/containers/{}/json", container(&server, &id).await)).0, 200);
+    server.stop().await;
+    server.launch().await;
+    assert!(server.client().text(&id, "and now?").await.contains("turn 4"));
 }
 
 #[tokio::test]

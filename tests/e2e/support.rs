@@ -204,13 +204,18 @@ impl Server {
         }
     }
 
+    /// What a session's shim has noted, for whoever finds it dead.
+    pub async fn note(&self, id: &str) -> Value {
+        let note = std::fs::read(self.live(id).await.join("run/init")).expect("a note");
+        serde_json::from_slice(&note).expect("json")
+    }
+
     /// The processes of a session's sandbox, as the host sees them.
     pub async fn processes(&self, id: &str) -> Processes {
-        let init = self.live(id).await.join("run/init");
-        let info: Value = serde_json::from_slice(&std::fs::read(&init).expect("an init file")).expect("json");
-        let init = info["pid"].as_u64().or_else(|| info["init"]["pid"].as_u64()).expect("a pid") as u32;
+        let note = self.note(id).await;
+        let pid = |who: &str| note[who]["pid"].as_u64().expect("a pid") as u32;
+        let (shim, init) = (pid("shim"), pid("init"));
         let bwrap = parent(init).expect("bwrap");
-        let shim = info["shim"]["pid"].as_u64().expect("the shim") as u32;
         let agent = children(init)
             .into_iter()
             .find(|pid| cmdline(*pid).contains("builtin-agent"))
@@ -269,6 +274,7 @@ fn remove_cgroups(live: &Path) {
 }
 
 pub fn signal(pid: u32, signal: i32) {
+    assert!(pid > 1, "no process of ours");
     // SAFETY: kill has no memory effects; the pid is of a process that this test started.
     unsafe { libc::kill(pid as i32, signal) };
 }

@@ -42,9 +42,8 @@ pub(crate) struct Listed {
     pub(crate) labels: std::collections::BTreeMap<String, String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-#[derive(Default)]
 pub(crate) struct Info {
     pub(crate) server_version: String,
     pub(crate) security_options: Option<Vec<String>>,
@@ -83,9 +82,18 @@ impl Engine {
     }
 
     fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> io::Result<Answer> {
+        self.ask_within(PATIENCE, (method, path), body)
+    }
+
+    fn ask_within(
+        &self,
+        patience: Duration,
+        (method, path): (&str, &str),
+        body: Option<&Value>,
+    ) -> io::Result<Answer> {
         let mut stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
         let body = body.map(Value::to_string).unwrap_or_default();
         let head = format!(
             "{method} {path} HTTP/1.0\r\nHost: engine\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -129,12 +137,16 @@ impl Engine {
 
     /// None: there is no such container.
     pub(crate) fn state(&self, name: &str) -> io::Result<Option<State>> {
+        self.state_within(PATIENCE, name)
+    }
+
+    pub(crate) fn state_within(&self, patience: Duration, name: &str) -> io::Result<Option<State>> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Inspected {
             state: State,
         }
-        let answer = self.ask("GET", &format!("/containers/{name}/json"), None)?;
+        let answer = self.ask_within(patience, ("GET", &format!("/containers/{name}/json")), None)?;
         match answer.status {
             200 => answer.read::<Inspected>().map(|inspected| Some(inspected.state)),
             404 => Ok(None),

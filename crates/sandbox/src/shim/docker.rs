@@ -32,8 +32,8 @@ use crate::{
 /// In the directory that appears inside, until the init has come.
 const SOCKET: &str = "init.sock";
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long an engine may take to notice that a container has ended.
-const NOTICE: Duration = Duration::from_secs(2);
+/// How long an engine may take to notice that a container has ended, and to say so: a session waits to hear of it.
+const NOTICE: Duration = Duration::from_secs(1);
 
 /// A container that runs.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ pub(super) fn ended(container: &Container) -> Ended {
     let Container { engine, name, .. } = container;
     let deadline = Instant::now() + NOTICE;
     loop {
-        let state = match engine.state(name) {
+        let state = match engine.state_within(NOTICE, name) {
             Ok(Some(state)) if state.running && Instant::now() < deadline => None,
             Ok(state) => Some(state),
             Err(e) => return Ended { how: format!("the container ended, and {e}"), oom: false },
