@@ -35,5 +35,6 @@ mod proxy;
 mod restart;
 #[path = "../support/servers.rs"]
 mod servers;
+mod shared;
 mod snapshot;
 mod support;

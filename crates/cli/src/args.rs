@@ -37,6 +37,13 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Agent,
     },
+    /// Workspaces that several sessions share: create, list, info, delete, files, checkpoints
+    Workspace {
+        #[command(flatten)]
+        settings: Settings,
+        #[command(subcommand)]
+        command: Workspace,
+    },
     /// Snapshots of any folder, without a server: save, list, restore, diff, verify, gc, …
     Snapshot {
         #[command(flatten)]
@@ -158,6 +165,27 @@ pub(crate) struct Chat {
 }
 
 #[derive(Subcommand)]
+pub(crate) enum Workspace {
+    /// Make one, for the sessions of one agent
+    Create {
+        /// Lowercase letters, digits and '-'
+        name: String,
+        #[arg(long, default_value = "default")]
+        agent: String,
+    },
+    /// All of them
+    List,
+    /// One, with its sessions
+    Info { name: String },
+    /// End its sandbox and remove its files for good; conversations stay readable
+    Delete { name: String },
+    /// What is in it
+    Files { name: String },
+    /// Its checkpoints, newest first
+    Checkpoints { name: String },
+}
+
+#[derive(Subcommand)]
 pub(crate) enum Session {
     /// Start a session
     Create {
@@ -166,6 +194,9 @@ pub(crate) enum Session {
         /// Its id [default: a random one]
         #[arg(long)]
         id: Option<String>,
+        /// A workspace that it shares with other sessions, by its name
+        #[arg(short, long, value_name = "NAME")]
+        workspace: Option<String>,
         #[arg(long)]
         model: Option<String>,
         /// What needs leave: bypassPermissions (nothing), default, acceptEdits, plan or dontAsk

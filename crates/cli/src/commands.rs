@@ -14,6 +14,7 @@ pub(crate) mod serve;
 mod sessions;
 mod show;
 pub(crate) mod snapshot;
+mod workspaces;
 
 use crate::{
     api::{Api, Failure, Result},
@@ -30,6 +31,9 @@ pub(crate) async fn run(command: Command) -> Result<u8> {
         Command::Deploy(deploy) => done(agents::deploy(deploy).await),
         Command::Agent { settings, command } => {
             done(agents::run(&Api::new(&settings), command, settings.json).await)
+        }
+        Command::Workspace { settings, command } => {
+            done(workspaces::run(&Api::new(&settings), command, settings.json).await)
         }
         Command::Sessions { settings, from: None } => {
             let all = Session::List { agent: None, status: None, limit: 100 };

@@ -276,6 +276,23 @@ impl Bucket {
         parts.collect()
     }
 
+    /// Up to `most` of the first bytes of an object, and how long it is, if it is there.
+    pub async fn begin(&self, key: &str, most: u64) -> Result<Option<(u64, Bytes)>, Trouble> {
+        let path = self.path(key)?;
+        let options = GetOptions { range: Some((0..most).into()), ..GetOptions::default() };
+        let got = async {
+            let got = self.shelf.get_opts(&path, options).await?;
+            Ok((got.meta.size, got.bytes().await?))
+        };
+        match got.await.map_err(|e| self.trouble_with(key, &e)) {
+            Ok(got) => Ok(Some(got)),
+            Err(Trouble { code: Code::Missing, .. }) => Ok(None),
+            // Of what is empty there is no first byte.
+            Err(Trouble { code: Code::Damaged, .. }) => Ok(Some((0, Bytes::new()))),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
     /// How long it is, if it is there.
     pub async fn head(&self, key: &str) -> Result<Option<u64>, Trouble> {
         let path = self.path(key)?;

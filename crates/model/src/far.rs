@@ -2,7 +2,7 @@
 //! packs everything can be told again. A stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, Consistency, Epoch, Image, Options, Provider, Runtime, Seq, SessionId, Status, TenantId,
+    AgentName, Consistency, Epoch, Image, Options, Provider, Runtime, Seq, SessionId, Slug, Status, TenantId,
     Timestamp, TurnId, WorkspaceId, luggage::Line,
 };
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,12 @@ pub struct Manifest {
     pub tenant: TenantId,
     pub session: SessionId,
     pub workspace: WorkspaceId,
+    /// The name of its workspace, if it shares one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slug: Option<Slug>,
+    /// The workspace was deleted since, and its name is free.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unnamed: bool,
     /// Of two that tell different things the one with the higher epoch is right.
     pub epoch: Epoch,
     /// The last event that it tells of.

@@ -153,6 +153,9 @@ pub struct Options {
     /// When a turn is done; without it, as the server is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
+    /// No checkpoint is made, only the log is kept: its files go with its sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ephemeral: Option<bool>,
     /// The checkpoint that changes are counted from; without one, the agent's own files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,

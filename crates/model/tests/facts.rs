@@ -26,6 +26,7 @@ fn beginnings() -> Vec<Fact> {
         base: None,
         max_wait: None,
         durability: None,
+        ephemeral: None,
         permission_timeout: None,
         on_permission_timeout: None,
         model: Some("m".into()),
@@ -246,7 +247,7 @@ fn own_turns() -> Vec<Fact> {
             options: Options { max_wait: Some(60), ..Options::default() },
         },
         Fact::Created {
-            agent,
+            agent: agent.clone(),
             version: 2,
             options: Options { durability: Some(Durability::Remote), ..Options::default() },
         },
@@ -255,6 +256,7 @@ fn own_turns() -> Vec<Fact> {
             content: json!("hello"),
             ask: Ask { durability: Some(Durability::Local), ..Ask::default() },
         },
+        Fact::Created { agent, version: 2, options: Options { ephemeral: Some(true), ..Options::default() } },
     ]
 }
 

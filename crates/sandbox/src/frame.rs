@@ -81,6 +81,9 @@ pub struct Hello {
     pub incarnation: Incarnation,
     /// The number of the last input it took; what has a lower or the same one must not be sent again.
     pub last_in: u64,
+    /// The same for each process that has taken any. A shim that is older than this has one count for all.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub last_ins: BTreeMap<u16, u64>,
     /// Where the journal ends now.
     pub end: u64,
     pub acked: u64,
@@ -362,6 +365,7 @@ mod tests {
             version: 1,
             incarnation: Incarnation(uuid::Uuid::nil()),
             last_in: 9,
+            last_ins: BTreeMap::new(),
             end: 4096,
             acked: 128,
             running: vec![3],

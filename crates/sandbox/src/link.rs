@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     fs::{self, File},
     io,
+    ops::RangeInclusive,
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::fs::OpenOptionsExt,
@@ -26,7 +27,7 @@ use tokio::{
 };
 
 use crate::{
-    Egress, Error, Record, egress,
+    Egress, Error, Record, What, egress,
     frame::{Frames, FromClient, FromShim, Hello, LONGEST, Malformed, Plan, Start, VERSION},
     journal::Reader,
 };
@@ -86,7 +87,7 @@ async fn build(plan: Plan) -> Result<Link, Error> {
         Some(_) => return Err(Error::Gone),
         None => return Err(Error::Walls { why: ended(shim).await }),
     };
-    wire.follow(hello, 0).await
+    wire.follow(hello, 0, Routes::default()).await
 }
 
 async fn ended(mut shim: tokio::process::Child) -> String {
@@ -162,7 +163,19 @@ impl Knocked {
             let why = format!("offset {offset} is past the journal's end at {}", self.hello.end);
             return Err(Error::Refused { why });
         }
-        self.wire.follow(self.hello, offset).await
+        self.wire.follow(self.hello, offset, Routes::default()).await
+    }
+
+    /// The same for several who share it: each hears its own processes, and nobody the others.
+    pub async fn follow_each(
+        self,
+        offset: u64,
+        processes: Vec<Vec<RangeInclusive<u16>>>,
+    ) -> Result<(Hello, Remote, Vec<Records>), Error> {
+        let routes = Routes::default();
+        let records = processes.into_iter().map(|some| routes.add(some)).collect();
+        let Link { hello, remote, .. } = self.wire.follow(self.hello, offset, routes).await?;
+        Ok((hello, remote, records))
     }
 
     /// Ends the sandbox and returns when its shim is gone.
@@ -205,7 +218,7 @@ impl Wire {
         }
     }
 
-    async fn follow(mut self, hello: Hello, offset: u64) -> Result<Link, Error> {
+    async fn follow(mut self, hello: Hello, offset: u64, routes: Routes) -> Result<Link, Error> {
         self.say(&FromClient::Follow { offset }).await?;
         let (reading, writing) = self.stream.into_split();
         let (orders, to_write) = mpsc::channel(ORDERS);
@@ -217,16 +230,19 @@ impl Wire {
             frames: self.frames,
             journal: Reader::at(offset),
             records: to_reader,
+            routes: routes.clone(),
             waiting: waiting.clone(),
         };
+        let ways = routes.clone();
         tokio::spawn(async move {
             reader.run().await;
+            ways.close();
             // Nobody hears answers any more, so nothing may be asked: later sends fail with `Gone`.
             writer.abort();
             waiting.close();
         });
-        let remote = Remote { orders, has_egress: hello.egress };
-        Ok(Link { hello, remote, records: Records { records } })
+        let remote = Remote { orders, has_egress: hello.egress, routes };
+        Ok(Link { hello, remote, records: Records::All(records) })
     }
 }
 
@@ -250,19 +266,84 @@ impl Link {
 
 /// What the sandbox says. Keep reading while orders are given: answers come behind the records.
 #[derive(Debug)]
-pub struct Records {
-    records: mpsc::Receiver<Record>,
+pub enum Records {
+    /// Of everybody who is not listened to by somebody else.
+    All(mpsc::Receiver<Record>),
+    /// Of some processes. Not bounded here: who does not read holds nobody else up, and the shim stops listening when
+    /// too much is not acknowledged.
+    Some(mpsc::UnboundedReceiver<Record>),
 }
 
 impl Records {
     /// None: the connection is closed. Safe to cancel.
     pub async fn next(&mut self) -> Option<Record> {
-        self.records.recv().await
+        match self {
+            Records::All(records) => records.recv().await,
+            Records::Some(records) => records.recv().await,
+        }
     }
 
     /// What is there already, without waiting: for taking many at once.
     pub fn ready(&mut self) -> Option<Record> {
-        self.records.try_recv().ok()
+        match self {
+            Records::All(records) => records.try_recv().ok(),
+            Records::Some(records) => records.try_recv().ok(),
+        }
+    }
+}
+
+/// Which processes, and who listens to them.
+type Route = (Vec<RangeInclusive<u16>>, mpsc::UnboundedSender<Record>);
+
+/// Several who share a sandbox. None: it is closed.
+#[derive(Debug, Clone)]
+struct Routes(Arc<Mutex<Option<Vec<Route>>>>);
+
+impl Default for Routes {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Some(Vec::new()))))
+    }
+}
+
+impl Routes {
+    fn with<T>(&self, change: impl FnOnce(&mut Option<Vec<Route>>) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn add(&self, processes: Vec<RangeInclusive<u16>>) -> Records {
+        let (sender, records) = mpsc::unbounded_channel();
+        // If it is closed already, so is what is answered.
+        self.with(|routes| {
+            routes.iter_mut().for_each(|routes| routes.push((processes.clone(), sender.clone())))
+        });
+        Records::Some(records)
+    }
+
+    /// Hands the record over, unless it is for the one who hears everything else. That the sandbox is gone concerns all.
+    fn pass(&self, record: Record) -> Option<Record> {
+        self.with(|routes| {
+            let Some(routes) = routes else { return Some(record) };
+            routes.retain(|(_, sender)| !sender.is_closed());
+            if matches!(record.what, What::Gone { .. }) {
+                routes.iter().for_each(|(_, sender)| drop(sender.send(record.clone())));
+                return Some(record);
+            }
+            let meant = |(processes, _): &&Route| processes.iter().any(|some| some.contains(&record.process));
+            match routes.iter().find(meant) {
+                Some((_, sender)) => drop(sender.send(record)),
+                None => return Some(record),
+            }
+            None
+        })
+    }
+
+    /// Whether nobody listens to processes of their own.
+    fn are_none(&self) -> bool {
+        self.with(|routes| routes.as_ref().is_none_or(Vec::is_empty))
+    }
+
+    fn close(&self) {
+        self.with(|routes| *routes = None);
     }
 }
 
@@ -323,6 +404,7 @@ struct Listener {
     frames: Frames,
     journal: Reader,
     records: mpsc::Sender<Record>,
+    routes: Routes,
     waiting: Waiting,
 }
 
@@ -337,7 +419,7 @@ impl Listener {
             }
             let read = tokio::select! {
                 read = self.reading.read(&mut buffer) => read,
-                () = self.records.closed() => return,
+                () = self.records.closed(), if self.routes.are_none() => return,
             };
             match read {
                 Ok(0) | Err(_) => return,
@@ -375,7 +457,8 @@ impl Listener {
         loop {
             match self.journal.next() {
                 Ok(Some(record)) => {
-                    if self.records.send(record).await.is_err() {
+                    let Some(record) = self.routes.pass(record) else { continue };
+                    if self.records.send(record).await.is_err() && self.routes.are_none() {
                         return false;
                     }
                 }
@@ -394,6 +477,7 @@ impl Listener {
 pub struct Remote {
     orders: mpsc::Sender<Sending>,
     has_egress: bool,
+    routes: Routes,
 }
 
 impl Remote {
@@ -410,12 +494,22 @@ impl Remote {
         }
     }
 
+    /// Whether nothing can be asked of it any more.
+    pub fn is_closed(&self) -> bool {
+        self.orders.is_closed()
+    }
+
+    /// From now on what these processes say goes to whoever has this, until it is dropped.
+    pub fn listen(&self, processes: Vec<RangeInclusive<u16>>) -> Records {
+        self.routes.add(processes)
+    }
+
     /// Answered by a record, `Started` or `StartFailed`. A number in use is ignored.
     pub async fn start(&self, start: Start) -> Result<(), Error> {
         self.send(FromClient::Start(start), None).await
     }
 
-    /// `number` counts from 1 over the shim's whole life; one that was taken already is ignored, so that after a
+    /// `number` counts from 1 over the process's whole life; one that was taken already is ignored, so that after a
     /// crash it is safe to send again.
     pub async fn input(&self, process: u16, number: u64, bytes: Vec<u8>) -> Result<(), Error> {
         if bytes.len() > LONGEST - 16 {

@@ -124,7 +124,8 @@ struct Shim {
     alone: Instant,
     looked: Instant,
     epoch: Epoch,
-    last_in: u64,
+    /// The number of the last input of each process.
+    last_ins: BTreeMap<u16, u64>,
     hold: Hold,
     oom_seen: u64,
     buffer: Vec<u8>,
@@ -159,7 +160,7 @@ fn begin() -> io::Result<Shim> {
         alone: now,
         looked: now,
         epoch: Epoch(0),
-        last_in: 0,
+        last_ins: BTreeMap::new(),
         hold: Hold::None,
         oom_seen: 0,
         buffer: vec![0; READ_SIZE],

@@ -9,6 +9,7 @@ mod messages;
 mod permissions;
 mod sessions;
 mod take;
+mod workspaces;
 
 use crate::{
     app::App,
@@ -56,6 +57,11 @@ pub(crate) fn router(app: App) -> Router {
         .route("/api/sessions/{id}/interrupt", post(sessions::interrupt))
         .route("/api/sessions/{id}/exec", post(sessions::exec))
         .route("/api/sessions/{id}/logs", get(sessions::logs))
+        // Workspaces that sessions share
+        .route("/api/workspaces", get(workspaces::list).post(workspaces::create))
+        .route("/api/workspaces/{slug}", get(workspaces::get).delete(workspaces::delete))
+        .route("/api/workspaces/{slug}/files", get(workspaces::files))
+        .route("/api/workspaces/{slug}/checkpoints", get(workspaces::checkpoints))
         // What its agent waits for
         .route("/api/sessions/{id}/permissions", get(permissions::list))
         .route("/api/sessions/{id}/permissions/{permission}", post(permissions::answer))

@@ -33,7 +33,7 @@ pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
     let card = &session.card;
     json!({
         "id": session.id, "tenantId": session.tenant, "agentName": session.agent, "agentVersion": session.version,
-        "runtime": session.runtime, "sandboxId": session.workspace, "workspaceId": session.workspace,
+        "runtime": session.runtime, "sandboxId": session.workspace, "workspaceId": session.workspace, "workspace": session.slug,
         "status": card.status, "model": session.options.model, "config": session.options,
         "runnerId": null, "parentSessionId": session.parent, "title": card.title, "lastText": card.last_text,
         "turns": card.turns, "openTurns": card.open_turns, "error": card.problem,

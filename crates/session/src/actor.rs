@@ -25,6 +25,7 @@ pub(crate) use wishes::{Answer, ForkPoint, Purpose, Reply, Request};
 
 use crate::{
     Error, Result,
+    common::{Common, Walls},
     files::FileSource,
     live::Live,
     logs::Logs,
@@ -45,8 +46,6 @@ use settings::Change;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
-/// The agent's number among a sandbox's processes.
-const AGENT: u16 = 1;
 /// How long changes between turns wait for more of them. They are promised to be captured within five seconds.
 const SETTLE: Duration = Duration::from_secs(3);
 const AFTER_WAKING: Duration = Duration::from_secs(30);
@@ -61,10 +60,13 @@ const RETRY: Duration = Duration::from_secs(10);
 struct Hands {
     incarnation: Incarnation,
     remote: Remote,
+    /// The agent's number among the sandbox's processes.
+    process: u16,
     records: Records,
     position: u64,
-    /// One of the sandboxes this server may have.
-    _room: tokio::sync::OwnedSemaphorePermit,
+    /// The agent has ended.
+    exited: bool,
+    walls: Arc<Walls>,
 }
 
 pub(crate) struct Actor {
@@ -73,10 +75,10 @@ pub(crate) struct Actor {
     state: State,
     lease: Lease,
     live: Live,
+    /// What it shares with the other sessions of its workspace.
+    place: Arc<Common>,
     driver: Arc<dyn Driver>,
     ear: Ear,
-    /// The tree on disk is the newest there is, and this is its uid.
-    tree: Option<Option<u32>>,
     hands: Option<Hands>,
     logs: Arc<Logs>,
     mood: Arc<MoodCell>,
@@ -84,6 +86,8 @@ pub(crate) struct Actor {
     /// Deltas since the last event.
     deltas: u64,
     execs: Execs,
+    /// Commands that run in a sandbox that is being left.
+    commands: Vec<u16>,
     /// When something may have changed that no checkpoint holds.
     dirty: Option<Instant>,
     /// When the turn that runs began, or was last captured.
@@ -142,6 +146,7 @@ enum Done {
     /// The sandbox is gone; this is what it still said.
     Slept {
         incarnation: Incarnation,
+        process: u16,
         said: Vec<Record>,
     },
     /// The uid of a tree that was made without a sandbox.
@@ -220,7 +225,8 @@ impl Actor {
 
     fn deadline(&self) -> Option<Instant> {
         let dirty = self.dirty.map(|since| (since + SETTLE).max(self.not_before.unwrap_or(since)));
-        let dirty = dirty.filter(|_| self.effect.is_none() && self.state.is_at_rest() && self.tree.is_some());
+        let dirty =
+            dirty.filter(|_| self.effect.is_none() && self.state.is_at_rest() && self.tree().is_some());
         let closing = self.closing.as_ref().filter(|_| self.effect.is_none()).map(|closing| closing.deadline);
         let saving = self.not_before.filter(|_| self.effect.is_none() && !self.state.is_at_rest());
         let unwritten = self.unwritten.as_ref().map(|unwritten| unwritten.again);
@@ -309,11 +315,16 @@ impl Actor {
                     }
                     return Ok(());
                 }
-                Next::Wake if self.live.has_leftovers(self.tree.is_some()) => self.start_salvage(),
+                Next::Wake if self.live.has_leftovers(self.tree().is_some()) => self.start_salvage(),
                 Next::Wake => self.start_wake(),
+                Next::Save { turn } if self.is_ephemeral() => {
+                    let over = self.end_of(Occasion::Rest(turn), None);
+                    self.dirty = None;
+                    self.note(over.into_iter().collect()).await?;
+                }
                 Next::Save { .. } if self.far_wait.is_some() => return Ok(()),
                 Next::Save { .. } if self.not_before.is_some_and(|at| at > Instant::now()) => return Ok(()),
-                Next::Save { turn } if self.tree.is_some() => self.start_save(Occasion::Rest(turn)),
+                Next::Save { turn } if self.tree().is_some() => self.start_save(Occasion::Rest(turn)),
                 Next::Save { turn } => {
                     let gone = Error::Save(
                         "the machine went down before the files of the turn were safe".to_owned(),
@@ -336,7 +347,7 @@ impl Actor {
         match done {
             Done::Woke(woken) => self.woke(*woken).await,
             Done::Saved { occasion, result, began } => self.saved(occasion, result, began).await,
-            Done::Slept { incarnation, said } => self.slept(incarnation, said).await,
+            Done::Slept { incarnation, process, said } => self.slept(incarnation, process, said).await,
             Done::Salvaged(salvaged) => self.salvaged(salvaged).await,
             Done::Prepared(prepared) => self.prepared(prepared).await,
             Done::Lost => Err(Error::Gone),
@@ -347,7 +358,25 @@ impl Actor {
         }
     }
 
+    /// The tree on disk is the newest there is, and this is its uid.
+    fn tree(&self) -> Option<Option<u32>> {
+        self.place.tree()
+    }
+
+    /// Its files are never captured.
+    fn is_ephemeral(&self) -> bool {
+        self.session.options.ephemeral == Some(true)
+    }
+
+    /// Others may be at work in its workspace.
+    fn is_shared(&self) -> bool {
+        self.session.slug.is_some()
+    }
+
     fn touch(&mut self) {
+        if self.is_ephemeral() {
+            return;
+        }
         let now = Instant::now();
         self.dirty = Some(self.dirty.map_or(now, |since| since.min(now)));
     }
@@ -355,6 +384,9 @@ impl Actor {
     /// What an agent writes by itself when it starts can wait: mostly a turn comes first, which is captured anyway,
     /// and of many sessions made at once each would pay for another one's capture.
     fn touch_later(&mut self) {
+        if self.is_ephemeral() {
+            return;
+        }
         self.dirty.get_or_insert_with(|| Instant::now() + AFTER_WAKING);
     }
 }

@@ -1,7 +1,7 @@
 //! What can go wrong with a session, in the words of the one who asked.
 
 use crate::state::Refused;
-use ash_model::{Kind, Problem};
+use ash_model::{Kind, Problem, Slug};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -52,6 +52,14 @@ pub enum Error {
         "The server's disk has only {0} MB left, so nothing new is begun; free some space, or lower ASH_MIN_FREE_MB"
     )]
     LittleSpace(u64),
+    #[error("There is no workspace \"{0}\"")]
+    NoSuchWorkspace(Slug),
+    #[error(
+        "Its workspace is shared, and others are at work in it: fork the session from that checkpoint instead"
+    )]
+    SharedWorkspace,
+    #[error("Too many sessions are at work in this workspace; end or stop one")]
+    Crowded,
     #[error("Sandbox capacity reached ({0}); end or stop a session, or raise ASH_MAX_SANDBOXES")]
     Capacity(usize),
     #[error(transparent)]
@@ -83,13 +91,17 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Error::Refused(Refused::Gone) => Kind::Gone,
-            Error::Refused(Refused::Busy | Refused::Answered) => Kind::Conflict,
+            Error::Refused(Refused::Busy | Refused::Answered) | Error::SharedWorkspace => Kind::Conflict,
             Error::Refused(Refused::Unasked) => Kind::NotFound,
             Error::Refused(Refused::NoAnswers | Refused::NoQuestion) | Error::Setting(_) => {
                 Kind::Unprocessable
             }
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => Kind::Invalid,
-            Error::NotFound | Error::NoAgent(_) | Error::NoWorkspace | Error::NoCheckpoint => Kind::NotFound,
+            Error::NotFound
+            | Error::NoAgent(_)
+            | Error::NoWorkspace
+            | Error::NoSuchWorkspace(_)
+            | Error::NoCheckpoint => Kind::NotFound,
             Error::Removed(_) => Kind::Gone,
             Error::NoClaude | Error::NoKey | Error::NothingWhole { .. } | Error::Key(_) | Error::NoBucket => {
                 Kind::Unprocessable
@@ -98,9 +110,12 @@ impl Error {
                 Kind::Unavailable
             }
             Error::TooManyFiles(_) => Kind::TooLarge,
-            Error::Stopping | Error::LittleSpace(_) | Error::Capacity(_) | Error::Gone | Error::Silent => {
-                Kind::Unavailable
-            }
+            Error::Stopping
+            | Error::LittleSpace(_)
+            | Error::Crowded
+            | Error::Capacity(_)
+            | Error::Gone
+            | Error::Silent => Kind::Unavailable,
             Error::Store(error) => error.kind(),
             Error::Sandbox(error) => error.kind(),
             Error::Failed(_) | Error::Save(_) | Error::Far(_) | Error::Snapshot(_) | Error::Io { .. } => {
@@ -124,6 +139,10 @@ impl Error {
             Error::NoClaude => "runtime_missing",
             Error::NoKey => "model_key_missing",
             Error::NoWorkspace => "no_workspace",
+            Error::SharedWorkspace => "shared_workspace",
+            Error::NoSuchWorkspace(_) => "workspace_not_found",
+            Error::Store(ash_store::Error::Deleting(_)) => "workspace_deleting",
+            Error::Store(ash_store::Error::OtherAgent { .. }) => "workspace_of_another_agent",
             Error::Failed(problem) => &problem.code,
             Error::NoCheckpoint => "checkpoint_not_found",
             Error::Removed(_) | Error::Store(ash_store::Error::Removed(_)) => "checkpoint_removed",
@@ -132,7 +151,7 @@ impl Error {
             Error::TooManyFiles(_) => "too_many_files",
             Error::Save(_) => "checkpoint_failed",
             Error::Stopping => "server_stopping",
-            Error::Capacity(_) => "capacity_reached",
+            Error::Capacity(_) | Error::Crowded => "capacity_reached",
             Error::LittleSpace(_) | Error::Store(ash_store::Error::Full) => "disk_full",
             Error::Store(ash_store::Error::Taken(_)) => "session_exists",
             Error::Store(ash_store::Error::Stale) | Error::Gone => "try_again",

@@ -63,6 +63,9 @@ impl Sessions {
     /// Conversation, agent and files go to a checkpoint together, back or forward.
     pub async fn rewind(&self, session: &Session, number: u64) -> Result<(Session, Rewound)> {
         self.open_for_work()?;
+        if session.slug.is_some() {
+            return Err(Error::SharedWorkspace);
+        }
         let checkpoint = standing(self.checkpoint(session, number).await?)?;
         let then = self.then(session, checkpoint.seq).await?;
         let wish = Wish::Rewind { to: number, seq: checkpoint.seq, then };

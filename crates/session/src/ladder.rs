@@ -66,6 +66,7 @@ pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others
         format!("checkpoint {instead_of}, which is damaged ({why}): the files are those of checkpoint {used}")
     }));
     let checkpoint = fallback.map(|fallback| fallback.used).or(state.checkpoint);
+    let checkpoint = checkpoint.filter(|_| origin != Origin::Fresh);
     lost.extend(compared.iter().flat_map(|(_, lost)| lost.iter().cloned()));
     let tier = tier(state, recalled, &mut lost);
     let compared =

@@ -3,6 +3,7 @@
 
 mod actor;
 mod calls;
+mod common;
 mod error;
 mod far;
 mod files;
@@ -18,6 +19,7 @@ mod past;
 mod permission;
 mod pool;
 pub mod state;
+mod workspaces;
 
 pub use ash_snapshot::Change;
 pub use error::{Error, Result};

@@ -31,14 +31,15 @@ pub(crate) struct Trip<'t> {
     pub(crate) session: &'t Session,
     pub(crate) checkpoint: u64,
     pub(crate) turn: Option<TurnId>,
-    pub(crate) base: &'t TreeId,
+    /// The snapshot that has what happened before.
+    pub(crate) before: &'t TreeId,
     pub(crate) agent_tree: String,
 }
 
 pub(crate) async fn pack(rooms: &Rooms, repo: &Repo, trip: Trip<'_>) -> Result<Luggage> {
-    let Trip { session, checkpoint, turn, base, agent_tree } = trip;
+    let Trip { session, checkpoint, turn, before: last, agent_tree } = trip;
     // Said by the pack itself: what was recorded while it was written is not in it.
-    let before = read(repo, base).unwrap_or_else(|error| {
+    let before = read(repo, last).unwrap_or_else(|error| {
         // A pack that rots must not keep the next one from being written: it holds all events again.
         tracing::warn!(session = %session.id, %error, "the checkpoint before cannot be read");
         None
@@ -59,7 +60,7 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Repo, trip: Trip<'_>) -> Result<L
         parent: session.parent.clone(),
         checkpoint,
         turn,
-        previous: base.to_string(),
+        previous: last.to_string(),
         after,
         through,
         created_at: session.created_at,

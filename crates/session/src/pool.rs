@@ -3,6 +3,7 @@
 use crate::{
     Error, Far, Follower, Keep, LogLine, Result,
     actor::{Actor, Answer, ForkPoint, Purpose, Reply, Request, Seat},
+    common::Common,
     files::Place,
     follow::Bells,
     keys,
@@ -12,7 +13,7 @@ use crate::{
 };
 use ash_model::{
     AgentName, Ask, Cursor, Durability, Fact, Note, Options, Provider, Receipt, Runtime, Saved, SessionId,
-    SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::{Backend, Egress, Inside, Limits, Spec};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
@@ -22,7 +23,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     time::Duration,
@@ -118,7 +119,9 @@ pub struct Rooms {
     pub(crate) wakes: Semaphore,
     pub(crate) restores: Semaphore,
     pub(crate) mends: Semaphore,
-    places: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
+    /// Workspaces whose sessions somebody looks after.
+    places: Mutex<HashMap<WorkspaceId, Weak<Common>>>,
     repos: Mutex<HashMap<TenantId, (Arc<Repo>, Locked)>>,
     /// Where everything is sent, if anywhere.
     pub far: Option<Arc<Far>>,
@@ -143,7 +146,7 @@ impl Rooms {
         watch: Arc<dyn Watch>,
         (uids, settings, now): (Uids, Settings, fn() -> Timestamp),
     ) -> Rooms {
-        let places = Arc::new(Semaphore::new(settings.max_sandboxes));
+        let capacity = Arc::new(Semaphore::new(settings.max_sandboxes));
         let tracker = ash_snapshot::Watch::start(&settings.live_dir)
             .inspect_err(|why| tracing::debug!(%why, "captures look at every file"))
             .ok();
@@ -158,7 +161,8 @@ impl Rooms {
             wakes: Semaphore::new(WAKES),
             restores: Semaphore::new(RESTORES),
             mends: Semaphore::new(MENDS),
-            places,
+            capacity,
+            places: Mutex::default(),
             repos: Mutex::default(),
             far: None,
             now,
@@ -203,7 +207,19 @@ impl Rooms {
     }
 
     pub(crate) fn admit(&self) -> Result<OwnedSemaphorePermit> {
-        self.places.clone().try_acquire_owned().map_err(|_| Error::Capacity(self.settings.max_sandboxes))
+        self.capacity.clone().try_acquire_owned().map_err(|_| Error::Capacity(self.settings.max_sandboxes))
+    }
+
+    /// What the sessions of a workspace share, as long as one of them is looked after.
+    pub(crate) fn place(&self, workspace: WorkspaceId) -> Arc<Common> {
+        let mut places = self.places.lock().expect("nobody panics while holding it");
+        if let Some(place) = places.get(&workspace).and_then(Weak::upgrade) {
+            return place;
+        }
+        places.retain(|_, place| place.strong_count() > 0);
+        let place = Arc::new(Common::new(Live::new(&self.settings.live_dir, workspace)));
+        places.insert(workspace, Arc::downgrade(&place));
+        place
     }
 
     pub(crate) fn inside(&self, live: &Live) -> Inside {
@@ -280,6 +296,8 @@ pub struct NewSession {
     pub tenant: TenantId,
     pub id: SessionId,
     pub agent: AgentName,
+    /// The name of a workspace that it shares; otherwise it gets one of its own.
+    pub workspace: Option<Slug>,
     pub options: Options,
     pub env: Env,
 }
@@ -316,6 +334,7 @@ impl Sessions {
 
     /// Recovery is the normal way to start: every session not at rest is woken now, not when somebody visits.
     pub async fn start(&self) -> Result<usize> {
+        self.go_on_deleting().await?;
         let mut restless = self.look_around().await?;
         restless.extend(self.rooms.store.restless().await?);
         restless.sort_unstable();
@@ -332,6 +351,14 @@ impl Sessions {
         Ok(count)
     }
 
+    /// A shared one is there for those who come.
+    async fn is_shared(&self, sessions: &[(SessionNo, Status)]) -> Result<bool> {
+        match sessions.first() {
+            Some((no, _)) => Ok(self.get(*no).await?.slug.is_some()),
+            None => Ok(false),
+        }
+    }
+
     /// Trees on disk keep their uids; those of ended sessions go. Answers whose sandboxes may still be alive.
     async fn look_around(&self) -> Result<Vec<SessionNo>> {
         let mut found = Vec::new();
@@ -341,7 +368,8 @@ impl Sessions {
             let live = Live::new(&self.rooms.settings.live_dir, workspace);
             let sessions = self.rooms.store.sessions_of(workspace).await?;
             // A tree that the database does not know may be somebody's only copy: it stays.
-            if !sessions.is_empty() && sessions.iter().all(|(_, status)| *status == Status::Ended) {
+            let over = !sessions.is_empty() && sessions.iter().all(|(_, status)| *status == Status::Ended);
+            if over && !self.is_shared(&sessions).await? {
                 let rooms = self.rooms.clone();
                 let erased = tokio::task::spawn_blocking(move || live.erase(&rooms.uids)).await;
                 if let Ok(Err(error)) = erased {
@@ -373,7 +401,13 @@ impl Sessions {
             .ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
         rooms.settings.program(agent.runtime)?;
         rooms.settings.provider(new.options.provider.or(agent.provider))?;
-        drop(rooms.admit()?);
+        let workspace = match &new.workspace {
+            Some(slug) => Some(self.make_workspace(&new.tenant, slug, &agent.name).await?),
+            None => None,
+        };
+        if workspace.is_none() {
+            drop(rooms.admit()?);
+        }
         let created =
             Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };
         let session = rooms
@@ -381,7 +415,8 @@ impl Sessions {
             .create(ash_store::NewSession {
                 tenant: new.tenant.clone(),
                 id: new.id.clone(),
-                workspace: WorkspaceId::fresh(),
+                workspace: workspace.as_ref().map_or_else(WorkspaceId::fresh, |workspace| workspace.id),
+                slug: workspace.as_ref().map(|workspace| workspace.slug.clone()),
                 node: rooms.settings.node.clone(),
                 agent: agent.name.clone(),
                 version: agent.version,
@@ -400,7 +435,10 @@ impl Sessions {
         let mut state = State::new(0);
         state.apply(1, &created);
         let no = session.no;
-        self.seat(no, |rooms, seat| async move { Ok(Actor::newborn(rooms, session, state, seat)) }).await?;
+        if session.slug.is_none() {
+            self.seat(no, |rooms, seat| async move { Ok(Actor::newborn(rooms, session, state, seat)) })
+                .await?;
+        }
         self.ask(no, |reply| Request::Wish { wish: Wish::Resume, reply }).await?;
         self.get(no).await
     }
@@ -759,6 +797,7 @@ fn forked(
         env,
         parent: Some(parent.id.clone()),
         base,
+        slug: None,
         first_checkpoints: first,
         card,
         notes: vec![Note { turn: None, at, fact }],

@@ -22,7 +22,10 @@ use crate::id::PackId;
 use crate::key::Key;
 use crate::pack::{FOOTER, MAGIC, Pack, damaged, table_at};
 
-/// A pack of this size is read at once: asking twice would take longer.
+/// So much of a pack is asked for before it is known how long it is: it takes hardly longer than asking for that alone,
+/// and most packs are shorter.
+const FIRST: u64 = 1 << 20;
+/// Of a pack of this size the rest is read at once: asking once more would take longer.
 const SMALL: u64 = 4 << 20;
 /// Of a larger one so much of the end, where its table is. It describes nine thousand blocks.
 const TAIL: u64 = 256 << 10;
@@ -32,15 +35,29 @@ const SHORTEST: u64 = (MAGIC.len() + FOOTER) as u64;
 /// Where packs are that are not here. Packs have names of 32 hexadecimal digits. An error means that it cannot be
 /// reached; what is not there is no error. Everything blocks.
 pub trait Far: Send + Sync + fmt::Debug {
-    /// How long these packs are now, in the same order; `None`: there is no such pack. It is asked before a pack is
-    /// read for the first time, and not again as long as something of it is kept here. Who has a list answers from
-    /// that; but collection replaces packs by shorter ones of the same name.
-    fn sizes(&self, packs: &[String]) -> io::Result<Vec<Option<u64>>>;
+    /// Reads up to `most` bytes of the beginnings of these packs, several at a time, and hands over what came in any
+    /// order, with the number that the pack has among them; `None`: there is no such pack. It is asked before a pack is
+    /// read for the first time, and not again as long as something of it is kept here: collection replaces packs by
+    /// shorter ones of the same name.
+    fn begin(
+        &self,
+        packs: &[String],
+        most: u64,
+        each: &mut dyn FnMut(usize, Option<Beginning>) -> io::Result<()>,
+    ) -> io::Result<()>;
 
     /// Reads all these, several at a time, and hands over what came in any order, with the number that it has among
     /// them. Where a pack ends too early that is less than was asked for, and nothing if there is no such pack. A part
     /// has up to 64 MiB, and rarely more than 8.
     fn read(&self, parts: &[Part], each: &mut dyn FnMut(usize, Vec<u8>) -> io::Result<()>) -> io::Result<()>;
+}
+
+/// The first bytes of a pack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beginning {
+    /// How long the whole pack is.
+    pub size: u64,
+    pub bytes: Vec<u8>,
 }
 
 /// A stretch of a pack.
@@ -71,6 +88,14 @@ pub(crate) struct Tally<'t> {
 impl<'t> Tally<'t> {
     pub(crate) fn new(tell: &'t mut dyn FnMut(Fetched)) -> Tally<'t> {
         Tally { sum: Fetched::default(), packs: HashSet::new(), tell }
+    }
+
+    fn began(&mut self, pack: &str, bytes: usize) {
+        self.packs.insert(pack.to_owned());
+        self.sum.packs = self.packs.len() as u64;
+        self.sum.reads += 1;
+        self.sum.of += bytes as u64;
+        self.came(bytes);
     }
 
     fn await_all(&mut self, parts: &[Part]) {
@@ -183,26 +208,29 @@ impl Away {
 
     /// Reads the tables of these packs, and the whole of small ones. Answers which of them are not there.
     pub(crate) fn tables(&self, packs: &[PackId], tally: &mut Tally<'_>) -> Result<Vec<PackId>, Error> {
-        let names: Vec<String> = packs.iter().map(PackId::to_string).collect();
-        let Some(first) = names.first() else { return Ok(Vec::new()) };
-        let sizes = self.far.sizes(&names).map_err(|source| Error::Far { pack: first.clone(), source })?;
-        let (mut there, mut missing) = (Vec::new(), Vec::new());
-        for (pack, size) in packs.iter().zip(sizes.into_iter().chain(std::iter::repeat(None))) {
-            match size.filter(|size| *size >= SHORTEST) {
-                Some(size) => there.push((*pack, size)),
-                None => missing.push(*pack),
+        let (mut missing, mut ends) = (Vec::new(), Vec::new());
+        self.beginnings(packs, tally, &mut |pack, begun| {
+            let Some(Beginning { size, bytes }) = begun else {
+                missing.push(pack);
+                return Ok(());
+            };
+            let have = bytes.len() as u64;
+            if have < size {
+                let end = if size <= SMALL { have } else { have.max(size - TAIL) };
+                ends.push((pack, size, have, part(&pack, end..size)));
             }
-        }
-        let begin = |size: u64| if size <= SMALL { 0 } else { size - TAIL };
-        let parts: Vec<Part> = there.iter().map(|(pack, size)| part(pack, begin(*size)..*size)).collect();
+            self.begin(&pack, size, &bytes, 0)
+        })?;
+        let parts: Vec<Part> = ends.iter().map(|(.., part)| part.clone()).collect();
         let mut longer = Vec::new();
         self.read(&parts, tally, &mut |number, bytes| {
-            let ((pack, size), begin) = (there[number], parts[number].range.start);
-            let table = bytes.last_chunk().and_then(|footer| table_at(footer, size));
-            if let Some(table) = table.filter(|table| table.start < begin) {
-                longer.push((pack, size, part(&pack, table.start..begin)));
+            let (pack, size, have, Part { range, .. }) = &ends[number];
+            let table = bytes.last_chunk().and_then(|footer| table_at(footer, *size));
+            let begin = table.map_or(range.start, |table| table.start.max(*have));
+            if begin < range.start {
+                longer.push((*pack, *size, part(pack, begin..range.start)));
             }
-            self.begin(&pack, size, &bytes, begin)
+            self.begin(pack, *size, &bytes, range.start)
         })?;
         let parts: Vec<Part> = longer.iter().map(|(_, _, part)| part.clone()).collect();
         self.read(&parts, tally, &mut |number, bytes| {
@@ -210,6 +238,35 @@ impl Away {
             self.begin(pack, *size, &bytes, part.range.start)
         })?;
         Ok(missing)
+    }
+
+    /// Hands over what comes of the beginnings of packs. What is too short to be one is none.
+    fn beginnings(
+        &self,
+        packs: &[PackId],
+        tally: &mut Tally<'_>,
+        each: &mut dyn FnMut(PackId, Option<Beginning>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let names: Vec<String> = packs.iter().map(PackId::to_string).collect();
+        let Some(first) = names.first() else { return Ok(()) };
+        let mut failed = None;
+        let done = self.far.begin(&names, FIRST, &mut |number, begun| {
+            let Some((pack, name)) = packs.get(number).zip(names.get(number)) else {
+                return Err(io::Error::other("an answer that nobody asked for"));
+            };
+            let begun = begun.filter(|begun| begun.size >= SHORTEST);
+            if let Some(Beginning { bytes, .. }) = &begun {
+                tally.began(name, bytes.len());
+            }
+            each(*pack, begun).map_err(|error| {
+                failed = Some(error);
+                io::Error::other("what came cannot be used")
+            })
+        });
+        match failed {
+            Some(error) => Err(error),
+            None => done.map_err(|source| Error::Far { pack: first.clone(), source }),
+        }
     }
 
     /// Puts a part of a pack of this size into its file.

@@ -6,16 +6,17 @@ mod seal;
 mod sqlite;
 
 pub use rows::{
-    Agent, Append, Card, Checkpoint, Claimed, EventQuery, Filter, Held, Hold, Holdings, Item, Key, Lag,
-    Lease, NewAgent, NewSession, Outgoing, Page, Rebuilt, Session, TurnRow, TurnState, Version, WhatItem,
+    Agent, Append, Card, Checkpoint, Claimed, EventQuery, Filter, Heard, Held, Hold, Holdings, Item, Key,
+    Lag, Lease, NewAgent, NewSession, NewWorkspace, Outgoing, Page, Rebuilt, Session, TurnRow, TurnState,
+    Version, WhatItem, Workspace,
 };
 pub use seal::{Env, Seal};
 pub use sqlite::Sqlite;
 
 use ash_model::far::FarAgent;
 use ash_model::{
-    AgentName, Cursor, Event, Incarnation, Kind, Seq, SessionId, SessionNo, Status, TenantId, Timestamp,
-    TurnId, WorkspaceId,
+    AgentName, Cursor, Event, Incarnation, Kind, Seq, SessionId, SessionNo, Slug, Status, TenantId,
+    Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
 use std::collections::HashMap;
@@ -35,6 +36,10 @@ pub enum Error {
     Stale,
     #[error("{0} is taken")]
     Taken(String),
+    #[error("Workspace \"{0}\" is being deleted; try again when it is gone")]
+    Deleting(Slug),
+    #[error("Workspace \"{slug}\" belongs to agent \"{agent}\"; name that one, or another workspace")]
+    OtherAgent { slug: Slug, agent: AgentName },
     /// Whoever wanted to go there finds nothing any more.
     #[error("Checkpoint {0} was removed by the rules for keeping checkpoints")]
     Removed(u64),
@@ -52,7 +57,7 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Error::Full | Error::Closed => Kind::Unavailable,
-            Error::Stale | Error::Taken(_) => Kind::Conflict,
+            Error::Stale | Error::Taken(_) | Error::Deleting(_) | Error::OtherAgent { .. } => Kind::Conflict,
             Error::Removed(_) => Kind::Gone,
             Error::Database(_)
             | Error::Migration(_)
@@ -113,7 +118,8 @@ pub trait Store: Send + Sync {
     async fn read(&self, no: SessionNo, after: Cursor, limit: u32) -> Result<Vec<Item>>;
     /// Events only, by kind, the parents' included.
     async fn events(&self, no: SessionNo, query: &EventQuery) -> Result<Vec<Event>>;
-    async fn position(&self, incarnation: Incarnation) -> Result<Option<u64>>;
+    /// How far each session has heard what a sandbox said in which it is at work.
+    async fn positions(&self, incarnation: Incarnation) -> Result<Vec<(SessionNo, Heard)>>;
     async fn turn(&self, no: SessionNo, turn: TurnId) -> Result<Option<TurnRow>>;
     async fn checkpoint(&self, workspace: WorkspaceId, number: u64) -> Result<Option<Checkpoint>>;
     /// Newest first, those before number `before`.
@@ -158,6 +164,18 @@ pub trait Store: Send + Sync {
     /// Packs that are about to be deleted there.
     async fn forget_far_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<()>;
     async fn undoom(&self, numbers: &[i64]) -> Result<()>;
+
+    // Workspaces with a name
+    /// It may be there already.
+    async fn make_workspace(&self, new: NewWorkspace) -> Result<Workspace>;
+    async fn find_workspace(&self, tenant: &TenantId, slug: &Slug) -> Result<Option<Workspace>>;
+    async fn workspaces(&self, tenant: &TenantId) -> Result<Vec<Workspace>>;
+    /// Those of all tenants whose deletion was begun.
+    async fn half_deleted(&self) -> Result<Vec<Workspace>>;
+    /// From now on nobody comes into it.
+    async fn begin_deleting(&self, id: WorkspaceId, at: Timestamp) -> Result<()>;
+    /// Its data is gone: its name is free, and its sessions stand on no checkpoint.
+    async fn deleted(&self, id: WorkspaceId, at: Timestamp) -> Result<()>;
 
     // The trash
     /// An ended session: nobody finds it from now on. False: it has not ended, or is there already.

@@ -3,7 +3,7 @@
 use crate::Env;
 use ash_model::{
     AgentName, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Note, Options, Problem,
-    Provider, Runtime, Seq, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
 };
@@ -64,6 +64,8 @@ pub struct NewSession {
     pub tenant: TenantId,
     pub id: SessionId,
     pub workspace: WorkspaceId,
+    /// The workspace is there already, under this name. Otherwise it is made with the session.
+    pub slug: Option<Slug>,
     pub node: String,
     pub agent: AgentName,
     pub version: u32,
@@ -102,6 +104,8 @@ pub struct Session {
     pub tenant: TenantId,
     pub id: SessionId,
     pub workspace: WorkspaceId,
+    /// The name that its workspace had when it was made, if that is shared.
+    pub slug: Option<Slug>,
     pub agent: AgentName,
     pub version: u32,
     pub runtime: Runtime,
@@ -222,6 +226,39 @@ pub struct Checkpoint {
     pub at: Timestamp,
 }
 
+/// How far a session has heard what its process in a sandbox said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    pub incarnation: Incarnation,
+    pub process: u16,
+    pub position: u64,
+}
+
+/// A workspace that sessions share, by its name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workspace {
+    pub id: WorkspaceId,
+    pub tenant: TenantId,
+    pub slug: Slug,
+    pub agent: AgentName,
+    pub created_at: Timestamp,
+    /// Its data may be gone already.
+    pub deleting: bool,
+    pub sessions: u64,
+    /// The last one that was made.
+    pub checkpoint: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub struct NewWorkspace {
+    pub id: WorkspaceId,
+    pub tenant: TenantId,
+    pub slug: Slug,
+    pub agent: AgentName,
+    pub node: String,
+    pub at: Timestamp,
+}
+
 /// Everything of a tenant that a repository holds for it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Holdings {
@@ -250,7 +287,7 @@ pub struct Append {
     pub card: Card,
     pub checkpoint: Option<Checkpoint>,
     /// How far the shim's journal is used up by this step.
-    pub journal: Option<(Incarnation, u64)>,
+    pub journal: Option<Heard>,
     pub at: Timestamp,
 }
 

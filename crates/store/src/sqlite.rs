@@ -3,17 +3,19 @@
 mod far;
 mod read;
 mod trash;
+mod workspaces;
 mod write;
 mod writer;
 
 use crate::{
-    Agent, Append, Checkpoint, Claimed, Env, Error, EventQuery, Filter, Hold, Holdings, Item, Key, Lag,
-    Lease, NewAgent, NewSession, Outgoing, Page, Rebuilt, Result, Seal, Session, Store, TurnRow, Version,
+    Agent, Append, Checkpoint, Claimed, Env, Error, EventQuery, Filter, Heard, Hold, Holdings, Item, Key,
+    Lag, Lease, NewAgent, NewSession, NewWorkspace, Outgoing, Page, Rebuilt, Result, Seal, Session, Store,
+    TurnRow, Version, Workspace,
 };
 use ash_model::far::FarAgent;
 use ash_model::{
-    AgentName, Cursor, Event, Incarnation, Options, Seq, SessionId, SessionNo, Status, TenantId, Timestamp,
-    TurnId, WorkspaceId,
+    AgentName, Cursor, Event, Incarnation, Options, Seq, SessionId, SessionNo, Slug, Status, TenantId,
+    Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
 use sqlx::{
@@ -225,8 +227,8 @@ impl Store for Sqlite {
         read::events(&self.readers, &self.line(no).await?, query).await
     }
 
-    async fn position(&self, incarnation: Incarnation) -> Result<Option<u64>> {
-        read::position(&self.readers, incarnation).await
+    async fn positions(&self, incarnation: Incarnation) -> Result<Vec<(SessionNo, Heard)>> {
+        read::positions(&self.readers, incarnation).await
     }
 
     async fn turn(&self, no: SessionNo, turn: TurnId) -> Result<Option<TurnRow>> {
@@ -320,6 +322,32 @@ impl Store for Sqlite {
                 })
             })
             .await
+    }
+
+    async fn make_workspace(&self, new: NewWorkspace) -> Result<Workspace> {
+        self.writer.write(move |db| Box::pin(async move { workspaces::make(db, &new).await })).await
+    }
+
+    async fn find_workspace(&self, tenant: &TenantId, slug: &Slug) -> Result<Option<Workspace>> {
+        workspaces::find(&self.readers, tenant, slug).await
+    }
+
+    async fn workspaces(&self, tenant: &TenantId) -> Result<Vec<Workspace>> {
+        workspaces::list(&self.readers, tenant).await
+    }
+
+    async fn half_deleted(&self) -> Result<Vec<Workspace>> {
+        workspaces::half_deleted(&self.readers).await
+    }
+
+    async fn begin_deleting(&self, id: WorkspaceId, at: Timestamp) -> Result<()> {
+        self.writer
+            .write(move |db| Box::pin(async move { workspaces::begin_deleting(db, id, at).await }))
+            .await
+    }
+
+    async fn deleted(&self, id: WorkspaceId, at: Timestamp) -> Result<()> {
+        self.writer.write(move |db| Box::pin(async move { workspaces::deleted(db, id, at).await })).await
     }
 
     async fn trash(&self, no: SessionNo, at: Timestamp) -> Result<bool> {

@@ -14,10 +14,10 @@ use std::{collections::BTreeMap, io::Write, time::Duration};
 
 pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8> {
     match command {
-        Session::Create { agent, id, model, permission_mode, env, dir, all } => {
+        Session::Create { agent, id, workspace, model, permission_mode, env, dir, all } => {
             let dir = dir.map(|dir| folder::existing(&dir)).transpose()?;
             let options = json!({
-                "sessionId": id, "model": model, "permissionMode": permission_mode, "extraEnv": map(&env)?,
+                "sessionId": id, "workspace": workspace, "model": model, "permissionMode": permission_mode, "extraEnv": map(&env)?,
             });
             let made = create(api, &agent, options).await?;
             let id = made["session"]["id"].as_str().unwrap_or_default().to_owned();

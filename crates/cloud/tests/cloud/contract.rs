@@ -125,6 +125,17 @@ async fn what_was_put_is_got_whole_and_by_ranges(home: &Home) {
     assert_eq!(bucket.head("packs/empty").await, Ok(Some(0)));
     assert_eq!(bucket.get("packs/one.pack").await.expect("bytes"), bytes);
     assert_eq!(bucket.get("packs/empty").await.expect("bytes"), Bytes::new());
+    let begun =
+        [("packs/one.pack", 10), ("packs/one.pack", 5_000_000), ("packs/empty", 10), ("packs/none", 10)];
+    let wanted = [
+        Some((3_000_000, bytes.slice(..10))),
+        Some((3_000_000, bytes.clone())),
+        Some((0, Bytes::new())),
+        None,
+    ];
+    for ((key, most), wanted) in begun.into_iter().zip(wanted) {
+        assert!(bucket.begin(key, most).await == Ok(wanted), "{key}, {most}");
+    }
     assert_eq!(bucket.get_range("packs/one.pack", 10..20).await.expect("bytes"), bytes[10..20]);
     // Near each other, far apart, not in order, one twice, one empty, one at the end.
     let ranges = [5..7, 2_900_000..2_900_010, 100..101, 5..7, 9..9, 2_999_999..3_000_000];

@@ -105,7 +105,8 @@ impl Shim {
         let hello = Hello {
             version: VERSION,
             incarnation: plan.incarnation,
-            last_in: self.last_in,
+            last_in: self.last_ins.values().copied().max().unwrap_or(0),
+            last_ins: self.last_ins.clone(),
             end: journal.end(),
             acked: journal.acked(),
             running: self.processes.keys().copied().collect(),

@@ -27,6 +27,8 @@ impl Shim {
         let sandbox = self.sandbox.as_mut().ok_or(io::ErrorKind::NotFound)?;
         let [stdin, stdout, stderr] = theirs;
         sandbox.order(Order::Start, vec![what, stdin, stdout, stderr]);
+        // Whoever had this number before took other input.
+        self.last_ins.remove(&start.process);
         self.processes.insert(start.process, process);
         Ok(())
     }
@@ -56,10 +58,11 @@ impl Shim {
     }
 
     pub(super) fn take_input(&mut self, process: u16, number: u64, bytes: &[u8]) {
-        if number <= self.last_in {
+        let last = self.last_ins.entry(process).or_default();
+        if number <= *last {
             return;
         }
-        self.last_in = number;
+        *last = number;
         // A process that is gone reads nothing; the number still counts as taken.
         let Some(input) = self.processes.get_mut(&process).and_then(|p| p.input.as_mut()) else { return };
         if input.waiting() + bytes.len() > MOST_INPUT {

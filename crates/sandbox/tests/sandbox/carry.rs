@@ -202,3 +202,43 @@ async fn a_signal_reaches_the_whole_group() {
     let (lines, exit) = live.finish().await;
     assert_eq!((lines, exit.code), (vec!["got it".to_owned()], Some(4)));
 }
+
+/// Several share a sandbox: each hears its own, a slow one holds nobody up, and all hear that it is gone.
+#[tokio::test]
+async fn each_listener_hears_its_own_processes() {
+    let rig = Rig::new().await;
+    let live = rig.launch().await;
+    let said = |record: ash_sandbox::Record| match record.what {
+        What::Line(line) => Some((record.process, String::from_utf8_lossy(&line).into_owned())),
+        _ => None,
+    };
+    let (mut first, mut second) = (live.remote.listen(vec![1..=1]), live.remote.listen(vec![2..=2, 70..=79]));
+    // Nobody reads what the second says, and it says much.
+    live.remote.start(script(2, "for ((i=0;i<2000;i++)); do echo b$i; done")).await.expect("sent");
+    live.remote.start(command(1, &["cat"])).await.expect("sent");
+    live.remote.start(script(75, "echo c")).await.expect("sent");
+    // Each process counts its own input.
+    live.remote.input(2, 5, b"x\n".to_vec()).await.expect("sent");
+    live.remote.input(1, 1, b"a\n".to_vec()).await.expect("sent");
+    let next = async |records: &mut ash_sandbox::Records| loop {
+        let record = tokio::time::timeout(crate::rig::DEADLINE, records.next()).await.expect("in time");
+        if let Some(line) = said(record.expect("a record")) {
+            return line;
+        }
+    };
+    assert_eq!(next(&mut first).await, (1, "a".to_owned()));
+    let mut heard = Vec::new();
+    while heard.len() < 2001 {
+        heard.push(next(&mut second).await);
+    }
+    assert_eq!(heard.iter().filter(|(process, _)| *process == 75).count(), 1);
+    let last = heard.iter().rfind(|(process, _)| *process == 2).expect("lines");
+    assert_eq!(last.1, "b1999");
+    // A listener that goes takes nobody along.
+    drop(second);
+    live.remote.input(1, 2, b"still\n".to_vec()).await.expect("sent");
+    assert_eq!(next(&mut first).await, (1, "still".to_owned()));
+    live.remote.end().await.expect("sent");
+    let gone = async { while first.next().await.is_some() {} };
+    tokio::time::timeout(crate::rig::DEADLINE, gone).await.expect("it is told that all is over");
+}

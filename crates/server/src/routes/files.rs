@@ -45,7 +45,12 @@ pub(super) async fn list(
     Asked(asked): Asked<Listing>,
 ) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
-    let place = place(&app, &session, asked.checkpoint).await?;
+    listed(&app, &session, asked).await
+}
+
+/// What is in a session's workspace.
+pub(super) async fn listed(app: &App, session: &Session, asked: Listing) -> Answer<Json<Value>> {
+    let place = place(app, session, asked.checkpoint).await?;
     let hide = asked.include_hidden == Some(false);
     let (files, source) =
         blocking(move || Ok((place.list(&|name, is_dir| is_skipped(name, is_dir, hide))?, place.name())))

@@ -1,10 +1,10 @@
 //! Sessions: making, finding, and moving them through their states.
 
-use super::agents;
 use super::{
     MOST_MODEL, MOST_SYSTEM_PROMPT,
     take::{Asked, Body, Part, at_most, can_wait, environment, open_session, session, session_anywhere},
 };
+use super::{agents, workspaces};
 use crate::{
     app::App,
     auth::Caller,
@@ -39,6 +39,9 @@ const LONGEST_WAIT: u64 = 604_800;
 pub(super) struct New {
     agent: String,
     session_id: Option<SessionId>,
+    /// The name of a workspace that it shares with others.
+    #[serde(alias = "workspaceId")]
+    workspace: Option<String>,
     extra_env: Option<BTreeMap<String, String>>,
     env: Option<BTreeMap<String, String>>,
     #[serde(flatten)]
@@ -65,6 +68,7 @@ pub(super) struct Settable {
     on_permission_timeout: Option<OnPermissionTimeout>,
     max_wait: Option<u64>,
     durability: Option<Durability>,
+    ephemeral: Option<bool>,
 }
 
 impl Settable {
@@ -106,6 +110,7 @@ impl Settable {
             on_permission_timeout: self.on_permission_timeout.or(before.on_permission_timeout),
             max_wait: self.max_wait.or(before.max_wait),
             durability: self.durability.or(before.durability),
+            ephemeral: self.ephemeral.or(before.ephemeral),
             base: before.base,
         })
     }
@@ -139,9 +144,10 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
-    let New { agent, session_id, extra_env, env, options } = body.value;
+    let New { agent, session_id, workspace, extra_env, env, options } = body.value;
     let agent = AgentName::parse(&agent)
         .map_err(|_| Problem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
+    let workspace = workspace.map(|name| workspaces::slug(&name)).transpose()?;
     can_wait(&app, options.durability)?;
     let options = options.over(Options::default())?;
     let mut vars = env.unwrap_or_default();
@@ -151,7 +157,7 @@ pub(super) async fn create(
     let claim =
         once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
-    let new = NewSession { tenant: caller.0.clone(), id: id.clone(), agent, options, env };
+    let new = NewSession { tenant: caller.0.clone(), id: id.clone(), agent, workspace, options, env };
     let made = match made_before(&app, &caller, &claim, &id).await {
         Some(session) => session,
         None => {

@@ -8,7 +8,7 @@ use crate::{
 };
 use ash_driver::Say;
 use ash_model::{Fact, Incarnation, Status};
-use ash_sandbox::Record;
+use ash_sandbox::{Record, What};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -150,13 +150,13 @@ impl Actor {
 
     async fn capture_or_go_on(&mut self) -> Result<()> {
         let ends = self.closing.as_ref().is_some_and(Closing::is_end);
-        if ends && self.live.has_leftovers(self.tree.is_some()) {
+        if ends && !self.is_ephemeral() && self.live.has_leftovers(self.tree().is_some()) {
             // The end removes the directory: whatever is in it is kept first.
             self.start_salvage();
             return Ok(());
         }
         self.set_stage(Stage::Captured);
-        if self.tree.is_some() && self.dirty.is_some() {
+        if self.tree().is_some() && self.dirty.is_some() {
             self.start_save(Occasion::Between);
             return Ok(());
         }
@@ -181,7 +181,7 @@ impl Actor {
 
     async fn conclude_wish(&mut self, wish: &Wish, reply: Option<Reply<Answer>>) -> Result<()> {
         // The last capture failed, and the tree is the only copy: do not pretend that all is well.
-        if self.dirty.is_some() && self.tree.is_some() && self.not_before.is_some() {
+        if self.dirty.is_some() && self.tree().is_some() && self.not_before.is_some() {
             if let Some(reply) = reply {
                 reply.send(Err(Error::Save("see the server's log".to_owned()))).ok();
             }
@@ -193,7 +193,8 @@ impl Actor {
             Ok(facts) => self.note(facts).await,
             Err(refused) => Err(refused.into()),
         };
-        if result.is_ok() && *wish == Wish::End {
+        // A shared one is there for the others, and for those who come.
+        if result.is_ok() && *wish == Wish::End && !self.is_shared() {
             self.forget_tree().await;
         }
         if let Some(reply) = reply {
@@ -204,7 +205,7 @@ impl Actor {
 
     /// The last checkpoint holds everything, so the tree can go.
     async fn forget_tree(&mut self) {
-        self.tree = None;
+        self.place.set_tree(None);
         self.dirty = None;
         let (live, rooms) = (self.live.clone(), self.rooms.clone());
         if let Err(error) = blocking(move || live.erase(&rooms.uids)).await {
@@ -215,6 +216,7 @@ impl Actor {
     /// Only what is nowhere but in the object store, too, and was captured as it is: never the only copy.
     pub(super) async fn go_cold(&mut self) -> Result<bool> {
         let calm = self.hands.is_none()
+            && !self.is_shared()
             && self.state.awake.is_none()
             && self.state.is_at_rest()
             && matches!(self.state.status, Status::Paused | Status::Stopped)
@@ -224,8 +226,8 @@ impl Actor {
             && self.rewinding.is_empty()
             && self.writing.is_empty()
             && !self.live.is_marked_dirty()
-            && !self.live.has_leftovers(self.tree.is_some());
-        let (true, Some(number), true) = (calm, self.state.checkpoint, self.tree.is_some()) else {
+            && !self.live.has_leftovers(self.tree().is_some());
+        let (true, Some(number), true) = (calm, self.state.checkpoint, self.tree().is_some()) else {
             return Ok(false);
         };
         let checkpoint = self.rooms.store.checkpoint(self.lease.workspace, number).await?;
@@ -236,9 +238,10 @@ impl Actor {
         Ok(true)
     }
 
-    /// Ends the sandbox and waits until nothing of it runs.
+    /// Ends the sandbox and waits until nothing of it runs; or, if others are at work in it, ends our part of it.
     pub(super) fn start_sleep(&mut self) {
         let Some(hands) = self.hands.take() else { return };
+        self.commands = self.execs.numbers();
         self.execs
             .fail(&ash_model::Problem::new("sandbox_ended", "The sandbox was ended while the command ran"));
         self.touch();
@@ -246,29 +249,45 @@ impl Actor {
     }
 
     pub(super) fn say_goodbye(&mut self, mut hands: Hands) {
-        let (run, id) = (self.live.run(), self.session.id.clone());
+        let (run, id, no) = (self.live.run(), self.session.id.clone(), self.session.no);
+        let (place, commands) = (self.place.clone(), std::mem::take(&mut self.commands));
         self.effect = Some(tokio::spawn(async move {
-            hands.remote.end().await.ok();
-            let mut said = Vec::new();
-            let goodbye = async {
-                while let Some(record) = hands.records.next().await {
-                    said.push(record);
+            let floor = place.floor().await;
+            let (incarnation, process) = (hands.incarnation, hands.process);
+            let last = place.leave(no, incarnation);
+            if last {
+                hands.remote.end().await.ok();
+            } else {
+                for process in commands.into_iter().chain([process]) {
+                    hands.remote.signal(process, 9).await.ok();
                 }
-            };
-            tokio::time::timeout(GOODBYE, goodbye).await.ok();
-            let incarnation = hands.incarnation;
-            drop(hands);
-            if let Err(error) = blocking(move || Ok(ash_sandbox::reap(&run)?)).await {
-                tracing::error!(session = %id, %error, "a sandbox could not be cleared up");
             }
-            Done::Slept { incarnation, said }
+            let floor = Some(floor).filter(|_| last);
+            let said = last_words(&mut hands, last).await;
+            drop(hands);
+            if last {
+                place.set_walls(None);
+                if let Err(error) = blocking(move || Ok(ash_sandbox::reap(&run)?)).await {
+                    tracing::error!(session = %id, %error, "a sandbox could not be cleared up");
+                }
+            }
+            drop(floor);
+            Done::Slept { incarnation, process, said }
         }));
     }
 
-    pub(super) async fn slept(&mut self, incarnation: Incarnation, said: Vec<Record>) -> Result<()> {
+    pub(super) async fn slept(
+        &mut self,
+        incarnation: Incarnation,
+        process: u16,
+        said: Vec<Record>,
+    ) -> Result<()> {
         if self.state.awake.as_ref().is_some_and(|awake| awake.incarnation == incarnation) {
             // Its last words count; how it died does not, we ended it.
-            self.digest_of(incarnation, said).await?;
+            self.digest_of(incarnation, process, said).await?;
+        }
+        if self.is_ephemeral() && !self.is_shared() {
+            self.forget_tree().await;
         }
         // A shutdown says this together with the rest, in one step.
         if self.closing.as_ref().is_some_and(Closing::is_shutdown) {
@@ -283,4 +302,21 @@ impl Actor {
             None => Ok(()),
         }
     }
+}
+
+/// What it still says: to the end of the sandbox, or of the agent.
+async fn last_words(hands: &mut Hands, all: bool) -> Vec<Record> {
+    let (mut said, mut over) = (Vec::new(), hands.exited && !all);
+    let listening = async {
+        while !over && let Some(record) = hands.records.next().await {
+            let exited = record.process == hands.process && matches!(record.what, What::Exit(_));
+            over = !all && (exited || matches!(record.what, What::Gone { .. }));
+            said.push(record);
+        }
+    };
+    tokio::time::timeout(GOODBYE, listening).await.ok();
+    while let Some(record) = hands.records.ready() {
+        said.push(record);
+    }
+    said
 }

@@ -1,10 +1,10 @@
 //! The log first, then the agent: facts are stored before anybody hears of them.
 
-use super::{AGENT, Actor};
+use super::Actor;
 use crate::{Error, Result, state::State};
 use ash_driver::Say;
-use ash_model::{Delta, Fact, Incarnation, Note, TurnId};
-use ash_store::{Append, Checkpoint};
+use ash_model::{Delta, Fact, Note, TurnId};
+use ash_store::{Append, Checkpoint, Heard};
 
 impl Actor {
     /// Says it to the agent. The fact is stored already: if this is lost, the next one says it.
@@ -14,7 +14,7 @@ impl Actor {
         }
         let Some(hands) = &self.hands else { return };
         // A dead shim shows in its records; nothing more to do here.
-        hands.remote.input(AGENT, input, self.driver.tell(say)).await.ok();
+        hands.remote.input(hands.process, input, self.driver.tell(say)).await.ok();
     }
 
     /// Puts facts into the log, all or none, and tells whoever listens.
@@ -26,7 +26,7 @@ impl Actor {
         &mut self,
         facts: Vec<Fact>,
         deltas: Vec<Delta>,
-        position: Option<(Incarnation, u64)>,
+        position: Option<Heard>,
         checkpoint: Option<Checkpoint>,
     ) -> Result<()> {
         let at = self.rooms.clock();

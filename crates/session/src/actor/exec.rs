@@ -1,8 +1,12 @@
 //! Commands that somebody runs in the sandbox beside the agent.
 
 use super::{Actor, Reply};
-use crate::{Error, state::Refused};
-use ash_model::{Epoch, Problem, Status};
+use crate::{
+    Error,
+    common::{COMMANDS, FIRST_COMMAND},
+    state::Refused,
+};
+use ash_model::{Problem, Status};
 use ash_sandbox::{Exit, Remote, Start, What};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,11 +16,6 @@ use tokio::time::Instant;
 
 /// What one command may print before the rest is dropped (and said to be).
 const OUTPUT: usize = 10 << 20;
-/// Numbers of the agent's kind end here.
-const FIRST: u16 = 16;
-/// Each keeper of a session numbers from its own start, so that what an earlier one left running or unread is never
-/// taken for a command of this one.
-const PER_KEEPER: u16 = 1000;
 
 #[derive(Debug, Clone)]
 pub struct Executed {
@@ -74,16 +73,25 @@ impl Actor {
 }
 
 impl Execs {
-    pub(super) fn of(epoch: Epoch) -> Execs {
-        let keepers = u64::from((u16::MAX - FIRST) / PER_KEEPER);
-        let first = FIRST + u16::try_from(epoch.0 % keepers).unwrap_or(0) * PER_KEEPER;
-        Execs { running: HashMap::new(), finished: Vec::new(), first, next: first }
+    pub(super) fn new() -> Execs {
+        let (running, finished) = (HashMap::new(), Vec::new());
+        Execs { running, finished, first: FIRST_COMMAND, next: FIRST_COMMAND }
+    }
+
+    /// In a sandbox: commands are numbered from here on.
+    pub(super) fn begin(&mut self, first: u16) {
+        (self.first, self.next) = (first, first);
+    }
+
+    /// What runs now.
+    pub(super) fn numbers(&self) -> Vec<u16> {
+        self.running.keys().copied().collect()
     }
 
     fn number(&mut self) -> u16 {
         loop {
             let number = self.next;
-            self.next = if number - self.first + 1 < PER_KEEPER { number + 1 } else { self.first };
+            self.next = if number - self.first + 1 < COMMANDS { number + 1 } else { self.first };
             if !self.running.contains_key(&number) {
                 return number;
             }

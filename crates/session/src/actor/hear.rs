@@ -1,7 +1,7 @@
 //! Listening to the sandbox. What a batch of records means and how far the journal is read become durable
 //! together; only then may the shim forget it.
 
-use super::{AGENT, Actor, BREATH};
+use super::{Actor, BREATH};
 use crate::{Error, Result, logs::Level};
 use ash_driver::Heard;
 use ash_model::{Death, Delta, Fact, Incarnation, TurnId};
@@ -17,9 +17,11 @@ const FORGETTABLE: u64 = 1 << 20;
 /// Something heard that waits for space.
 pub(super) struct Unwritten {
     meaning: Meaning,
-    place: (Incarnation, u64),
+    place: Place,
     pub(super) again: Instant,
 }
+
+type Place = ash_store::Heard;
 
 #[derive(Default)]
 pub(super) struct Meaning {
@@ -66,8 +68,11 @@ impl Actor {
     }
 
     async fn digest(&mut self, batch: Vec<Record>) -> Result<()> {
-        let Some(incarnation) = self.hands.as_ref().map(|hands| hands.incarnation) else { return Ok(()) };
-        match self.digest_of(incarnation, batch).await? {
+        let Some(hands) = &self.hands else { return Ok(()) };
+        let (incarnation, process, heard) = (hands.incarnation, hands.process, hands.position);
+        // In a sandbox that was taken over the others may have heard less.
+        let batch = batch.into_iter().filter(|record| record.offset > heard).collect();
+        match self.digest_of(incarnation, process, batch).await? {
             Some(death) => self.mourn(death).await,
             None => Ok(()),
         }
@@ -77,14 +82,15 @@ impl Actor {
     pub(super) async fn digest_of(
         &mut self,
         incarnation: Incarnation,
+        process: u16,
         batch: Vec<Record>,
     ) -> Result<Option<Death>> {
         let Some(position) = batch.last().map(|record| record.offset) else { return Ok(None) };
         let mut meaning = Meaning::default();
         for record in batch {
-            self.understand(record, &mut meaning);
+            self.understand(process, record, &mut meaning);
         }
-        self.write(meaning, (incarnation, position)).await
+        self.write(meaning, Place { incarnation, process, position }).await
     }
 
     /// What could not be written for lack of space is kept, and tried again; the agent waits meanwhile.
@@ -100,7 +106,7 @@ impl Actor {
     }
 
     /// Commits what was heard and how far the journal is used up, then lets the shim forget it.
-    async fn write(&mut self, meaning: Meaning, place: (Incarnation, u64)) -> Result<Option<Death>> {
+    async fn write(&mut self, meaning: Meaning, place: Place) -> Result<Option<Death>> {
         if self.may_wait(&meaning, place) {
             self.note_held();
             self.execs.answer();
@@ -120,9 +126,9 @@ impl Actor {
             committed => committed?,
         }
         self.deltas = deltas.unwrap_or(self.deltas);
-        if let Some(hands) = self.hands.as_mut().filter(|hands| hands.incarnation == place.0) {
-            hands.position = place.1;
-            hands.remote.ack(place.1).await.ok();
+        if let Some(hands) = self.hands.as_mut().filter(|hands| hands.incarnation == place.incarnation) {
+            hands.position = place.position;
+            hands.walls.ack(self.session.no, place.position).await;
         }
         self.note_held();
         self.execs.answer();
@@ -137,31 +143,38 @@ impl Actor {
 
     /// What means nothing is used up with what comes next: to hear it again would mean nothing again. But not for
     /// ever, since the shim keeps it meanwhile.
-    fn may_wait(&self, meaning: &Meaning, (incarnation, position): (Incarnation, u64)) -> bool {
-        let hands = self.hands.as_ref().filter(|hands| hands.incarnation == incarnation);
-        meaning.is_nothing() && hands.is_some_and(|hands| position < hands.position + FORGETTABLE)
+    fn may_wait(&self, meaning: &Meaning, place: Place) -> bool {
+        let hands = self.hands.as_ref().filter(|hands| hands.incarnation == place.incarnation);
+        meaning.is_nothing() && hands.is_some_and(|hands| place.position < hands.position + FORGETTABLE)
     }
 
-    fn understand(&mut self, record: Record, meaning: &mut Meaning) {
+    /// `agent`: the number of the agent's process.
+    fn understand(&mut self, agent: u16, record: Record, meaning: &mut Meaning) {
         let now = self.rooms.clock();
         match (record.process, record.what) {
-            (AGENT, What::Line(line) | What::Tail(line)) => self.understand_line(&line, meaning),
-            (AGENT, What::Err(line)) => self.logs.add(Level::Stderr, &line, now),
-            (AGENT, What::Exit(exit)) => {
+            (process, What::Line(line) | What::Tail(line)) if process == agent => {
+                self.understand_line(&line, meaning);
+            }
+            (process, What::Err(line)) if process == agent => self.logs.add(Level::Stderr, &line, now),
+            (process, What::Exit(exit)) if process == agent => {
+                self.hands.iter_mut().for_each(|hands| hands.exited = true);
                 self.logs.add(Level::System, format!("agent ended: {exit}").as_bytes(), now);
                 meaning.death.get_or_insert(match exit.oom {
                     true => Death::OutOfMemory,
                     false => Death::Agent { how: exit.to_string() },
                 });
             }
-            (AGENT, What::TooLong) => meaning.death = Some(Death::LineTooLong),
-            (AGENT, What::StartFailed { why }) => meaning.death = Some(Death::Agent { how: why }),
+            (process, What::TooLong) if process == agent => meaning.death = Some(Death::LineTooLong),
+            (process, What::StartFailed { why }) if process == agent => {
+                meaning.death = Some(Death::Agent { how: why });
+            }
             (_, What::Gone { how, oom }) => {
+                self.hands.iter().for_each(|hands| hands.walls.set_gone());
                 self.logs.add(Level::System, format!("sandbox ended: {how}").as_bytes(), now);
                 let death = if oom { Death::OutOfMemory } else { Death::Sandbox { how } };
                 meaning.death.get_or_insert(death);
             }
-            (AGENT, What::Started { .. }) => {}
+            (process, What::Started { .. }) if process == agent => {}
             (process, what) => self.execs.hear(process, what),
         }
     }

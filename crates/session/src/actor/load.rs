@@ -1,8 +1,9 @@
 //! Taking over a session: claim it, read its log, find out what is left of its sandbox, and draw the conclusions.
 
-use super::{AGENT, Actor, Done, Execs, Hands, Purpose, Reply, Request, wake};
+use super::{Actor, Done, Execs, Hands, Purpose, Reply, Request, wake};
 use crate::{
     Error, Result,
+    common::{self, Common, Waiting, Walls},
     files::FileSource,
     live::Live,
     logs::Logs,
@@ -10,9 +11,9 @@ use crate::{
     state::{Found, State},
 };
 use ash_driver::Ear;
-use ash_model::{Cursor, Fact, Incarnation, OnInterrupted, Provider};
+use ash_model::{Cursor, Fact, Incarnation, OnInterrupted, Provider, SessionNo};
 use ash_sandbox::Egress;
-use ash_store::{EventQuery, Lease, Session};
+use ash_store::{EventQuery, Heard, Lease, Session};
 use std::{collections::VecDeque, sync::Arc};
 use tokio::{sync::mpsc, time::Instant};
 
@@ -26,36 +27,40 @@ pub(crate) struct Seat {
 impl Actor {
     /// For a session that was made a moment ago: nobody had it before.
     pub(crate) fn newborn(rooms: Arc<Rooms>, session: Session, state: State, seat: Seat) -> Actor {
-        let lease = Lease { workspace: session.workspace, epoch: ash_model::Epoch(1) };
-        Actor::with(rooms, session, state, lease, seat)
+        let place = rooms.place(session.workspace);
+        let lease = place.is_new(session.workspace);
+        Actor::with(rooms, session, state, (lease, place), seat)
     }
 
     /// For a session that somebody had before, who may have died at any line.
     pub(crate) async fn load(rooms: Arc<Rooms>, session: Session, seat: Seat) -> Result<Actor> {
-        let live = Live::new(&rooms.settings.live_dir, session.workspace);
-        let hold = rooms.store.hold(session.workspace).await?.ok_or(Error::NotFound)?;
-        let current = live.is_current(&hold, &rooms.settings.node, &rooms.settings.boot);
-        let epoch = ash_model::Epoch(hold.epoch.0 + 1);
-        // The stamp first: if we die before the claim, one epoch ahead still counts as ours.
-        let tree = if current { Some(live.adopt(epoch, &rooms.uids)?) } else { None };
-        let lease = rooms.store.claim(session.workspace, &rooms.settings.node, &hold).await?;
+        let place = rooms.place(session.workspace);
+        let _floor = place.floor().await;
+        let (lease, first) = place.claim(&rooms, session.workspace).await?;
         let session = rooms.store.session(session.no).await?.ok_or(Error::NotFound)?;
         let events = rooms.store.facts(session.no).await?;
         let base = session.base.map_or(0, |(_, seq)| seq);
         let mut state = State::new(base).replay(&events);
         state.adopt(&session.card);
-        let tree = tree.filter(|_| live.knows_of(state.rewound));
-        let mut actor = Actor::with(rooms, session, state, lease, seat);
-        actor.tree = tree;
+        if session.slug.is_none() && !place.live.knows_of(state.rewound) {
+            place.set_tree(None);
+        }
+        let mut actor = Actor::with(rooms, session, state, (lease, place.clone()), seat);
         actor.state.last_seq = actor.session.last_seq;
         actor.deltas = actor.count_deltas().await?;
         actor.listen_again().await?;
-        actor.take_over().await?;
+        actor.take_over(first).await?;
         Ok(actor)
     }
 
-    fn with(rooms: Arc<Rooms>, session: Session, state: State, lease: Lease, seat: Seat) -> Actor {
-        let live = Live::new(&rooms.settings.live_dir, session.workspace);
+    fn with(
+        rooms: Arc<Rooms>,
+        session: Session,
+        state: State,
+        (lease, place): (Lease, Arc<Common>),
+        seat: Seat,
+    ) -> Actor {
+        let live = place.live.clone();
         let driver = Arc::from(ash_driver::driver(session.runtime));
         let Seat { logs, mood, inbox } = seat;
         Actor {
@@ -63,15 +68,16 @@ impl Actor {
             session,
             state,
             live,
+            place,
             driver,
             ear: Ear::default(),
-            tree: None,
             hands: None,
             logs,
             mood,
             inbox,
             deltas: 0,
-            execs: Execs::of(lease.epoch),
+            execs: Execs::new(),
+            commands: Vec::new(),
             lease,
             dirty: None,
             captured: Instant::now(),
@@ -128,12 +134,17 @@ impl Actor {
         }
     }
 
-    async fn take_over(&mut self) -> Result<()> {
-        if self.live.has_scraps() {
+    /// `first`: nobody here has looked after the workspace before.
+    async fn take_over(&mut self, first: bool) -> Result<()> {
+        if first && self.live.has_scraps() {
             let live = self.live.clone();
             wake::blocking(move || live.erase_scraps()).await?;
         }
-        let found = self.find_sandbox().await?;
+        let found = match self.place.walls() {
+            Some(walls) => self.step_in(walls).await?,
+            None if first => self.find_sandbox().await?,
+            None => Found::Dead,
+        };
         if !matches!(found, Found::Alive(_))
             && let Some(awake) = self.state.awake.clone()
         {
@@ -149,7 +160,7 @@ impl Actor {
             self.note(facts).await?;
         }
         // Whatever happened meanwhile, no checkpoint of ours has it.
-        if self.tree.is_some() {
+        if first && self.tree().is_some() && !self.is_ephemeral() {
             self.dirty = Some(Instant::now());
         }
         self.lose_patience_later();
@@ -167,27 +178,66 @@ impl Actor {
                 return Ok(Found::Mute);
             }
         };
-        let hello = knocked.hello.clone();
-        let known = self.state.awake.as_ref().is_some_and(|awake| awake.incarnation == hello.incarnation);
-        let position = self.rooms.store.position(hello.incarnation).await?;
-        let usable = known && self.tree.is_some();
-        let (Some(position), true, Ok(room)) = (position, usable, self.rooms.admit()) else {
+        let incarnation = knocked.hello.incarnation;
+        let heard = self.rooms.store.positions(incarnation).await?;
+        let known = self.is_shared() || heard.iter().any(|(no, _)| *no == self.session.no);
+        let usable = known && !heard.is_empty() && self.tree().is_some();
+        let (true, Ok(room)) = (usable, self.rooms.admit()) else {
             knocked.end().await.ok();
             return Ok(Found::Dead);
         };
-        let (remote, records) = knocked.follow(position).await?.split();
-        let incarnation = hello.incarnation;
-        for process in hello.running.into_iter().filter(|process| *process != AGENT) {
+        let from = heard.iter().map(|(_, heard)| heard.position).min().unwrap_or(0);
+        let numbers = |(_, heard): &(SessionNo, Heard)| common::numbers(heard.process, self.lease.epoch);
+        let (hello, remote, records) = knocked.follow_each(from, heard.iter().map(numbers).collect()).await?;
+        for process in hello.running {
             // Whoever started it has lost the connection with the last server.
-            remote.signal(process, 9).await.ok();
+            if !heard.iter().any(|(_, heard)| heard.process == process) {
+                remote.signal(process, 9).await.ok();
+            }
         }
         // The server's key may be another one now. A shim of an older server has no way out, and needs none.
         remote.egress(self.way_out().await?).await.ok();
-        self.hands = Some(Hands { incarnation, remote, records, position, _room: room });
-        for (input, say) in self.state.untold(hello.last_in) {
+        let walls = Walls::new(incarnation, remote, room);
+        for ((no, heard), records) in heard.into_iter().zip(records) {
+            walls.ack(no, heard.position).await;
+            let last_in = match hello.last_ins.is_empty() {
+                true => hello.last_in,
+                false => hello.last_ins.get(&heard.process).copied().unwrap_or(0),
+            };
+            self.place.expect(no, Waiting { heard, records, last_in });
+        }
+        self.place.set_walls(Some(walls.clone()));
+        self.step_in(walls).await
+    }
+
+    /// Into a sandbox that was taken over, if the session was at work in it.
+    async fn step_in(&mut self, walls: Arc<Walls>) -> Result<Found> {
+        let no = self.session.no;
+        let Some(Waiting { heard, records, last_in }) = self.place.waiting(no) else {
+            return Ok(Found::Dead);
+        };
+        let incarnation = walls.incarnation;
+        if self.state.awake.as_ref().is_none_or(|awake| awake.incarnation != incarnation) {
+            walls.remote.signal(heard.process, 9).await.ok();
+            if self.place.leave(no, incarnation) {
+                walls.remote.end().await.ok();
+                self.place.set_walls(None);
+            }
+            return Ok(Found::Dead);
+        }
+        let (process, position) = (heard.process, heard.position);
+        let remote = walls.remote.clone();
+        let hands = Hands { incarnation, remote, process, records, position, exited: false, walls };
+        self.take_hands(hands);
+        for (input, say) in self.state.untold(last_in) {
             self.tell(input, &say).await;
         }
         Ok(Found::Alive(incarnation))
+    }
+
+    pub(super) fn take_hands(&mut self, hands: Hands) {
+        self.execs.begin(common::first_command(hands.process, self.lease.epoch));
+        self.hands = Some(hands);
     }
 
     async fn way_out(&self) -> Result<Option<Egress>> {
@@ -202,12 +252,14 @@ impl Actor {
 
     /// What a dead shim wrote down after we last listened: a turn may have come to its end in it.
     async fn hear_the_dead(&mut self, incarnation: Incarnation) -> Result<()> {
-        let position = self.rooms.store.position(incarnation).await?.unwrap_or(0);
+        let heard = self.rooms.store.positions(incarnation).await?;
+        let own = heard.into_iter().find(|(no, _)| *no == self.session.no).map(|(_, heard)| heard);
+        let (process, position) = own.map_or((common::AGENT, 0), |heard| (heard.process, heard.position));
         let run = self.live.run();
         let left = wake::blocking(move || Ok(ash_sandbox::drain(&run, incarnation, position)?)).await;
         match left {
             // Who died is plain; only what was said counts.
-            Ok(records) => self.digest_of(incarnation, records).await.map(|_| ()),
+            Ok(records) => self.digest_of(incarnation, process, records).await.map(|_| ()),
             Err(error) => {
                 tracing::warn!(session = %self.session.id, %error, "the journal of a dead sandbox could not be read");
                 Ok(())
@@ -217,7 +269,7 @@ impl Actor {
 
     /// Where the files are now, for somebody who reads; for a writer a tree is made if there is none.
     pub(super) fn files(&mut self, purpose: Purpose, reply: Reply<FileSource>) {
-        match (purpose, self.tree) {
+        match (purpose, self.tree()) {
             (Purpose::Read, Some(uid)) => drop(reply.send(Ok(self.live_source(uid)))),
             (Purpose::Read, _) => self.answer_reader(reply),
             (Purpose::Write, _) => self.writing.push(reply),
@@ -247,11 +299,11 @@ impl Actor {
         if self.writing.is_empty() || !self.rewinding.is_empty() {
             return false;
         }
-        if self.live.has_leftovers(self.tree.is_some()) {
+        if self.live.has_leftovers(self.tree().is_some()) {
             self.start_salvage();
             return true;
         }
-        let Some(uid) = self.tree else {
+        let Some(uid) = self.tree() else {
             self.start_furnish();
             return true;
         };
@@ -270,14 +322,20 @@ impl Actor {
             self.lease.clone(),
             self.live.clone(),
         );
+        let place = self.place.clone();
         self.effect = Some(tokio::spawn(async move {
-            Done::Furnished(furnish(&rooms, &session, &state, &lease, &live).await)
+            let _floor = place.floor().await;
+            match place.tree() {
+                // Somebody else was faster.
+                Some(uid) => Done::Furnished(Ok(uid)),
+                None => Done::Furnished(furnish(&rooms, &session, &state, &lease, &live).await),
+            }
         }));
     }
 
     pub(super) fn furnished(&mut self, made: Result<Option<u32>>) {
         match made {
-            Ok(uid) => self.tree = Some(uid),
+            Ok(uid) => self.place.set_tree(Some(uid)),
             Err(error) => self.answer_failed_writers(&error),
         }
     }

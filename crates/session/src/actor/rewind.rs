@@ -53,9 +53,9 @@ impl Actor {
             self.start_sleep();
         } else if self.state.awake.is_some() {
             self.note_asleep().await?;
-        } else if self.live.has_leftovers(self.tree.is_some()) {
+        } else if self.live.has_leftovers(self.tree().is_some()) {
             self.start_salvage();
-        } else if self.tree.is_some() && self.dirty.is_some() {
+        } else if self.tree().is_some() && self.dirty.is_some() {
             self.start_save(Occasion::Between);
         } else if let Some(Prepared { uid, .. }) = prepared {
             self.rewind(facts, uid).await?;
@@ -119,7 +119,7 @@ impl Actor {
             Err(error) => return self.refuse_rewind(error).await,
         };
         let (rooms, live, tenant, tree) =
-            (self.rooms.clone(), self.live.clone(), self.session.tenant.clone(), self.tree);
+            (self.rooms.clone(), self.live.clone(), self.session.tenant.clone(), self.tree());
         let (no, progress) = (self.session.no, Arc::new(Progress::default()));
         self.effect = Some(tokio::spawn(async move {
             let Ok(_turn) = rooms.restores.acquire().await else {
@@ -182,10 +182,10 @@ impl Actor {
         let live = self.live.clone();
         self.dirty = None;
         match blocking(move || live.replace(&stamp)).await {
-            Ok(()) => self.tree = Some(uid),
+            Ok(()) => self.place.set_tree(Some(uid)),
             Err(error) => {
                 tracing::warn!(session = %self.session.id, %error, "the tree of a rewind is made at the next start");
-                self.tree = None;
+                self.place.set_tree(None);
                 self.rooms.uids.give_back(uid);
             }
         }

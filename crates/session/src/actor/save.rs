@@ -3,6 +3,7 @@
 use super::{Actor, Done, FarWait, RETRY, wake::blocking};
 use crate::{
     Error, Result,
+    common::{Common, Floor},
     live::Live,
     luggage::{self, Trip},
     pool::Rooms,
@@ -36,14 +37,18 @@ impl Occasion {
 }
 
 pub(super) struct Captured {
+    number: u64,
     taken: Taken,
     consistency: Consistency,
+    /// Until it is recorded: the next one is made on top of it.
+    _floor: Floor,
 }
 
 /// A capture under way.
 struct Saving {
     rooms: Arc<Rooms>,
     live: Live,
+    place: Arc<Common>,
     session: Session,
     remote: Option<Remote>,
     /// If nothing was touched since the last capture, that one will do.
@@ -52,7 +57,14 @@ struct Saving {
 
 impl Saving {
     /// `None`: nothing changed since the last one.
-    async fn run(self, newest: Option<u64>, number: u64, occasion: Occasion) -> Result<Option<Captured>> {
+    /// `own`: the last one of this session, and the number that the next would have if nobody else made any.
+    async fn run(self, own: (Option<u64>, u64), occasion: Occasion) -> Result<Option<Captured>> {
+        let floor = self.place.floor().await;
+        let shared = self.session.slug.is_some();
+        let (newest, number) = match self.place.newest().filter(|_| shared) {
+            Some(newest) => (Some(newest), newest + 1),
+            None => own,
+        };
         if self.may_skip {
             let live = self.live.clone();
             if blocking(move || Ok(live.is_untouched())).await? {
@@ -69,11 +81,17 @@ impl Saving {
         };
         let base = checkpoint.map_or(agent_tree.clone(), |checkpoint| checkpoint.tree);
         let base = TreeId::parse(&base).map_err(|_| Error::NoWorkspace)?;
+        // What happened since travels with it: since the last one that this session made.
+        let before = match own.0.filter(|_| shared) {
+            Some(number) => self.rooms.store.checkpoint(*workspace, number).await?,
+            None => None,
+        };
+        let before = before.and_then(|checkpoint| TreeId::parse(&checkpoint.tree).ok());
         let trip = Trip {
             session: &self.session,
             checkpoint: number,
             turn: occasion.turn(),
-            base: &base,
+            before: before.as_ref().unwrap_or(&base),
             agent_tree,
         };
         let luggage = luggage::pack(&self.rooms, &repo, trip).await?;
@@ -89,7 +107,7 @@ impl Saving {
             None => true,
         };
         let consistency = if held { still } else { Consistency::Live };
-        Ok(Some(Captured { taken: taken?, consistency }))
+        Ok(Some(Captured { number, taken: taken?, consistency, _floor: floor }))
     }
 }
 
@@ -98,7 +116,7 @@ impl Actor {
         let now = Instant::now();
         let settled = self.dirty.is_some_and(|since| since + super::SETTLE <= now);
         settled
-            && self.tree.is_some()
+            && self.tree().is_some()
             && self.state.is_at_rest()
             && self.not_before.is_none_or(|at| at <= now)
     }
@@ -113,14 +131,16 @@ impl Actor {
     pub(super) fn midway(&self) -> Option<Instant> {
         let every = Some(self.rooms.settings.checkpoint_every).filter(|every| !every.is_zero())?;
         let running = self.state.current().is_some_and(|turn| matches!(turn.phase, Phase::Running { .. }));
-        let can = self.hands.is_some() && self.tree.is_some() && self.effect.is_none();
+        let can =
+            !self.is_ephemeral() && self.hands.is_some() && self.tree().is_some() && self.effect.is_none();
         (running && can && self.closing.is_none()).then(|| self.captured.checked_add(every)).flatten()
     }
 
     pub(super) fn start_save(&mut self, occasion: Occasion) {
         let remote = self.hands.as_ref().map(|hands| hands.remote.clone());
         let (rooms, live, session) = (self.rooms.clone(), self.live.clone(), self.session.clone());
-        let (newest, number) = (self.state.checkpoint, self.state.last_checkpoint + 1);
+        let (newest, place) = (self.state.checkpoint, self.place.clone());
+        let own = (newest, self.state.last_checkpoint + 1);
         let began = Instant::now();
         self.captured = began;
         let newest_is_settled = newest.is_some() && self.state.settled == newest;
@@ -134,8 +154,8 @@ impl Actor {
             Occasion::Midway(_) => self.touch(),
         }
         self.effect = Some(tokio::spawn(async move {
-            let saving = Saving { rooms, live, session, remote, may_skip };
-            Done::Saved { occasion, result: saving.run(newest, number, occasion).await, began }
+            let saving = Saving { rooms, live, place, session, remote, may_skip };
+            Done::Saved { occasion, result: saving.run(own, occasion).await, began }
         }));
     }
 
@@ -167,7 +187,7 @@ impl Actor {
         let saved = Saved {
             turn: midway.or(occasion.turn()),
             mid_turn: midway.is_some(),
-            ..self.describe(&captured.taken, captured.consistency)
+            ..self.describe(captured.number, &captured.taken, captured.consistency)
         };
         self.rooms.watch.saved(&saved, began.elapsed());
         let number = saved.number;
@@ -186,6 +206,7 @@ impl Actor {
                 self.give_up_rewinding(&Error::Store(ash_store::Error::Full)).await
             }
             Ok(()) => {
+                self.place.set_newest(number);
                 if let Some(turn) = waits {
                     self.wait_for_far(turn, number);
                 }
@@ -244,10 +265,20 @@ impl Actor {
 
     /// Nothing changed since the newest checkpoint: there is nothing to record.
     async fn is_as_before(&self, taken: &Taken) -> Result<bool> {
-        match self.state.settled.filter(|settled| Some(*settled) == self.state.checkpoint) {
+        let last = match self.is_shared() {
+            true => self.place.newest(),
+            false => self.state.settled.filter(|settled| Some(*settled) == self.state.checkpoint),
+        };
+        match last {
             Some(number) => self.is_checkpoint(number, taken).await,
             None => Ok(false),
         }
+    }
+
+    /// The number of the next checkpoint, if nothing is being captured.
+    pub(super) fn next_number(&self) -> u64 {
+        let last = self.place.newest().filter(|_| self.is_shared());
+        last.unwrap_or(0).max(self.state.last_checkpoint) + 1
     }
 
     /// A tree that was found holds nothing that a checkpoint does not: a rewind was cut off in the middle.
@@ -285,7 +316,7 @@ impl Actor {
         self.survive(noted)
     }
 
-    fn end_of(&self, occasion: Occasion, checkpoint: Option<u64>) -> Option<Fact> {
+    pub(super) fn end_of(&self, occasion: Occasion, checkpoint: Option<u64>) -> Option<Fact> {
         let Occasion::Rest(turn) = occasion else { return None };
         let current = self.state.current().filter(|current| current.id == turn)?;
         match &current.phase {

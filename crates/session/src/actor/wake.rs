@@ -1,8 +1,10 @@
 //! Making a sandbox and starting the agent in it, with its files and its memory.
 
-use super::{AGENT, Actor, Done, Hands, recall::Rung};
+use super::{Actor, Done, Hands, recall::Rung};
 use crate::{
-    Error, Result, ladder,
+    Error, Result,
+    common::{self, Common, Floor, Walls},
+    ladder,
     ladder::{Origin, Others, Recalled},
     live::{Fallback, Live, Recipe},
     logs::{Level, Logs},
@@ -11,9 +13,9 @@ use crate::{
 };
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
 use ash_model::{Compared, Fact, Incarnation, Problem, Provider, Saved, Seq, Tier};
-use ash_sandbox::{Inside, Link, Record, Records, Remote, Spec, Start, What};
+use ash_sandbox::{Inside, Link, Record, Records, Spec, Start, What};
 use ash_snapshot::{Progress, Taken, TreeId};
-use ash_store::{Lease, Session, Version};
+use ash_store::{Checkpoint, Lease, Session, Version};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -23,6 +25,8 @@ use tokio::time::Instant;
 
 /// How long an agent may take to answer its greeting.
 const GREETING: Duration = Duration::from_secs(60);
+/// How long the end of a sandbox may come after that of a process in it.
+const A_MOMENT: Duration = Duration::from_millis(500);
 
 /// A sandbox whose agent answers, and how it came to be.
 pub(super) struct Woken {
@@ -46,12 +50,17 @@ pub(super) struct Tree {
 
 /// An agent that has answered.
 struct Started {
-    remote: Remote,
-    records: Records,
+    part: Part,
     position: u64,
-    incarnation: Incarnation,
     recalled: Recalled,
     ear: Ear,
+}
+
+/// A session's part of a sandbox.
+struct Part {
+    walls: Arc<Walls>,
+    process: u16,
+    records: Records,
 }
 
 /// Which program is started, and how.
@@ -69,8 +78,11 @@ pub(super) struct Waking {
     pub(super) state: State,
     lease: Lease,
     pub(super) live: Live,
+    place: Arc<Common>,
     pub(super) tree: Option<Option<u32>>,
     logs: Arc<Logs>,
+    /// Until the sandbox is there.
+    floor: Option<Floor>,
 }
 
 impl Actor {
@@ -81,8 +93,10 @@ impl Actor {
             state: self.state.clone(),
             lease: self.lease.clone(),
             live: self.live.clone(),
-            tree: self.tree,
+            place: self.place.clone(),
+            tree: None,
             logs: self.logs.clone(),
+            floor: None,
         };
         self.effect = Some(tokio::spawn(async move { Done::Woke(Box::new(waking.wake().await)) }));
     }
@@ -105,7 +119,7 @@ impl Actor {
             ear,
             began,
         } = woken;
-        self.tree = Some(uid);
+        self.place.set_tree(Some(uid));
         self.touch_later();
         let others =
             Others { salvage: self.salvage, fallback: fallback.as_ref(), compared: compared.as_ref() };
@@ -118,13 +132,18 @@ impl Actor {
         let mut facts = failed;
         facts.push(Fact::Awake { incarnation: hands.incarnation, kept: recalled.kept });
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
-        let position = (hands.incarnation, hands.position);
-        if let Err(error) = self.commit(facts, Vec::new(), Some(position), None).await {
+        let heard = ash_store::Heard {
+            incarnation: hands.incarnation,
+            process: hands.process,
+            position: hands.position,
+        };
+        if let Err(error) = self.commit(facts, Vec::new(), Some(heard), None).await {
             // Nobody knows of this sandbox: the next try makes another.
             self.leaving = Some(hands);
             return Err(error);
         }
-        self.hands = Some(hands);
+        hands.walls.ack(self.session.no, hands.position).await;
+        self.take_hands(hands);
         self.ear = ear;
         self.salvage = None;
         if let Err(error) = self.live.note_mended(None) {
@@ -157,7 +176,13 @@ impl Actor {
     /// Keeps what is on disk and cannot be trusted, before anything takes its place.
     pub(super) fn start_salvage(&mut self) {
         let (rooms, live, tenant) = (self.rooms.clone(), self.live.clone(), self.session.tenant.clone());
+        let place = self.place.clone();
         self.effect = Some(tokio::spawn(async move {
+            let _floor = place.floor().await;
+            if place.walls().is_some() {
+                // Somebody else was faster.
+                return Done::Salvaged(Ok(None));
+            }
             let salvaged = blocking(move || {
                 ash_sandbox::reap(&live.run())?;
                 live.salvage(&*rooms.repo(&tenant)?, &rooms.uids)
@@ -170,10 +195,12 @@ impl Actor {
         match salvaged {
             Ok(Some(taken)) if self.is_known(&taken).await? => {}
             Ok(Some(taken)) => {
-                let saved = Saved { salvage: true, ..self.describe(&taken, ash_model::Consistency::Live) };
+                let number = self.next_number();
+                let saved =
+                    Saved { salvage: true, ..self.describe(number, &taken, ash_model::Consistency::Live) };
                 let row = self.checkpoint_row(&saved, &taken, 1);
-                let number = saved.number;
                 self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
+                self.place.set_newest(number);
                 self.salvage = Some(number);
             }
             Ok(None) => {}
@@ -192,9 +219,9 @@ impl Actor {
         blocking(move || live.forget_old()).await
     }
 
-    pub(super) fn describe(&self, taken: &Taken, consistency: ash_model::Consistency) -> Saved {
+    pub(super) fn describe(&self, number: u64, taken: &Taken, consistency: ash_model::Consistency) -> Saved {
         Saved {
-            number: self.state.last_checkpoint + 1,
+            number,
             turn: None,
             tree: taken.tree.as_str().to_owned(),
             consistency,
@@ -223,16 +250,30 @@ impl Waking {
         let driver = ash_driver::driver(version.runtime);
         let program = self.rooms.settings.program(version.runtime)?.map(Path::to_owned);
         let provider = self.rooms.settings.provider(self.session.options.provider.or(version.provider))?;
-        let room = self.rooms.admit()?;
-        self.clear().await?;
-        let tree = self.tree(&version).await?;
+        self.floor = Some(self.free_floor().await);
+        let tree = match self.walls() {
+            Some(_) => Tree { origin: Origin::Live, uid: self.place.tree().flatten(), fallback: None },
+            None => {
+                drop(self.rooms.admit()?);
+                self.clear().await?;
+                self.tree = self.place.tree();
+                self.tree(&version).await?
+            }
+        };
         self.tree = Some(tree.uid);
+        self.place.set_tree(self.tree);
         let way = Way { driver: driver.as_ref(), version: &version, program, provider };
-        let (started, failed) = self.descend(&way).await?;
+        // Where the files are gone with their workspace, so is the agent's own memory: it is told.
+        let passing = self.session.slug.is_some() || self.session.options.ephemeral == Some(true);
+        let told = passing && tree.origin == Origin::Fresh && self.state.told > 0;
+        let rungs: &[Rung] =
+            if told { &[Rung::History] } else { &[Rung::Found, Rung::Rebuilt, Rung::History] };
+        let (started, failed) = self.descend(&way, rungs).await?;
         let head = self.head(way.driver, &tree, &started.recalled).await?;
         let compared = self.compared(&tree).await?;
-        let Started { remote, records, position, incarnation, recalled, ear } = started;
-        let hands = Hands { incarnation, remote, records, position, _room: room };
+        let Started { part: Part { walls, process, records }, position, recalled, ear } = started;
+        let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
+        let hands = Hands { incarnation, remote, process, records, position, exited: false, walls };
         Ok(Woken { hands, tree, recalled, failed, head, compared, ear, began })
     }
 
@@ -250,10 +291,10 @@ impl Waking {
 
     /// Down the ladder until the agent starts. If it does not even start without a memory, its memory is not at fault
     /// and stays as it was.
-    async fn descend(&self, way: &Way<'_>) -> Result<(Started, Vec<Fact>)> {
+    async fn descend(&mut self, way: &Way<'_>, rungs: &[Rung]) -> Result<(Started, Vec<Fact>)> {
         let (mut failed, mut tried) = (Vec::new(), Vec::new());
         let before = self.live.stamp().and_then(|stamp| stamp.mended);
-        for rung in [Rung::Found, Rung::Rebuilt, Rung::History] {
+        for rung in rungs.iter().copied() {
             let inside = self.rooms.inside(&self.live);
             let recalled = self.recall(rung, (way.driver, &inside), before.as_ref()).await?;
             match self.try_start(way, inside, recalled.clone()).await {
@@ -263,7 +304,6 @@ impl Waking {
                     tracing::warn!(session = %self.session.id, tier = ?recalled.tier, reason, "the agent did not start with its memory");
                     failed.push(Fact::ResumeFailed { tier: recalled.tier, reason });
                     tried.push(recalled);
-                    self.clear().await?;
                 }
                 Err(error) => {
                     for tried in tried.iter().chain([&recalled]).rev() {
@@ -277,22 +317,84 @@ impl Waking {
         Err(failed_to_start())
     }
 
-    async fn try_start(&self, way: &Way<'_>, inside: Inside, recalled: Recalled) -> Result<Started> {
-        let spec = self.spec(self.tree.flatten(), way);
-        let (remote, mut records) = self.launch(&spec).await?.split();
-        match self.start((&remote, &mut records), way, inside, &recalled).await {
+    async fn try_start(&mut self, way: &Way<'_>, inside: Inside, recalled: Recalled) -> Result<Started> {
+        let mut part = self.enter(way).await?;
+        match self.start(&mut part, way, inside, &recalled).await {
             Ok((said, position, ear)) => {
                 let found = recalled.found.or(said);
                 let forgot = self.state.told > 0 && found.as_ref().is_some_and(|found| !found.found);
                 let tier = if forgot { Tier::History } else { recalled.tier };
                 let recalled = Recalled { found, tier, ..recalled };
-                Ok(Started { remote, records, position, incarnation: spec.incarnation, recalled, ear })
+                Ok(Started { part, position, recalled, ear })
             }
             Err(error) => {
-                remote.end().await.ok();
+                self.withdraw(part).await?;
                 Err(error)
             }
         }
+    }
+
+    /// The sandbox in which others are at work already.
+    fn walls(&self) -> Option<Arc<Walls>> {
+        self.place.walls().filter(|_| self.session.slug.is_some())
+    }
+
+    /// The floor, when a sandbox is there, or nobody is left who has not read what a dead one still said.
+    async fn free_floor(&self) -> Floor {
+        loop {
+            let floor = self.place.floor().await;
+            if self.walls().is_some() || self.place.is_left(self.session.no) {
+                return floor;
+            }
+            drop(floor);
+            self.place.until_left(self.session.no).await;
+        }
+    }
+
+    /// Into the sandbox that is there, or into a new one.
+    async fn enter(&mut self, way: &Way<'_>) -> Result<Part> {
+        let floor = match self.floor.take() {
+            Some(floor) => floor,
+            None => self.free_floor().await,
+        };
+        let (no, shared) = (self.session.no, self.session.slug.is_some());
+        let walls = match self.walls() {
+            Some(walls) => (walls, None),
+            None => {
+                self.clear().await?;
+                let room = self.rooms.admit()?;
+                let spec = self.spec(self.tree.flatten(), way);
+                let (remote, records) = self.launch(&spec).await?.split();
+                let walls = Walls::new(spec.incarnation, remote, room);
+                self.place.set_walls(Some(walls.clone()));
+                (walls, Some(records).filter(|_| !shared))
+            }
+        };
+        let part = match walls {
+            (walls, Some(records)) => Part { walls, process: common::AGENT, records },
+            (walls, None) => {
+                let process = self.place.free_number().ok_or(Error::Crowded)?;
+                let records = walls.remote.listen(common::numbers(process, self.lease.epoch));
+                Part { walls, process, records }
+            }
+        };
+        self.place.enter(no, part.walls.incarnation, part.process);
+        drop(floor);
+        Ok(part)
+    }
+
+    /// Out of it again: the agent did not start.
+    async fn withdraw(&self, part: Part) -> Result<()> {
+        let _floor = self.place.floor().await;
+        let Part { walls, process, .. } = part;
+        if !self.place.leave(self.session.no, walls.incarnation) {
+            walls.remote.signal(process, 9).await.ok();
+            return Ok(());
+        }
+        walls.remote.end().await.ok();
+        self.place.set_walls(None);
+        drop(walls);
+        self.clear().await
     }
 
     /// Only so many walls are built at once; what an agent does with its time holds nobody up.
@@ -328,7 +430,11 @@ impl Waking {
         let (recipe, origin) =
             recipe(&self.rooms, &self.session, &self.state, &self.lease, Some(version)).await?;
         let origin = self.origin(origin, &recipe)?;
-        match (make_tree(&self.rooms, &self.session, &self.live, recipe).await, self.state.checkpoint) {
+        let number = match self.session.slug {
+            Some(_) => self.place.newest(),
+            None => self.state.checkpoint,
+        };
+        match (make_tree(&self.rooms, &self.session, &self.live, recipe).await, number) {
             (Err(error), Some(number)) if is_damage(&error) => self.older(number, error.to_string()).await,
             (made, _) => Ok(Tree { origin, uid: made?, fallback: None }),
         }
@@ -379,7 +485,7 @@ impl Waking {
 
     async fn start(
         &self,
-        (remote, records): (&Remote, &mut Records),
+        Part { walls, process, records }: &mut Part,
         Way { driver, version, program, provider }: &Way<'_>,
         inside: Inside,
         recalled: &Recalled,
@@ -400,29 +506,33 @@ impl Waking {
         env.extend(command.env);
         env.extend(version.env.expose());
         env.extend(self.rooms.store.env(self.session.no).await?.expose());
+        let (remote, process) = (&walls.remote, *process);
         let start =
-            Start { process: AGENT, argv: command.argv, env, cwd: inside.workspace, raw: false, stdin: true };
+            Start { process, argv: command.argv, env, cwd: inside.workspace, raw: false, stdin: true };
         remote.egress(self.rooms.settings.way_out(version.runtime, *provider)).await?;
         remote.start(start).await?;
         remote
             .input(
-                AGENT,
+                process,
                 1,
                 driver.tell(&Say::Hello { system_prompt: self.session.options.system_prompt.clone() }),
             )
             .await?;
-        tokio::time::timeout(GREETING, self.listen(records, *driver))
+        tokio::time::timeout(GREETING, self.listen((process, records), *driver))
             .await
             .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))?
     }
 
     async fn listen(
         &self,
-        records: &mut Records,
+        (process, records): (u16, &mut Records),
         driver: &dyn Driver,
     ) -> Result<(Option<Remembered>, u64, Ear)> {
         let mut ear = Ear::default();
-        while let Some(Record { offset, what, .. }) = records.next().await {
+        while let Some(Record { offset, what, process: whose }) = records.next().await {
+            if whose != process && !matches!(what, What::Gone { .. }) {
+                continue;
+            }
             match what {
                 What::Line(line) => {
                     if let Some(Heard::Ready { resumed }) = driver
@@ -434,8 +544,15 @@ impl Waking {
                     }
                 }
                 What::Err(line) => self.logs.add(Level::Stderr, &line, self.rooms.clock()),
+                // Somebody else's agent may have brought it down a moment ago.
+                What::StartFailed { why } if why.contains("the sandbox is gone") => {
+                    return Err(failed("sandbox_failed", "The sandbox ended before its agent was started"));
+                }
                 What::StartFailed { why } => {
                     return Err(failed("agent_failed", &format!("The agent could not be started: {why}")));
+                }
+                What::Exit(_) if self.is_gone(records).await => {
+                    return Err(failed("sandbox_failed", "The sandbox ended before its agent answered"));
                 }
                 What::Exit(exit) => {
                     return Err(failed(
@@ -455,6 +572,19 @@ impl Waking {
         }
         Err(failed("sandbox_failed", "The sandbox ended before its agent answered"))
     }
+
+    /// Whether the agent ended because everything did, which is said a moment later.
+    async fn is_gone(&self, records: &mut Records) -> bool {
+        let gone = async {
+            while let Some(record) = records.next().await {
+                if matches!(record.what, What::Gone { .. }) {
+                    return true;
+                }
+            }
+            true
+        };
+        self.session.slug.is_some() && tokio::time::timeout(A_MOMENT, gone).await.unwrap_or(false)
+    }
 }
 
 /// What the tree is made from: the newest checkpoint, else the agent's own files.
@@ -465,10 +595,7 @@ pub(super) async fn recipe(
     lease: &Lease,
     version: Option<&Version>,
 ) -> Result<(Recipe, Origin)> {
-    let checkpoint = match state.checkpoint {
-        Some(number) => rooms.store.checkpoint(session.workspace, number).await?,
-        None => None,
-    };
+    let checkpoint = standing_on(rooms, session, state).await?;
     let (tree, origin) = match (checkpoint, version) {
         (Some(checkpoint), _) => (checkpoint.tree, Origin::Checkpoint),
         (None, Some(version)) => (version.tree.clone(), Origin::Fresh),
@@ -476,6 +603,22 @@ pub(super) async fn recipe(
     };
     let recipe = recipe_of(rooms, state, lease, &tree)?;
     Ok((Recipe { fresh: origin == Origin::Fresh, ..recipe }, origin))
+}
+
+/// The checkpoint whose files are to be there. In a shared workspace that is the last one, whoever made it.
+pub(super) async fn standing_on(
+    rooms: &Rooms,
+    session: &Session,
+    state: &State,
+) -> Result<Option<Checkpoint>> {
+    if session.slug.is_some() {
+        let all = rooms.store.checkpoints(session.workspace, None, u32::MAX).await?;
+        return Ok(all.into_iter().find(|checkpoint| checkpoint.removed.is_none() && !checkpoint.salvage));
+    }
+    match state.checkpoint {
+        Some(number) => Ok(rooms.store.checkpoint(session.workspace, number).await?),
+        None => Ok(None),
+    }
 }
 
 /// To make what a checkpoint holds.

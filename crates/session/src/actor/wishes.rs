@@ -1,6 +1,6 @@
 //! What callers ask for, and when they are answered: some at once, some when the files are safe.
 
-use super::{AGENT, Actor, Executed, close::Closing, rewind::Rewinding, save::Occasion};
+use super::{Actor, Executed, close::Closing, rewind::Rewinding, save::Occasion};
 use crate::{
     Error, Result,
     files::FileSource,
@@ -244,7 +244,7 @@ impl Actor {
             return Ok(false);
         }
         // A turn that runs saves by itself when it is over.
-        if self.wants_capture && self.state.is_at_rest() && self.tree.is_some() {
+        if self.wants_capture && !self.is_ephemeral() && self.state.is_at_rest() && self.tree().is_some() {
             self.start_save(Occasion::Between);
             return Ok(true);
         }
@@ -304,7 +304,7 @@ impl Actor {
         if self.patience.is_some_and(|at| at <= Instant::now()) {
             self.patience = None;
             if let Some(hands) = &self.hands {
-                hands.remote.signal(AGENT, 9).await.ok();
+                hands.remote.signal(hands.process, 9).await.ok();
             }
         }
     }

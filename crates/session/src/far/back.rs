@@ -4,7 +4,7 @@
 use super::{Far, keys, trouble};
 use crate::{Error, Result, actor::blocking, luggage, pool::Rooms, state::State};
 use ash_model::{
-    AgentName, Event, Fact, Seq, SessionId, TenantId, Timestamp, TurnId,
+    AgentName, Event, Fact, Seq, SessionId, TenantId, Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, FarCheckpoint, Manifest},
     luggage::Line,
 };
@@ -140,11 +140,40 @@ impl Far {
             line.push((manifest, kept));
         }
         let found = !line.is_empty();
+        if let Some((shared, _)) = line.first().filter(|(manifest, _)| manifest.slug.is_some()) {
+            let (workspace, id) = (shared.workspace, shared.session.clone());
+            let siblings = self.siblings(rooms, tenant, (workspace, &id)).await?;
+            line.splice(0..0, siblings);
+            // They have one epoch, and whoever comes next a higher one.
+            let same = |manifest: &Manifest| manifest.workspace == workspace;
+            let highest = line.iter().map(|(one, _)| one).filter(|one| same(one)).map(|one| one.epoch).max();
+            for (one, _) in line.iter_mut().filter(|(one, _)| same(one)) {
+                one.epoch = highest.unwrap_or(one.epoch);
+            }
+        }
         for (manifest, kept) in line.into_iter().rev() {
             let rebuilt = self.rebuilt(rooms, manifest, &kept).await?;
             rooms.store.rebuild(rebuilt).await?;
         }
         Ok(found)
+    }
+
+    /// The others of a shared workspace: its files are what the last of them has left.
+    async fn siblings(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        (workspace, but): (WorkspaceId, &SessionId),
+    ) -> Result<Vec<(Manifest, BTreeSet<Seq>)>> {
+        let mut siblings = Vec::new();
+        for id in self.newest(tenant).await?.into_keys().filter(|id| id != but) {
+            if rooms.store.find(tenant, &id).await?.is_some() {
+                continue;
+            }
+            let found = self.manifest(rooms, tenant, &id).await?;
+            siblings.extend(found.filter(|(manifest, _)| manifest.workspace == workspace));
+        }
+        Ok(siblings)
     }
 
     pub(super) async fn tenants(&self) -> Result<Vec<TenantId>> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const PAGE: u32 = 1000;
 /// How many checkpoints are looked at for one whose pack tells of the log. Mostly it is the first.
-const LOOKED_AT: u32 = 20;
+const LOOKED_AT: u32 = 200;
 
 /// The session up to event `seq`.
 pub(super) async fn of(
@@ -26,6 +26,13 @@ pub(super) async fn of(
     let (chain, covers) = chain(rooms, &repo, session, checkpoint, seq).await?;
     let events = lines(rooms, session, covers.max(base.unwrap_or(0)), seq).await?;
     let hold = rooms.store.hold(session.workspace).await?.ok_or(crate::Error::NotFound)?;
+    let unnamed = match &session.slug {
+        Some(slug) => {
+            let named = rooms.store.find_workspace(&session.tenant, slug).await?;
+            named.is_none_or(|named| named.id != session.workspace || named.deleting)
+        }
+        None => false,
+    };
     let first = match base {
         Some(base) => first(rooms, &repo, session, base).await?,
         None => Vec::new(),
@@ -34,6 +41,8 @@ pub(super) async fn of(
         tenant: session.tenant.clone(),
         session: session.id.clone(),
         workspace: session.workspace,
+        slug: session.slug.clone(),
+        unnamed,
         epoch: hold.epoch,
         seq,
         agent: session.agent.clone(),

@@ -1,10 +1,10 @@
 //! Packs that are far away, as a repository reads them: from a thread that may block.
 
 use super::keys;
-use ash_cloud::{Bucket, Trouble};
+use ash_cloud::{Bucket, Code, Trouble};
 use ash_model::TenantId;
-use ash_snapshot::Part;
-use futures::{StreamExt, TryStreamExt};
+use ash_snapshot::{Beginning, Part};
+use futures::StreamExt;
 use std::{fmt, io};
 use tokio::runtime::Handle;
 
@@ -30,13 +30,22 @@ impl fmt::Debug for Packs {
 }
 
 impl ash_snapshot::Far for Packs {
-    fn sizes(&self, packs: &[String]) -> io::Result<Vec<Option<u64>>> {
-        let ask = |pack: &String| {
+    fn begin(
+        &self,
+        packs: &[String],
+        most: u64,
+        each: &mut dyn FnMut(usize, Option<Beginning>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let read = |(number, pack): (usize, &String)| {
             let (bucket, key) = (self.bucket.clone(), keys::pack(&self.tenant, pack));
-            async move { bucket.head(&key).await }
+            async move { (number, bucket.begin(&key, most).await) }
         };
-        let asked = futures::stream::iter(packs.iter().map(ask)).buffered(AT_ONCE);
-        self.runtime.block_on(asked.try_collect()).map_err(unreachable)
+        let mut reads = futures::stream::iter(packs.iter().enumerate().map(read)).buffer_unordered(AT_ONCE);
+        while let Some((number, begun)) = self.runtime.block_on(reads.next()) {
+            let begun = begun.map_err(unreachable)?;
+            each(number, begun.map(|(size, bytes)| Beginning { size, bytes: bytes.into() }))?;
+        }
+        Ok(())
     }
 
     fn read(&self, parts: &[Part], each: &mut dyn FnMut(usize, Vec<u8>) -> io::Result<()>) -> io::Result<()> {
@@ -49,7 +58,8 @@ impl ash_snapshot::Far for Packs {
         while let Some((number, read)) = self.runtime.block_on(reads.next()) {
             match read {
                 Ok(bytes) => each(number, bytes.into())?,
-                Err(Trouble { code: ash_cloud::Code::Missing, .. }) => each(number, Vec::new())?,
+                // It ends before that, or is not there any more.
+                Err(Trouble { code: Code::Damaged | Code::Missing, .. }) => each(number, Vec::new())?,
                 Err(error) => return Err(unreachable(error)),
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{Awake, Phase, State, Turn, death::counts, plain_text};
 use ash_driver::Say;
-use ash_model::{Ask, Fact, Outcome, Rewound, Saved, Seq, Status, Tier, TurnId};
+use ash_model::{Ask, Fact, Outcome, Rewound, Saved, Seq, Source, Status, Tier, TurnId};
 use ash_store::{TurnRow, TurnState};
 use std::collections::VecDeque;
 
@@ -67,6 +67,10 @@ impl State {
                 self.activate();
                 self.head.clone_from(head);
                 self.tell_once = receipt.tier == Tier::History;
+                if receipt.source == Source::Fresh {
+                    // It stands on nothing: its files went with their workspace.
+                    (self.checkpoint, self.settled) = (None, None);
+                }
                 // The newest could not be read, and an older one came back.
                 if receipt.checkpoint.is_some() && receipt.checkpoint < self.checkpoint {
                     (self.checkpoint, self.settled) = (receipt.checkpoint, receipt.checkpoint);

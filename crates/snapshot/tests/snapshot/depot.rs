@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier, Mutex};
 
-use ash_snapshot::{Far, Part, Repo, TreeId};
+use ash_snapshot::{Beginning, Far, Part, Repo, TreeId};
 
 #[derive(Debug)]
 pub(crate) struct Depot {
@@ -20,14 +20,14 @@ pub(crate) struct Depot {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Packs whose size was asked for.
-    pub(crate) sizes: Vec<String>,
+    /// Packs whose beginning was asked for.
+    pub(crate) begun: Vec<String>,
     pub(crate) reads: Vec<Part>,
 }
 
 impl Asked {
     pub(crate) fn counts(&self) -> (usize, usize) {
-        (self.sizes.len(), self.reads.len())
+        (self.begun.len(), self.reads.len())
     }
 }
 
@@ -97,7 +97,7 @@ impl Depot {
         std::fs::rename(fresh, to).expect("named");
     }
 
-    /// Whoever asks next is told how long a pack was before.
+    /// Whoever asks next is told how long a pack was before, and gets the beginning of that one.
     pub(crate) fn remember(&self, pack: &str, size: u64) {
         *self.was.lock().expect("nobody panicked") = Some((pack.to_owned(), size));
     }
@@ -138,16 +138,26 @@ impl Depot {
 }
 
 impl Far for Depot {
-    fn sizes(&self, packs: &[String]) -> io::Result<Vec<Option<u64>>> {
-        self.asked.lock().expect("nobody panicked").sizes.extend(packs.iter().cloned());
-        self.weather()?;
+    fn begin(
+        &self,
+        packs: &[String],
+        most: u64,
+        each: &mut dyn FnMut(usize, Option<Beginning>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.asked.lock().expect("nobody panicked").begun.extend(packs.iter().cloned());
         let mut was = self.was.lock().expect("nobody panicked");
         let was = was.take_if(|(pack, _)| packs.contains(pack));
-        let size = |pack: &String| match &was {
-            Some((of, size)) if of == pack => Ok(Some(*size)),
-            Some(_) | None => self.size(pack),
-        };
-        packs.iter().map(size).collect()
+        for (number, pack) in packs.iter().enumerate().rev() {
+            let bytes = self.part(&Part { pack: pack.clone(), range: 0..most })?;
+            let begun = match &was {
+                Some((of, size)) if of == pack => {
+                    Some(Beginning { size: *size, bytes: vec![0; most.min(*size) as usize] })
+                }
+                Some(_) | None => self.size(pack)?.map(|size| Beginning { size, bytes }),
+            };
+            each(number, begun)?;
+        }
+        Ok(())
     }
 
     /// The last comes first: nobody may rely on an order.

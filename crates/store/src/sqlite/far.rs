@@ -181,14 +181,21 @@ pub(super) async fn rebuild(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
         return Ok(false);
     }
     // Whoever held it writes with a lower epoch, if he still writes at all.
-    query("INSERT INTO workspaces (id, tenant, agent, node, epoch) VALUES (?, ?, ?, ?, ?)")
-        .bind(manifest.workspace.to_string())
-        .bind(manifest.tenant.as_str())
-        .bind(manifest.agent.as_str())
-        .bind(&rebuilt.node)
-        .bind(number(manifest.epoch.0 + 1)?)
-        .execute(&mut *db)
-        .await?;
+    query(
+        "INSERT INTO workspaces (id, tenant, agent, node, epoch, slug, created_at)
+         SELECT ?1, ?2, ?3, ?4, ?5, CASE WHEN EXISTS (SELECT 1 FROM workspaces WHERE tenant = ?2 AND slug = ?6)
+             THEN NULL ELSE ?6 END, ?7
+         WHERE NOT EXISTS (SELECT 1 FROM workspaces WHERE id = ?1)",
+    )
+    .bind(manifest.workspace.to_string())
+    .bind(manifest.tenant.as_str())
+    .bind(manifest.agent.as_str())
+    .bind(&rebuilt.node)
+    .bind(number(manifest.epoch.0 + 1)?)
+    .bind(manifest.slug.as_ref().filter(|_| !manifest.unnamed).map(|slug| slug.as_str()))
+    .bind(manifest.created_at.0)
+    .execute(&mut *db)
+    .await?;
     let session = add_session(db, rebuilt).await?;
     for line in &rebuilt.events {
         query("INSERT INTO events (session, seq, turn, at, kind, json) VALUES (?, ?, ?, ?, ?, ?)")
@@ -270,9 +277,9 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     let row = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
              last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at, last_active_at, pending,
-             far_seq, far_checkpoint, base_session, base_seq)
+             far_seq, far_checkpoint, base_session, base_seq, slug)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?12, ?22,
-             ?23, ?24)
+             ?23, ?24, ?25)
          RETURNING n",
     )
     .bind(manifest.tenant.as_str())
@@ -299,6 +306,7 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     .bind(far_checkpoint.map(number).transpose()?)
     .bind(base.map(|(parent, _)| parent))
     .bind(base.map_or(0, |(_, seq)| seq))
+    .bind(manifest.slug.as_ref().map(|slug| slug.as_str()))
     .fetch_one(db)
     .await?;
     Ok(SessionNo(row.try_get(0)?))

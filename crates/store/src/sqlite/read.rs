@@ -2,12 +2,12 @@
 
 use super::Line;
 use crate::{
-    Agent, Card, Checkpoint, Error, EventQuery, Filter, Held, Hold, Holdings, Item, Key, Page, Result, Seal,
-    Session, TurnRow, TurnState, Version, WhatItem,
+    Agent, Card, Checkpoint, Error, EventQuery, Filter, Heard, Held, Hold, Holdings, Item, Key, Page, Result,
+    Seal, Session, TurnRow, TurnState, Version, WhatItem,
 };
 use ash_model::{
     AgentName, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, Provider, Runtime, Seq,
-    SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    SessionId, SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use sqlx::{Row, SqlitePool, query, sqlite::SqliteRow};
 use uuid::Uuid;
@@ -192,6 +192,7 @@ pub(super) fn session_row(row: &SqliteRow) -> Result<Session> {
         tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
         id: parsed(row, "id", |text| SessionId::parse(text).ok())?,
         workspace: parsed(row, "workspace", WorkspaceId::parse)?,
+        slug: row.try_get::<Option<String>, _>("slug")?.and_then(|text| Slug::parse(&text).ok()),
         agent: parsed(row, "agent", |text| AgentName::parse(text).ok())?,
         version: row.try_get("version")?,
         runtime: parsed(row, "runtime", Runtime::parse)?,
@@ -376,12 +377,16 @@ fn fact(kind: &str, json: String) -> Result<Fact> {
         .map_err(|error| Error::Damaged { what: "event", why: format!("{kind}: {error}") })
 }
 
-pub(super) async fn position(db: &SqlitePool, incarnation: Incarnation) -> Result<Option<u64>> {
-    let row = query("SELECT position FROM journals WHERE incarnation = ?")
+pub(super) async fn positions(db: &SqlitePool, incarnation: Incarnation) -> Result<Vec<(SessionNo, Heard)>> {
+    let rows = query("SELECT session, process, position FROM journals WHERE incarnation = ?")
         .bind(incarnation.to_string())
-        .fetch_optional(db)
+        .fetch_all(db)
         .await?;
-    row.map(|row| unsigned(&row, 0)).transpose()
+    let heard = |row: &SqliteRow| {
+        let heard = Heard { incarnation, process: row.try_get(1)?, position: unsigned(row, 2)? };
+        Ok((SessionNo(row.try_get(0)?), heard))
+    };
+    rows.iter().map(heard).collect()
 }
 
 pub(super) async fn turn(db: &SqlitePool, no: SessionNo, turn: TurnId) -> Result<Option<TurnRow>> {

@@ -1,11 +1,11 @@
 //! What the writer does inside its transaction. Each function is one whole step.
 
 use crate::{
-    Append, Card, Checkpoint, Claimed, Error, Hold, Key, Lease, NewAgent, NewSession, Result, TurnRow,
+    Append, Card, Checkpoint, Claimed, Error, Heard, Hold, Key, Lease, NewAgent, NewSession, Result, TurnRow,
 };
 use ash_model::{
-    AgentName, Consistency, Delta, Epoch, Fact, Image, Note, Problem, Provider, Seq, SessionNo, TenantId,
-    Timestamp, WorkspaceId,
+    AgentName, Consistency, Delta, Epoch, Fact, Image, Note, Problem, Provider, Seq, SessionNo, Slug,
+    TenantId, Timestamp, WorkspaceId,
 };
 use sqlx::{Row, SqliteConnection, query};
 use uuid::Uuid;
@@ -107,19 +107,25 @@ pub(super) async fn delete_agent(
 }
 
 pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -> Result<SessionNo> {
-    query("INSERT INTO workspaces (id, tenant, agent, node, epoch) VALUES (?, ?, ?, ?, 1)")
-        .bind(new.workspace.to_string())
-        .bind(new.tenant.as_str())
-        .bind(new.agent.as_str())
-        .bind(&new.node)
-        .execute(&mut *db)
-        .await?;
+    match &new.slug {
+        Some(slug) => refuse_deleted(db, new.workspace, slug).await?,
+        None => {
+            query("INSERT INTO workspaces (id, tenant, agent, node, epoch) VALUES (?, ?, ?, ?, 1)")
+                .bind(new.workspace.to_string())
+                .bind(new.tenant.as_str())
+                .bind(new.agent.as_str())
+                .bind(&new.node)
+                .execute(&mut *db)
+                .await?;
+        }
+    }
     let base_seq = new.base.map_or(0, |(_, seq)| seq);
     let inserted = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
              base_session, base_seq, last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at,
-             last_active_at, pending)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?20, ?21)
+             last_active_at, pending, slug)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?20, ?21,
+             ?22)
          RETURNING n",
     )
     .bind(new.tenant.as_str())
@@ -143,6 +149,7 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     .bind(new.card.checkpoint.map(number).transpose()?)
     .bind(new.at.0)
     .bind(waiting(&new.card.pending))
+    .bind(new.slug.as_ref().map(|slug| slug.as_str()))
     .fetch_one(&mut *db)
     .await;
     let no = match inserted {
@@ -163,6 +170,15 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
         .execute(db)
         .await?;
     Ok(no)
+}
+
+async fn refuse_deleted(db: &mut Db, workspace: WorkspaceId, slug: &Slug) -> Result<()> {
+    let there = query("SELECT 1 FROM workspaces WHERE id = ? AND slug = ? AND deleting_at IS NULL")
+        .bind(workspace.to_string())
+        .bind(slug.as_str())
+        .fetch_optional(db)
+        .await?;
+    there.map(drop).ok_or_else(|| Error::Deleting(slug.clone()))
 }
 
 pub(super) async fn set_options(db: &mut Db, no: SessionNo, json: &str) -> Result<()> {
@@ -202,13 +218,14 @@ pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Resul
     if let Some(checkpoint) = &append.checkpoint {
         save_checkpoint(db, append.session, checkpoint).await?;
     }
-    if let Some((incarnation, position)) = append.journal {
+    if let Some(Heard { incarnation, process, position }) = append.journal {
         query(
-            "INSERT INTO journals (incarnation, session, position) VALUES (?1, ?2, ?3)
-             ON CONFLICT (incarnation) DO UPDATE SET position = ?3",
+            "INSERT INTO journals (incarnation, session, process, position) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (incarnation, session) DO UPDATE SET process = ?3, position = ?4",
         )
         .bind(incarnation.to_string())
         .bind(append.session.0)
+        .bind(process)
         .bind(number(position)?)
         .execute(&mut *db)
         .await?;
@@ -216,8 +233,9 @@ pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Resul
     for note in &append.notes {
         // A shim's life is over and all of it is read: its place is not needed any more.
         if let Fact::Asleep { incarnation: Some(incarnation) } = &note.fact {
-            query("DELETE FROM journals WHERE incarnation = ?")
+            query("DELETE FROM journals WHERE incarnation = ? AND session = ?")
                 .bind(incarnation.to_string())
+                .bind(append.session.0)
                 .execute(&mut *db)
                 .await?;
         }

@@ -134,6 +134,8 @@ fn rebuilt(session: &Session, name: &str, events: &[ash_model::Event]) -> Rebuil
             tenant: session.tenant.clone(),
             session: id(name),
             workspace,
+            slug: None,
+            unnamed: false,
             epoch: Epoch(4),
             seq: events.last().map_or(0, |event| event.seq),
             agent: session.agent.clone(),

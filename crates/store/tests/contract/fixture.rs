@@ -57,6 +57,7 @@ pub(crate) fn new_session(name: &str) -> NewSession {
         tenant: tenant("t"),
         id: id(name),
         workspace: WorkspaceId::fresh(),
+        slug: None,
         node: NODE.to_owned(),
         agent: agent("helper"),
         version: 1,
@@ -165,4 +166,10 @@ pub(crate) fn places(items: &[Item]) -> Vec<String> {
 pub(crate) async fn whole(store: &dyn Store, no: SessionNo) -> (Session, Vec<Item>, Vec<Event>) {
     let session = store.session(no).await.expect("read").expect("there");
     (session, items(store, no).await, store.facts(no).await.expect("read"))
+}
+
+/// How far the only one in a sandbox has heard.
+pub(crate) async fn position(store: &dyn Store, incarnation: ash_model::Incarnation) -> Option<u64> {
+    let positions = store.positions(incarnation).await.expect("read");
+    positions.first().map(|(_, heard)| heard.position)
 }

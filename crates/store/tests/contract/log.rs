@@ -29,7 +29,7 @@ pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
     all.turns = vec![turn_row(turn, 2, TurnState::Running)];
     all.card = now.clone();
     all.checkpoint = Some(checkpoint(session.workspace, 1, 3));
-    all.journal = Some((incarnation, 77));
+    all.journal = Some(ash_store::Heard { incarnation, process: 1, position: 77 });
     all.at = Timestamp(8);
     append(store, &session, all).await;
 
@@ -43,7 +43,7 @@ pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
     assert_eq!(store.turn(session.no, turn).await.expect("read"), Some(row));
     let saved = checkpoint(session.workspace, 1, 3);
     assert_eq!(store.checkpoint(session.workspace, 1).await.expect("read"), Some(saved));
-    assert_eq!(store.position(incarnation).await.expect("read"), Some(77));
+    assert_eq!(crate::fixture::position(store, incarnation).await, Some(77));
 }
 
 pub(crate) async fn a_step_that_fails_at_its_end_leaves_nothing(store: &dyn Store) {
@@ -60,12 +60,12 @@ pub(crate) async fn a_step_that_fails_at_its_end_leaves_nothing(store: &dyn Stor
     torn.turns = vec![turn_row(turn, 3, TurnState::Queued)];
     torn.card = card(Status::Ended);
     torn.checkpoint = Some(checkpoint(session.workspace, 1, 3));
-    torn.journal = Some((incarnation, 5));
+    torn.journal = Some(ash_store::Heard { incarnation, process: 1, position: 5 });
     let refused = store.append(&lease(&session), torn).await;
     assert!(refused.is_err());
     assert_eq!(whole(store, session.no).await, before);
     assert_eq!(store.turn(session.no, turn).await.expect("read"), None);
-    assert_eq!(store.position(incarnation).await.expect("read"), None);
+    assert_eq!(crate::fixture::position(store, incarnation).await, None);
     append(store, &session, step(session.no, 3, [said("two")])).await;
 }
 
@@ -177,11 +177,11 @@ pub(crate) async fn a_step_without_events_keeps_deltas_and_position(store: &dyn 
     for n in 1..=3 {
         let mut only = step(session.no, 2, []);
         only.deltas = vec![delta(1, n)];
-        only.journal = Some((incarnation, n * 10));
+        only.journal = Some(ash_store::Heard { incarnation, process: 1, position: n * 10 });
         append(store, &session, only).await;
     }
     assert_eq!(places(&items(store, session.no).await), ["1", "1.1", "1.2", "1.3"]);
-    assert_eq!(store.position(incarnation).await.expect("read"), Some(30));
+    assert_eq!(crate::fixture::position(store, incarnation).await, Some(30));
     assert_eq!(store.session(session.no).await.expect("read").expect("there").last_seq, 1);
 }
 
@@ -190,17 +190,17 @@ pub(crate) async fn a_journals_place_is_forgotten_with_its_shim(store: &dyn Stor
     let (old, other) = (Incarnation::fresh(), Incarnation::fresh());
     for incarnation in [old, other] {
         let mut read = step(session.no, 2, []);
-        read.journal = Some((incarnation, 9));
+        read.journal = Some(ash_store::Heard { incarnation, process: 1, position: 9 });
         append(store, &session, read).await;
     }
     // Its last words and its end in one step: the place must not outlive it either.
     let mut asleep = step(session.no, 2, [Fact::Asleep { incarnation: Some(old) }]);
-    asleep.journal = Some((old, 12));
+    asleep.journal = Some(ash_store::Heard { incarnation: old, process: 1, position: 12 });
     append(store, &session, asleep).await;
-    assert_eq!(store.position(old).await.expect("read"), None);
-    assert_eq!(store.position(other).await.expect("read"), Some(9));
+    assert_eq!(crate::fixture::position(store, old).await, None);
+    assert_eq!(crate::fixture::position(store, other).await, Some(9));
     append(store, &session, step(session.no, 3, [Fact::Asleep { incarnation: None }])).await;
-    assert_eq!(store.position(other).await.expect("read"), Some(9));
+    assert_eq!(crate::fixture::position(store, other).await, Some(9));
 }
 
 pub(crate) async fn a_turns_row_follows_its_turn(store: &dyn Store) {

@@ -36,6 +36,7 @@ pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
         base: None,
         last_seq: 1,
         card,
+        slug: None,
         far_checkpoint: None,
         far_seq: 0,
         created_at: Timestamp(9),

@@ -27,7 +27,7 @@ async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
     all.deltas = vec![delta(3, 1), delta(3, 2)];
     all.turns = vec![turn_row(turn, 2, TurnState::Running)];
     all.checkpoint = Some(checkpoint(session.workspace, 1, 3));
-    all.journal = Some((incarnation, 44));
+    all.journal = Some(ash_store::Heard { incarnation, process: 1, position: 44 });
     append(store, &session, all).await;
     let helper = NewAgent {
         tenant: tenant("t"),
@@ -52,7 +52,7 @@ async fn is_furnished(store: &dyn Store, (session, turn, incarnation): &(Session
     assert_eq!(store.turn(session.no, *turn).await.expect("read"), Some(row));
     let saved = checkpoint(session.workspace, 1, 3);
     assert_eq!(store.checkpoint(session.workspace, 1).await.expect("read"), Some(saved));
-    assert_eq!(store.position(*incarnation).await.expect("read"), Some(44));
+    assert_eq!(crate::fixture::position(store, *incarnation).await, Some(44));
     let secrets = store.env(session.no).await.expect("unsealed").expose();
     assert_eq!(secrets, env("TOKEN", "hunter2-of-the-session").expose());
     let helper = store.agent(&tenant("t"), &agent("helper")).await.expect("read").expect("there");

@@ -1,0 +1,118 @@
+//! Workspaces with a name.
+
+use super::files::Listing;
+use super::take::{Asked, Body, Part};
+use crate::auth::Caller;
+use crate::{
+    app::App,
+    problem::{Answer, Problem},
+    shapes,
+};
+use ash_model::{AgentName, Slug};
+use ash_store::Workspace;
+use axum::{Json, extract::State, http::StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+const PAGE: u32 = 100;
+const MOST: u32 = 1000;
+
+pub(super) fn slug(text: &str) -> Answer<Slug> {
+    Slug::parse(text).map_err(|error| Problem::invalid("invalid_workspace", error.to_string()))
+}
+
+async fn find(app: &App, caller: &Caller, text: &str) -> Answer<Workspace> {
+    Ok(app.sessions.workspace(&caller.0, &slug(text)?).await?)
+}
+
+pub(super) async fn list(State(app): State<App>, caller: Caller) -> Answer<Json<Value>> {
+    let all = app.sessions.rooms().store.workspaces(&caller.0).await?;
+    Ok(Json(json!({ "workspaces": all.iter().map(shown).collect::<Vec<_>>() })))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct New {
+    #[serde(alias = "name", alias = "workspaceId")]
+    slug: String,
+    #[serde(default = "usual")]
+    agent: String,
+}
+
+fn usual() -> String {
+    "default".to_owned()
+}
+
+pub(super) async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    Body { value: new, .. }: Body<New>,
+) -> Answer<(StatusCode, Json<Value>)> {
+    let slug = slug(&new.slug)?;
+    let agent = AgentName::parse(&new.agent)
+        .map_err(|error| Problem::invalid("invalid_agent_name", error.to_string()))?;
+    super::agents::make_default(&app, &caller.0, &agent).await?;
+    let made = app.sessions.make_workspace(&caller.0, &slug, &agent).await?;
+    Ok((StatusCode::CREATED, Json(json!({ "workspace": shown(&made) }))))
+}
+
+pub(super) async fn get(State(app): State<App>, caller: Caller, Part(text): Part) -> Answer<Json<Value>> {
+    let workspace = find(&app, &caller, &text).await?;
+    let mut sessions = Vec::new();
+    for (no, _) in app.sessions.rooms().store.sessions_of(workspace.id).await? {
+        if let Some(session) = app.sessions.rooms().store.session(no).await? {
+            sessions.push(
+                json!({ "id": session.id, "status": session.card.status, "title": session.card.title }),
+            );
+        }
+    }
+    Ok(Json(json!({ "workspace": shown(&workspace), "sessions": sessions })))
+}
+
+pub(super) async fn delete(State(app): State<App>, caller: Caller, Part(text): Part) -> Answer<Json<Value>> {
+    let workspace = find(&app, &caller, &text).await?;
+    app.sessions.delete_workspace(&workspace).await?;
+    Ok(Json(json!({ "deleted": workspace.slug })))
+}
+
+/// As its sessions see them.
+pub(super) async fn files(
+    State(app): State<App>,
+    caller: Caller,
+    Part(text): Part,
+    Asked(asked): Asked<Listing>,
+) -> Answer<Json<Value>> {
+    let workspace = find(&app, &caller, &text).await?;
+    let sessions = app.sessions.rooms().store.sessions_of(workspace.id).await?;
+    match sessions.first() {
+        Some((no, _)) => super::files::listed(&app, &app.sessions.get(*no).await?, asked).await,
+        None => Ok(Json(json!({ "files": [] }))),
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Range {
+    before: Option<u64>,
+    limit: Option<u32>,
+}
+
+pub(super) async fn checkpoints(
+    State(app): State<App>,
+    caller: Caller,
+    Part(text): Part,
+    Asked(range): Asked<Range>,
+) -> Answer<Json<Value>> {
+    let workspace = find(&app, &caller, &text).await?;
+    let limit = range.limit.unwrap_or(PAGE).min(MOST);
+    let found = app.sessions.rooms().store.checkpoints(workspace.id, range.before, limit).await?;
+    let shown: Vec<Value> = found.iter().map(|row| shapes::checkpoint(workspace.checkpoint, row)).collect();
+    Ok(Json(json!({ "checkpoints": shown })))
+}
+
+fn shown(workspace: &Workspace) -> Value {
+    json!({
+        "id": workspace.id, "slug": workspace.slug, "agentName": workspace.agent, "sessions": workspace.sessions,
+        "checkpoint": workspace.checkpoint, "status": if workspace.deleting { "deleting" } else { "ready" },
+        "createdAt": workspace.created_at,
+    })
+}

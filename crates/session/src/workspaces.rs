@@ -1,0 +1,63 @@
+//! Workspaces with a name, which sessions share.
+
+use crate::{Error, Result, Sessions, actor::blocking};
+use ash_model::{AgentName, Slug, Status, TenantId, WorkspaceId};
+use ash_store::{NewWorkspace, Workspace};
+
+impl Sessions {
+    /// It may be there already, but it is one agent's.
+    pub async fn make_workspace(
+        &self,
+        tenant: &TenantId,
+        slug: &Slug,
+        agent: &AgentName,
+    ) -> Result<Workspace> {
+        let rooms = self.rooms();
+        rooms.store.agent(tenant, agent).await?.ok_or_else(|| Error::NoAgent(agent.to_string()))?;
+        let new = NewWorkspace {
+            id: WorkspaceId::fresh(),
+            tenant: tenant.clone(),
+            slug: slug.clone(),
+            agent: agent.clone(),
+            node: rooms.settings.node.clone(),
+            at: rooms.clock(),
+        };
+        Ok(rooms.store.make_workspace(new).await?)
+    }
+
+    pub async fn workspace(&self, tenant: &TenantId, slug: &Slug) -> Result<Workspace> {
+        let found = self.rooms().store.find_workspace(tenant, slug).await?;
+        found.ok_or_else(|| Error::NoSuchWorkspace(slug.clone()))
+    }
+
+    /// The sandbox first, then the data, then the name: whoever dies on the way goes on with the next start.
+    pub async fn delete_workspace(&self, workspace: &Workspace) -> Result<()> {
+        let rooms = self.rooms();
+        rooms.store.begin_deleting(workspace.id, rooms.clock()).await?;
+        for (no, status) in rooms.store.sessions_of(workspace.id).await? {
+            if status != Status::Ended {
+                self.stop(no).await?;
+            }
+        }
+        let place = rooms.place(workspace.id);
+        let _floor = place.floor().await;
+        let (live, here) = (place.live.clone(), rooms.clone());
+        blocking(move || {
+            ash_sandbox::reap(&live.run())?;
+            live.erase(&here.uids)
+        })
+        .await?;
+        rooms.store.deleted(workspace.id, rooms.clock()).await?;
+        place.set_tree(None);
+        tracing::info!(workspace = %workspace.slug, tenant = %workspace.tenant, "deleted");
+        Ok(())
+    }
+
+    /// Deletions that somebody began and did not live to end.
+    pub(crate) async fn go_on_deleting(&self) -> Result<()> {
+        for workspace in self.rooms().store.half_deleted().await? {
+            self.delete_workspace(&workspace).await?;
+        }
+        Ok(())
+    }
+}

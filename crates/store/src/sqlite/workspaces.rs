@@ -1,0 +1,95 @@
+//! Workspaces with a name.
+
+use super::{
+    read::{parsed, unsigned},
+    write::number,
+};
+use crate::{Error, NewWorkspace, Result, Workspace};
+use ash_model::{AgentName, Slug, TenantId, Timestamp, WorkspaceId};
+use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
+
+type Db = SqliteConnection;
+
+/// Of two who make the same one, both have it; but it is one agent's.
+pub(super) async fn make(db: &mut Db, new: &NewWorkspace) -> Result<Workspace> {
+    query(
+        "INSERT INTO workspaces (id, tenant, slug, agent, node, epoch, created_at) VALUES (?, ?, ?, ?, ?, 1, ?)
+         ON CONFLICT (tenant, slug) DO NOTHING",
+    )
+    .bind(new.id.to_string())
+    .bind(new.tenant.as_str())
+    .bind(new.slug.as_str())
+    .bind(new.agent.as_str())
+    .bind(&new.node)
+    .bind(number(new.at.0.unsigned_abs())?)
+    .execute(&mut *db)
+    .await?;
+    let found = query("SELECT * FROM named_workspaces WHERE tenant = ? AND slug = ?")
+        .bind(new.tenant.as_str())
+        .bind(new.slug.as_str())
+        .fetch_one(db)
+        .await?;
+    let found = workspace(&found)?;
+    match found.deleting {
+        true => Err(Error::Deleting(found.slug)),
+        false if found.agent != new.agent => Err(Error::OtherAgent { slug: found.slug, agent: found.agent }),
+        false => Ok(found),
+    }
+}
+
+pub(super) async fn find(db: &SqlitePool, tenant: &TenantId, slug: &Slug) -> Result<Option<Workspace>> {
+    let row = query("SELECT * FROM named_workspaces WHERE tenant = ? AND slug = ?")
+        .bind(tenant.as_str())
+        .bind(slug.as_str())
+        .fetch_optional(db)
+        .await?;
+    row.as_ref().map(workspace).transpose()
+}
+
+pub(super) async fn list(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<Workspace>> {
+    let rows = query("SELECT * FROM named_workspaces WHERE tenant = ? ORDER BY slug").bind(tenant.as_str());
+    rows.fetch_all(db).await?.iter().map(workspace).collect()
+}
+
+pub(super) async fn half_deleted(db: &SqlitePool) -> Result<Vec<Workspace>> {
+    let rows = query("SELECT * FROM named_workspaces WHERE deleting_at IS NOT NULL");
+    rows.fetch_all(db).await?.iter().map(workspace).collect()
+}
+
+pub(super) async fn begin_deleting(db: &mut Db, id: WorkspaceId, at: Timestamp) -> Result<()> {
+    query("UPDATE workspaces SET deleting_at = coalesce(deleting_at, ?) WHERE id = ?")
+        .bind(at.0)
+        .bind(id.to_string())
+        .execute(db)
+        .await?;
+    Ok(())
+}
+
+/// Its name is free again. The row stays for its sessions.
+pub(super) async fn deleted(db: &mut Db, id: WorkspaceId, at: Timestamp) -> Result<()> {
+    query("UPDATE checkpoints SET removed_at = coalesce(removed_at, ?) WHERE workspace = ?")
+        .bind(at.0)
+        .bind(id.to_string())
+        .execute(&mut *db)
+        .await?;
+    query("UPDATE sessions SET checkpoint = NULL WHERE workspace = ?")
+        .bind(id.to_string())
+        .execute(&mut *db)
+        .await?;
+    query("UPDATE workspaces SET slug = NULL WHERE id = ?").bind(id.to_string()).execute(db).await?;
+    Ok(())
+}
+
+fn workspace(row: &SqliteRow) -> Result<Workspace> {
+    let checkpoint: Option<i64> = row.try_get("checkpoint")?;
+    Ok(Workspace {
+        id: parsed(row, "id", WorkspaceId::parse)?,
+        tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
+        slug: parsed(row, "slug", |text| Slug::parse(text).ok())?,
+        agent: parsed(row, "agent", |text| AgentName::parse(text).ok())?,
+        created_at: Timestamp(row.try_get("created_at")?),
+        deleting: row.try_get::<Option<i64>, _>("deleting_at")?.is_some(),
+        sessions: unsigned(row, "sessions")?,
+        checkpoint: checkpoint.map(|n| n as u64),
+    })
+}

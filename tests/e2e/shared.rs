@@ -1,0 +1,336 @@
+//! Workspaces with a name: several conversations, one place to work.
+
+use crate::support::{Client, Server, eventually, parent, signal};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+async fn create(client: &Client, workspace: &str) -> String {
+    client.deploy("helper").await;
+    let made = client.post("/api/sessions", json!({ "agent": "helper", "workspace": workspace })).await;
+    assert_eq!(made["session"]["workspace"], workspace, "{made}");
+    made["session"]["id"].as_str().expect("an id").to_owned()
+}
+
+async fn workspace(client: &Client, slug: &str) -> Value {
+    client.get(&format!("/api/workspaces/{slug}")).await
+}
+
+/// They see each other's files and processes, and each has a conversation of its own.
+#[tokio::test]
+async fn sessions_of_one_workspace_share_a_sandbox() {
+    let server = Server::start().await;
+    let client = server.client();
+    let (one, two) = (create(&client, "my-project").await, create(&client, "my-project").await);
+    client.say(&one, "write a.txt: from one").await;
+    assert_eq!(client.exec(&two, "cat a.txt").await["stdout"], "from one");
+    client.exec(&one, "(sleep 1000 &) ; echo started").await;
+    let seen = client.exec(&two, "ps ax | grep -c 'sleep [1]000'").await;
+    assert_eq!(seen["stdout"], "1\n", "{seen}");
+    client.say(&two, "say: hello of two").await;
+    let words = async |id: &str| client.get(&format!("/api/sessions/{id}/messages")).await.to_string();
+    assert!(words(&two).await.contains("hello of two") && !words(&two).await.contains("from one"));
+    assert!(!words(&one).await.contains("hello of two"));
+    let health = client.get("/health").await;
+    let shown = workspace(&client, "my-project").await;
+    assert_eq!(
+        (&shown["workspace"]["sessions"], &shown["workspace"]["agentName"]),
+        (&json!(2), &json!("helper")),
+        "{shown} {health}"
+    );
+
+    // The end of one does not stop the other, nor what it left running.
+    client.delete(&format!("/api/sessions/{one}")).await;
+    let seen = client.exec(&two, "ps ax | grep -c 'sleep [1]000'; cat a.txt").await;
+    assert_eq!(seen["stdout"], "1\nfrom one", "{seen}");
+    client.say(&two, "write b.txt: and on").await;
+    assert_eq!(client.exec(&two, "cat b.txt").await["stdout"], "and on");
+}
+
+/// Whatever dies, each comes back with its own conversation and with the files of all.
+#[tokio::test]
+async fn a_shared_sandbox_that_dies_takes_no_conversation_along() {
+    let mut server = Server::start().await;
+    let client = server.client();
+    let (one, two) = (create(&client, "ours").await, create(&client, "ours").await);
+    for (id, text) in [(&one, "write one.txt: 1"), (&two, "write two.txt: 2"), (&one, "say: kept")] {
+        client.say(id, text).await;
+    }
+    let processes = server.processes(&one).await;
+    signal(processes.shim, libc::SIGKILL);
+    eventually("both notice it", async || {
+        (client.get("/health").await["activeSandboxes"] == 0).then_some(())
+    })
+    .await;
+    for id in [&two, &one] {
+        client.say(id, "say: after the death").await;
+        assert_eq!(client.exec(id, "cat one.txt two.txt").await["stdout"], "12");
+    }
+    // The server alone: the sandbox goes on, and both are taken over.
+    server.crash_and_start().await;
+    let client = server.client();
+    for id in [&one, &two] {
+        client.say(id, "say: after the crash").await;
+    }
+    assert_eq!(server.processes(&one).await.shim, server.processes(&two).await.shim);
+    // Everything: the tree, too.
+    let live = server.live(&one).await;
+    server.kill9();
+    server.launch().await;
+    let client = server.client();
+    client.action(&one, "stop").await;
+    client.action(&two, "stop").await;
+    server.kill9();
+    std::fs::remove_dir_all(&live).expect("deleted");
+    server.launch().await;
+    let client = server.client();
+    for id in [&one, &two] {
+        let receipt = client.action(id, "resume").await["resume"].clone();
+        assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
+        assert_eq!(client.exec(id, "cat one.txt two.txt").await["stdout"], "12");
+    }
+    let words = async |id: &str| client.get(&format!("/api/sessions/{id}/messages")).await.to_string();
+    assert!(words(&one).await.contains("kept") && !words(&two).await.contains("kept"));
+}
+
+#[tokio::test]
+async fn names_are_checked_and_a_workspace_is_one_agents() {
+    let server = Server::start().await;
+    let client = server.client();
+    client.deploy("helper").await;
+    client.deploy("other").await;
+    for bad in ["", "-a", "a-", "A", "a_b", "../x", "a/b", &"x".repeat(64)] {
+        let body = json!({ "agent": "helper", "workspace": bad });
+        let (status, _) = client.ask(Method::POST, "/api/sessions", Some(body)).await;
+        assert_eq!(status, 400, "{bad}");
+        let (status, _) = client.ask(Method::POST, "/api/workspaces", Some(json!({ "slug": bad }))).await;
+        assert_eq!(status, 400, "{bad}");
+    }
+    client.post("/api/workspaces", json!({ "slug": "mine", "agent": "helper" })).await;
+    let body = json!({ "agent": "other", "workspace": "mine" });
+    let (status, refused) = client.ask(Method::POST, "/api/sessions", Some(body)).await;
+    assert_eq!((status.as_u16(), &refused["code"]), (409, &json!("workspace_of_another_agent")), "{refused}");
+    assert_eq!(client.get("/api/workspaces").await["workspaces"][0]["slug"], "mine");
+}
+
+/// Deleted while sessions are at work in it: gone with everything, and what comes under its name begins anew.
+#[tokio::test]
+async fn a_deleted_workspace_is_gone_and_its_name_is_free() {
+    let server = Server::start().await;
+    let client = server.client();
+    let old = create(&client, "gone").await;
+    client.say(&old, "write secret.txt: old").await;
+    let live = server.live(&old).await;
+    client.delete("/api/workspaces/gone").await;
+    assert!(!live.exists());
+    let (status, _) = client.ask(Method::GET, "/api/workspaces/gone", None).await;
+    assert_eq!(status, 404);
+    let new = create(&client, "gone").await;
+    assert_eq!(
+        client.exec(&new, "ls").await["stdout"],
+        client.exec(&new, "ls -1 | grep -v secret").await["stdout"]
+    );
+    let said = client.get(&format!("/api/sessions/{old}/messages")).await.to_string();
+    assert!(said.contains("secret.txt"), "still readable");
+    let receipt = client.action(&old, "resume").await["resume"].clone();
+    assert_eq!(receipt["tier"], "history", "{receipt}");
+    assert!(receipt["lost"].to_string().contains("workspace"), "{receipt}");
+    let said = client.say(&old, "say: back").await;
+    assert_eq!(said["status"], "done", "{said}");
+    eventually("it goes on", async || (client.status(&old).await == "active").then_some(())).await;
+}
+
+/// One message, to its end, whatever dies meanwhile.
+async fn insist(client: &Client, id: &str, text: &str, key: &str) -> Value {
+    let path = format!("/api/sessions/{id}/messages");
+    for _ in 0..100 {
+        let request = client.request(Method::POST, &path).header("idempotency-key", key);
+        let request = request.header("accept", "application/json").json(&json!({ "content": text }));
+        let answer = request.send().await.expect("an answer");
+        if answer.status().is_success() {
+            return answer.json().await.expect("JSON");
+        }
+        // It was cut: the same message again is the wish to go on.
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("{key} was never answered");
+}
+
+/// Eight conversations at once in one sandbox, which is killed again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
+    const SESSIONS: u64 = 8;
+    const TURNS: u64 = 10;
+    let seed = std::env::var("ASH_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_0007);
+    println!("seed {seed}");
+    let mut server = Server::start().await;
+    let client = server.client();
+    let mut ids = Vec::new();
+    for _ in 0..SESSIONS {
+        ids.push(create(&client, "crowd").await);
+    }
+    let done = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let talks: Vec<_> = (0..SESSIONS)
+        .zip(ids.clone())
+        .map(|(number, id)| {
+            let (client, done) = (server.client(), done.clone());
+            tokio::spawn(async move {
+                for turn in 0..TURNS {
+                    let text =
+                        format!("run: echo {turn} >> of-{number}; sleep 0.05; echo said-{number}-{turn}");
+                    let said = insist(&client, &id, &text, &format!("{id}-{turn}")).await;
+                    assert_eq!(said["status"], "done", "{said}");
+                    done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let mut dice = crate::support::Dice(seed);
+    for kill in 1..=5u64 {
+        let until = kill * SESSIONS * TURNS / 7 + dice.below(8);
+        eventually("they work", async || {
+            (done.load(std::sync::atomic::Ordering::Relaxed) >= until).then_some(())
+        })
+        .await;
+        // The first process inside, everything in it at once, or the shim outside.
+        let pids = ash_sandbox::processes(&server.live(&ids[0]).await.join("run"));
+        let mut pids: Vec<u32> = pids.into_iter().map(i32::unsigned_abs).collect();
+        match dice.below(3) {
+            0 => pids.truncate(1),
+            1 => pids = pids.first().and_then(|init| parent(parent(*init)?)).into_iter().collect(),
+            _ => {}
+        }
+        pids.into_iter().for_each(|pid| signal(pid, libc::SIGKILL));
+    }
+    for talk in talks {
+        talk.await.expect("all turns are done");
+    }
+    for (number, id) in (0..SESSIONS).zip(&ids) {
+        let said = client.get(&format!("/api/sessions/{id}/messages?limit=1000")).await.to_string();
+        for turn in 0..TURNS {
+            assert!(said.contains(&format!("said-{number}-{turn}")), "{number}: {turn}");
+        }
+        for other in (0..SESSIONS).filter(|other| *other != number) {
+            assert!(!said.contains(&format!("said-{other}-")), "{number} has heard {other}");
+        }
+        // One that had nothing to do when its sandbox died waits for somebody to come back.
+        client.action(id, "resume").await;
+        client.action(id, "stop").await;
+    }
+    let (first, path) = (&ids[0], server.live(&ids[0]).await);
+    server.kill9();
+    std::fs::remove_dir_all(&path).expect("deleted");
+    server.launch().await;
+    let client = server.client();
+    for id in &ids {
+        let receipt = client.action(id, "resume").await["resume"].clone();
+        assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
+    }
+    for (number, id) in (0..SESSIONS).zip(&ids) {
+        // A call that was cut may or may not have been made, and is not made again.
+        let events = client.get(&format!("/api/sessions/{id}/events?limit=1000")).await.to_string();
+        let cut = events.matches("turn_continued").count() as u64;
+        let lines = client.exec(first, &format!("sort -un of-{number} | wc -l")).await;
+        let lines: u64 =
+            lines["stdout"].as_str().and_then(|text| text.trim().parse().ok()).expect("a number");
+        assert!(lines <= TURNS && lines + cut >= TURNS, "of-{number}: {lines} lines, {cut} turns were cut");
+    }
+    let verified = std::process::Command::new(crate::support::ash())
+        .args(["snapshot", "verify", "--read-data", "--repo"])
+        .arg(server.data.join("repo/default"))
+        .output()
+        .expect("run");
+    assert!(verified.status.success(), "{verified:?}");
+}
+
+/// The real Claude Code: two conversations in one sandbox, each with a transcript of its own, which outlive it.
+#[tokio::test]
+async fn claude_code_keeps_its_conversations_apart() {
+    let mut stage = crate::claude::Stage::set().await;
+    let one = stage.create_with(json!({ "workspaceId": "pair" })).await;
+    let two = stage.create_with(json!({ "workspaceId": "pair" })).await;
+    let client = stage.server.client();
+    client.say(&one, "say: the tower is high").await;
+    client.say(&two, "say: the water is cold").await;
+    client.say(&one, "run: echo bread > bread").await;
+    assert_eq!(client.exec(&two, "cat bread").await["stdout"], "bread\n");
+    let check = async |stage: &crate::claude::Stage| {
+        let client = stage.server.client();
+        for (id, own, other) in
+            [(&one, "tower is high", "water is cold"), (&two, "water is cold", "tower is high")]
+        {
+            client.say(id, "say: and on").await;
+            let asked = stage.requests().last().expect("a request")["body"].to_string();
+            assert!(asked.contains(own) && !asked.contains(other), "{asked}");
+        }
+    };
+    check(&stage).await;
+    let pids = ash_sandbox::processes(&stage.server.live(&one).await.join("run"));
+    pids.iter().for_each(|pid| signal(pid.unsigned_abs(), libc::SIGKILL));
+    eventually("both notice it", async || {
+        (client.get("/health").await["activeSandboxes"] == 0).then_some(())
+    })
+    .await;
+    check(&stage).await;
+    stage.server.crash_and_start().await;
+    check(&stage).await;
+}
+
+/// From the object store alone: whoever is resumed first, the others and the files of all come along.
+#[tokio::test]
+async fn a_shared_workspace_comes_back_from_the_object_store() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut server = Server::with(&[("ASH_SNAPSHOT_URL", &format!("file://{}", dir.path().display()))]).await;
+    let client = server.client();
+    let (one, two) = (create(&client, "far-away").await, create(&client, "far-away").await);
+    client.say(&one, "write one.txt: 1").await;
+    client.say(&two, "write two.txt: 2").await;
+    client.say(&two, "say: only two").await;
+    for id in [&one, &two] {
+        crate::far::until_remote(&client, id).await;
+    }
+    server.lose_the_machine().await;
+    let client = server.client();
+    for id in [&one, &two] {
+        let receipt = client.action(id, "resume").await["resume"].clone();
+        assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
+        assert_eq!(client.exec(id, "cat one.txt two.txt").await["stdout"], "12");
+        client.say(id, "say: on").await;
+    }
+    assert_eq!(workspace(&client, "far-away").await["workspace"]["sessions"], 2);
+    let words = async |id: &str| client.get(&format!("/api/sessions/{id}/messages")).await.to_string();
+    assert!(words(&two).await.contains("only two") && !words(&one).await.contains("only two"));
+    for id in [&one, &two] {
+        crate::far::until_remote(&client, id).await;
+    }
+    server.lose_the_machine().await;
+    let client = server.client();
+    client.action(&two, "resume").await;
+    assert_eq!(client.exec(&two, "cat one.txt two.txt").await["stdout"], "12");
+}
+
+/// Only the log is kept: as long as its sandbox lives it goes on as it was, and then it is told.
+#[tokio::test]
+async fn an_ephemeral_session_has_its_log_and_nothing_else() {
+    let mut server = Server::start().await;
+    let client = server.client();
+    client.deploy("helper").await;
+    let made = client.post("/api/sessions", json!({ "agent": "helper", "ephemeral": true })).await;
+    let id = made["session"]["id"].as_str().expect("an id").to_owned();
+    let said = client.say(&id, "write a.txt: passing").await;
+    assert_eq!(said["checkpoint"], Value::Null, "{said}");
+    client.action(&id, "pause").await;
+    let receipt = client.action(&id, "resume").await["resume"].clone();
+    assert_eq!(receipt["path"], "warm", "{receipt}");
+    assert_eq!(client.exec(&id, "cat a.txt").await["stdout"], "passing");
+    server.crash_and_start().await;
+    let client = server.client();
+    assert_eq!(client.exec(&id, "cat a.txt").await["stdout"], "passing", "its sandbox was alive all along");
+    assert_eq!(client.get(&format!("/api/sessions/{id}/checkpoints")).await["checkpoints"], json!([]));
+    client.action(&id, "stop").await;
+    let receipt = client.action(&id, "resume").await["resume"].clone();
+    assert_eq!((&receipt["path"], &receipt["tier"]), (&json!("cold"), &json!("history")), "{receipt}");
+    assert!(receipt["lost"].to_string().contains("workspace"), "{receipt}");
+    assert_eq!(client.exec(&id, "ls a.txt").await["exitCode"], 2);
+    let said = client.say(&id, "say: on").await;
+    assert_eq!(said["status"], "done", "{said}");
+}
