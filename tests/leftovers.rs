@@ -68,7 +68,8 @@ fn processes() -> Vec<String> {
         let walls = program == "bwrap" && words.iter().any(|word| word.contains("/.ash/"));
         let agent = program == "claude" && words[0].contains("/ash-test/");
         let server = words.iter().any(|word| word.contains("moto.server") || word.contains("/azurite/dist/"));
-        ((ours || walls || agent || server) && is_new_process(&entry.path()))
+        let engine = words.iter().any(|word| word.contains("/ash-test-engine."));
+        ((ours || walls || agent || server || engine) && is_new_process(&entry.path()))
             .then(|| format!("process {}: {}", entry.file_name().to_string_lossy(), words.join(" ")))
     });
     found.collect()
@@ -90,9 +91,19 @@ fn cgroups() -> Vec<String> {
     let roots: Vec<String> = own.chain(plain).collect();
     let entries = roots.iter().filter_map(|root| fs::read_dir(root).ok()).flatten().flatten();
     entries
-        .filter(|entry| entry.path().is_dir() && is_new(&entry.path()))
-        .map(|entry| format!("cgroup {}", entry.path().display()))
+        .map(|entry| entry.path())
+        .chain(engines())
+        .filter(|path| path.is_dir() && is_new(path))
+        .map(|path| format!("cgroup {}", path.display()))
         .collect()
+}
+
+/// What containers were in, in one hierarchy or in several.
+fn engines() -> Vec<std::path::PathBuf> {
+    let list = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let top = Path::new("/sys/fs/cgroup");
+    let all = list(top).chain(list(top).flat_map(|dir| list(&dir).collect::<Vec<_>>()));
+    all.filter(|path| path.to_string_lossy().contains("/ash-test-engine-")).collect()
 }
 
 fn directories() -> Vec<String> {

@@ -92,9 +92,7 @@ impl Stage {
     }
 
     pub async fn agent(&self, id: &str) -> (u32, u32) {
-        let init = self.server.live(id).await.join("run/init");
-        let info: Value = serde_json::from_slice(&std::fs::read(init).expect("an init file")).expect("json");
-        let init = info["pid"].as_u64().or_else(|| info["init"]["pid"].as_u64()).expect("a pid") as u32;
+        let init = self.server.note(id).await["init"]["pid"].as_u64().expect("a pid") as u32;
         let agent = children(init).into_iter().find(|pid| cmdline(*pid).contains("claude"));
         (init, agent.expect("the agent"))
     }

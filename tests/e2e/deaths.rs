@@ -191,7 +191,8 @@ async fn a_death_while_files_are_captured_loses_no_answer() {
 }
 
 /// Takes more than the sandbox may have, in portions: each is smaller than what makes the agent first in line.
-const GREEDY: &str = "for i in 1 2 3 4 5 6 7 8; do python3 -c 'x = bytearray(40 << 20); import time; time.sleep(60)' & done; wait";
+const GREEDY: &str =
+    r"for i in 1 2 3 4 5 6 7 8; do (x=$(head -c 40000000 /dev/zero | tr '\0' x); sleep 60) & done; wait";
 
 /// The kernel takes the largest process first; here it is to take the agent.
 fn first_in_line(processes: Processes) {

@@ -10,6 +10,7 @@ mod clients;
 mod corners;
 mod crowd;
 mod deaths;
+mod docker;
 mod doctor;
 mod far;
 mod far_clean;

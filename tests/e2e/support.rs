@@ -29,6 +29,11 @@ pub fn as_root() -> bool {
     own_uid() == 0
 }
 
+/// The same promises hold there; whoever starts us says whether this is about them.
+pub fn in_docker() -> bool {
+    std::env::var_os("ASH_TEST_WALLS").is_some_and(|walls| walls == "docker")
+}
+
 /// The binary under test.
 pub fn ash() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_ash"))
@@ -74,7 +79,11 @@ impl Server {
     pub fn prepare(env: &[(&str, &str)]) -> Server {
         let dir = std::env::temp_dir().join(format!("ash-test-{}", uuid::Uuid::new_v4()));
         std::fs::DirBuilder::new().mode(0o700).create(&dir).expect("a directory");
-        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let mut env: BTreeMap<_, _> =
+            env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        if in_docker() {
+            env.extend(crate::docker::env());
+        }
         let data = dir.join("data");
         Server { child: None, url: String::new(), data, dir, env, exe: ash(), uid: None }
     }
@@ -195,13 +204,18 @@ impl Server {
         }
     }
 
+    /// What a session's shim has noted, for whoever finds it dead.
+    pub async fn note(&self, id: &str) -> Value {
+        let note = std::fs::read(self.live(id).await.join("run/init")).expect("a note");
+        serde_json::from_slice(&note).expect("json")
+    }
+
     /// The processes of a session's sandbox, as the host sees them.
     pub async fn processes(&self, id: &str) -> Processes {
-        let init = self.live(id).await.join("run/init");
-        let info: Value = serde_json::from_slice(&std::fs::read(&init).expect("an init file")).expect("json");
-        let init = info["pid"].as_u64().or_else(|| info["init"]["pid"].as_u64()).expect("a pid") as u32;
+        let note = self.note(id).await;
+        let pid = |who: &str| note[who]["pid"].as_u64().expect("a pid") as u32;
+        let (shim, init) = (pid("shim"), pid("init"));
         let bwrap = parent(init).expect("bwrap");
-        let shim = parent(bwrap).expect("the shim");
         let agent = children(init)
             .into_iter()
             .find(|pid| cmdline(*pid).contains("builtin-agent"))
@@ -213,6 +227,7 @@ impl Server {
 #[derive(Debug, Clone, Copy)]
 pub struct Processes {
     pub shim: u32,
+    /// Or whatever of an engine's keeps a container.
     pub bwrap: u32,
     pub init: u32,
     pub agent: u32,
@@ -259,6 +274,7 @@ fn remove_cgroups(live: &Path) {
 }
 
 pub fn signal(pid: u32, signal: i32) {
+    assert!(pid > 1, "no process of ours");
     // SAFETY: kill has no memory effects; the pid is of a process that this test started.
     unsafe { libc::kill(pid as i32, signal) };
 }

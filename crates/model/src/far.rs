@@ -2,7 +2,7 @@
 //! packs everything can be told again. A stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, Consistency, Epoch, Options, Provider, Runtime, Seq, SessionId, Slug, Status, TenantId,
+    AgentName, Consistency, Epoch, Image, Options, Provider, Runtime, Seq, SessionId, Slug, Status, TenantId,
     Timestamp, TurnId, WorkspaceId, luggage::Line,
 };
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,8 @@ pub struct FarAgent {
     pub runtime: Runtime,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<Provider>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<Image>,
     pub origin: String,
     pub config: String,
     /// Sealed with the server's own key, which is not there.

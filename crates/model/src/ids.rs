@@ -93,6 +93,20 @@ checked_name!(
     }
 );
 
+checked_name!(
+    /// A container image: `name`, `registry/name:tag`, `name@sha256:…`.
+    Image,
+    "Image",
+    "must be 1 to 255 letters, digits, '.', '_', '-', '/', ':' or '@', and start with a letter or digit",
+    |t| {
+        (1..=255).contains(&t.len())
+            && plain(t, b"._-/:@")
+            && t.as_bytes()[0].is_ascii_alphanumeric()
+            // It becomes a part of a path that the engine is asked for.
+            && !t.split('/').any(|part| part.is_empty() || part == "." || part == "..")
+    }
+);
+
 impl SessionId {
     pub fn fresh() -> Self {
         Self(Uuid::new_v4().to_string())

@@ -13,8 +13,8 @@ mod time;
 pub use cursor::Cursor;
 pub use fact::{Ask, Consistency, Death, Delta, Event, Fact, Note, Outcome, Rewound, Saved, Then, Usage};
 pub use ids::{
-    AgentName, BadName, Epoch, Incarnation, PermissionId, Seq, SessionId, SessionNo, Slug, TenantId, TurnId,
-    WorkspaceId,
+    AgentName, BadName, Epoch, Image, Incarnation, PermissionId, Seq, SessionId, SessionNo, Slug, TenantId,
+    TurnId, WorkspaceId,
 };
 pub use kind::{Kind, Problem};
 pub use permission::{AnsweredBy, Asked, Call, How, OnPermissionTimeout, Setting, Verdict};

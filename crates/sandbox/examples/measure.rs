@@ -125,7 +125,18 @@ fn spec(base: &Path) -> Spec {
     }
     let (incarnation, limits) = (Incarnation::fresh(), Limits::default());
     let orphan_ttl = Duration::from_secs(10);
-    Spec { incarnation, epoch: Epoch(1), run_dir, workspace, home, uid, limits, readonly: vec![], orphan_ttl }
+    Spec {
+        incarnation,
+        epoch: Epoch(1),
+        run_dir,
+        workspace,
+        home,
+        uid,
+        limits,
+        readonly: vec![],
+        image: None,
+        orphan_ttl,
+    }
 }
 
 fn agent() -> Start {

@@ -12,7 +12,7 @@ pub(crate) const WORKSPACE: &str = "/workspace";
 pub(crate) const HOME: &str = "/home/agent";
 pub(crate) const EXE: &str = "/.ash/ash";
 /// Shared memory is for semaphores and small buffers; files belong on /tmp, which has its own limit.
-const SHM_BYTES: u64 = 256 << 20;
+pub(crate) const SHM_BYTES: u64 = 256 << 20;
 
 /// A directory at the root of the host, as the sandbox gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]

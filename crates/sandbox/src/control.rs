@@ -28,12 +28,23 @@ const LONGEST_START: u64 = 8 << 20;
 /// What `ash confine` gets as its one argument.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Orders {
-    pub(crate) control: i32,
+    pub(crate) control: Control,
     pub(crate) walls: Walls,
     pub(crate) open_files: u64,
     pub(crate) processes: Option<u64>,
     /// Where it may write besides the scratch places.
     pub(crate) writable: Vec<PathBuf>,
+    /// What goes before our own program to start it, where the image lacks its libraries.
+    pub(crate) prefix: Vec<String>,
+}
+
+/// The init's end of the socket to the shim.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Control {
+    Inherited(i32),
+    /// To be connected to: an engine hands no descriptors on.
+    Listening(PathBuf),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -51,6 +51,14 @@ pub(crate) fn write(etc: &Path) -> io::Result<()> {
     OWN.iter().try_for_each(|(name, text)| make_file(&etc.join(name), Some(text)))
 }
 
+/// Only the names, for an image that has the rest; there the agent has the numbers that it has on the host.
+pub(crate) fn write_names(etc: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
+    make_dir(etc)?;
+    let numbers = |text: &str| text.replace("x:1000:1000:", &format!("x:{uid}:{gid}:"));
+    make_file(&etc.join("passwd"), Some(&numbers(OWN[0].1)))?;
+    make_file(&etc.join("group"), Some(&OWN[1].1.replace("x:1000:", &format!("x:{gid}:"))))
+}
+
 fn make_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(path)?;
     readable(path, 0o755)

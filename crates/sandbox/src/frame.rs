@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 use ash_model::{Consistency, Epoch, Incarnation};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Caps, Egress, Limits, Walls};
+use crate::{Caps, Egress, Limits, Walls, container::Wanted};
 
 pub(crate) const VERSION: u32 = 1;
 /// Longer frames are a mistake or an attack; either way the connection is worth nothing any more.
@@ -63,6 +63,8 @@ pub(crate) struct Plan {
     pub(crate) etc: Option<PathBuf>,
     pub(crate) orphan_ttl_ms: u64,
     pub(crate) caps: Caps,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) container: Option<Wanted>,
 }
 
 /// A process as the host knows it; the start time tells it from a later one with the same number.
@@ -300,6 +302,7 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Engine;
 
     fn start() -> Start {
         Start {
@@ -329,6 +332,7 @@ mod tests {
             etc: None,
             orphan_ttl_ms: 3_600_000,
             caps: Caps::default(),
+            container: None,
         }
     }
 
@@ -402,6 +406,16 @@ mod tests {
         let build = FromClient::Build(Box::new(Plan { etc: Some("/data/etc".into()), ..plan() }));
         let bytes = build.encode();
         insta::assert_snapshot!("plan_with_etc", bytes.escape_ascii());
+        assert_eq!(FromClient::decode(bytes[4], &bytes[HEADER..]), Ok(build));
+    }
+
+    #[test]
+    fn a_plan_may_want_a_container() {
+        let engine = Engine { socket: "/run/docker.sock".into() };
+        let container = Some(Wanted { engine, image: "ash-agent".to_owned() });
+        let build = FromClient::Build(Box::new(Plan { walls: Walls::Docker, container, ..plan() }));
+        let bytes = build.encode();
+        insta::assert_snapshot!("plan_with_container", bytes.escape_ascii());
         assert_eq!(FromClient::decode(bytes[4], &bytes[HEADER..]), Ok(build));
     }
 

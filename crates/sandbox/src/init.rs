@@ -1,6 +1,7 @@
 //! `ash confine`: the first process inside. It puts every restriction on itself before it starts anything, so
 //! that no process can miss one, and then starts, signals and reaps what the shim asks for.
 
+mod image;
 mod landlock;
 mod seccomp;
 
@@ -16,9 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use self::image::Image;
 use crate::{
     Walls,
-    control::{self, Order, Orders, Report},
+    control::{self, Control, Order, Orders, Report},
     frame::Start,
     limits, process,
 };
@@ -47,13 +49,13 @@ struct Init {
     walls: Walls,
     /// By pid: reaped strangers must not be taken for ours.
     running: BTreeMap<u32, u16>,
+    image: Image,
 }
 
 fn begin(orders: &Orders) -> io::Result<Init> {
     // Before anything can run beside us: a dumpable init gives its control socket and memory to the agent.
     process::set_undumpable()?;
-    // SAFETY: the shim left exactly this descriptor open for us, and nothing here has used it yet.
-    let control = unsafe { OwnedFd::from_raw_fd(orders.control) };
+    let control = connected(&orders.control)?;
     rustix::io::fcntl_setfd(&control, rustix::io::FdFlags::CLOEXEC)?;
     process::set_subreaper()?;
     // What files the agent makes must not depend on how the server was started.
@@ -61,21 +63,38 @@ fn begin(orders: &Orders) -> io::Result<Init> {
     let children = process::watch_children()?;
     limits::restrict(orders.open_files, nproc(orders))?;
     match orders.walls {
-        Walls::Bubblewrap => {
+        Walls::Bubblewrap | Walls::Docker => {
             rustix::thread::set_no_new_privs(true)?;
             landlock::apply(&orders.writable).map_err(io::Error::other)?;
             seccomp::apply().map_err(io::Error::other)?;
         }
         Walls::None => {}
     }
-    Ok(Init { control, children, walls: orders.walls, running: BTreeMap::new() })
+    let image = match orders.walls {
+        Walls::Docker => Image::new(orders.prefix.clone()),
+        Walls::Bubblewrap | Walls::None => Image::default(),
+    };
+    Ok(Init { control, children, walls: orders.walls, running: BTreeMap::new(), image })
 }
 
-/// Only behind walls: there the kernel counts per user namespace, elsewhere all processes of the user count.
+fn connected(control: &Control) -> io::Result<OwnedFd> {
+    match control {
+        // SAFETY: the shim left exactly this descriptor open for us, and nothing here has used it yet.
+        Control::Inherited(fd) => Ok(unsafe { OwnedFd::from_raw_fd(*fd) }),
+        Control::Listening(path) => {
+            use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+            connect(&socket, &SocketAddrUnix::new(path)?)?;
+            Ok(socket)
+        }
+    }
+}
+
+/// Only in a user namespace, where the kernel counts apart; elsewhere all processes of the user count.
 fn nproc(orders: &Orders) -> Option<u64> {
     match orders.walls {
         Walls::Bubblewrap => orders.processes.filter(|_| process::kernel_at_least(5, 14)),
-        Walls::None => None,
+        Walls::Docker | Walls::None => None,
     }
 }
 
@@ -129,7 +148,7 @@ impl Init {
         let [what, stdin, stdout, stderr] = <[OwnedFd; 4]>::try_from(fds).ok()?;
         let start = control::unseal(what).ok()?;
         let process = start.process;
-        Some(match spawn(&start, [stdin, stdout, stderr], self.walls) {
+        Some(match spawn(&self.image.dressed(start), [stdin, stdout, stderr], self.walls) {
             Ok(pid) => {
                 self.running.insert(pid, process);
                 Report::Started { process, pid }
@@ -147,7 +166,7 @@ impl Init {
 
     fn stop_all(&self) -> bool {
         match self.walls {
-            Walls::Bubblewrap => {
+            Walls::Bubblewrap | Walls::Docker => {
                 self.signal_everything(libc::SIGSTOP);
                 all_still(Instant::now() + STOP_PATIENCE)
             }
@@ -158,7 +177,7 @@ impl Init {
     /// -1 is everything in the pid namespace except its init, atomically against fork. Without a namespace it
     /// would be everything the user owns.
     fn signal_everything(&self, signal: i32) {
-        if self.walls == Walls::Bubblewrap && std::process::id() == 1 {
+        if self.walls != Walls::None && std::process::id() == 1 {
             process::kill(-1, signal);
         }
     }
@@ -176,7 +195,7 @@ impl Init {
     fn kill_all(&self) {
         match self.walls {
             // The end of pid 1 is the end of its namespace.
-            Walls::Bubblewrap => {}
+            Walls::Bubblewrap | Walls::Docker => {}
             Walls::None => process::kill_descendants(),
         }
     }

@@ -6,8 +6,11 @@
 //! what it left, and [`reap`] clears up after it.
 
 mod confine;
+mod container;
 mod control;
+mod docker;
 mod egress;
+mod engine;
 mod etc;
 mod frame;
 mod init;
@@ -26,9 +29,10 @@ use std::{
     time::Duration,
 };
 
-use ash_model::{Epoch, Incarnation, Kind};
+use ash_model::{Epoch, Image, Incarnation, Kind};
 use serde::{Deserialize, Serialize};
 
+pub use docker::Docker;
 pub use egress::Egress;
 pub use frame::{Hello, HostProcess, Start};
 pub use journal::{Exit, Record, What, drain};
@@ -41,6 +45,8 @@ pub use reap::{processes, reap};
 #[serde(rename_all = "snake_case")]
 pub enum Walls {
     Bubblewrap,
+    /// A container of a Docker engine.
+    Docker,
     /// `ASH_SANDBOX=none`: the agent runs as any other process of the user.
     None,
 }
@@ -78,6 +84,8 @@ pub struct Spec {
     pub limits: Limits,
     /// Directories that appear inside at the same path.
     pub readonly: Vec<PathBuf>,
+    /// The image that the agent wants, where there are images.
+    pub image: Option<Image>,
     /// How long a shim waits for a server before it ends.
     pub orphan_ttl: Duration,
 }
@@ -193,6 +201,10 @@ fn plan(spec: &Spec, walls: Walls, (exe, bwrap): (&Path, &Path), caps: &Caps) ->
             return Err(Error::Path(path.to_owned()));
         }
     }
+    if let Some(image) = spec.image.as_ref().filter(|_| walls != Walls::Docker) {
+        let why = format!("its agent wants the image {image}, which only ASH_SANDBOX=docker can give it");
+        return Err(Error::Walls { why });
+    }
     Ok(frame::Plan {
         version: frame::VERSION,
         incarnation: spec.incarnation,
@@ -209,6 +221,7 @@ fn plan(spec: &Spec, walls: Walls, (exe, bwrap): (&Path, &Path), caps: &Caps) ->
         etc: None,
         orphan_ttl_ms: u64::try_from(spec.orphan_ttl.as_millis()).unwrap_or(u64::MAX),
         caps: caps.clone(),
+        container: None,
     })
 }
 

@@ -24,11 +24,20 @@ pub struct Limits {
     /// Per process; capped to the hard limit of the machine.
     pub open_files: u64,
     pub tmp_bytes: u64,
+    /// Thousandths of a processor, for all processes together. Needs control groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<u64>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { memory_bytes: Some(2048 * MIB), processes: Some(512), open_files: 8192, tmp_bytes: 1024 * MIB }
+        Self {
+            memory_bytes: Some(2048 * MIB),
+            processes: Some(512),
+            open_files: 8192,
+            tmp_bytes: 1024 * MIB,
+            cpu_millis: None,
+        }
     }
 }
 
@@ -53,6 +62,9 @@ pub(crate) struct Cgroup {
     pub(crate) pids: Option<PathBuf>,
     pub(crate) freezer: Option<PathBuf>,
     pub(crate) unified: Option<PathBuf>,
+    /// Only where processors are limited: on v1 every group more is a move more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu: Option<PathBuf>,
 }
 
 /// Our own place in one hierarchy: the mount point, and the group we are in.
@@ -155,7 +167,7 @@ impl Cgroup {
         let unified = seen.hierarchy("").filter(has_memory);
         let unified = unified.and_then(|h| h.make(&name, |dir| unified_limits(dir, limits)));
         if unified.is_some() {
-            return Some(Self { memory: None, pids: None, freezer: None, unified });
+            return Some(Self { memory: None, pids: None, freezer: None, unified, cpu: None });
         }
         let group = Self {
             memory: seen.hierarchy("memory").and_then(|h| h.make(&name, |dir| memory_limits(dir, limits))),
@@ -164,6 +176,9 @@ impl Cgroup {
                 .and_then(|h| h.make(&name, |dir| limit(dir, "pids.max", limits.processes))),
             freezer: seen.hierarchy("freezer").and_then(|h| h.make(&name, |_| Ok(()))),
             unified: None,
+            cpu: limits.cpu_millis.and_then(|millis| {
+                seen.hierarchy("cpu").and_then(|h| h.make(&name, |dir| cpu_limits(dir, millis)))
+            }),
         };
         (!group.dirs().is_empty()).then_some(group)
     }
@@ -176,7 +191,33 @@ impl Cgroup {
             let mine = mount.join(own.strip_prefix("/").unwrap_or(&own));
             [mine, mount].into_iter().map(|base| base.join("ash").join(incarnation)).find(|dir| dir.is_dir())
         };
-        Self { memory: at("memory"), pids: at("pids"), freezer: at("freezer"), unified: at("") }
+        Self {
+            memory: at("memory"),
+            pids: at("pids"),
+            freezer: at("freezer"),
+            unified: at(""),
+            cpu: at("cpu"),
+        }
+    }
+
+    /// The groups that a process is in, made by whomever.
+    pub(crate) fn of(pid: u32) -> Self {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let seen = Seen { groups, ..Seen::now() };
+        let at = |controller: &str| {
+            let Hierarchy { mount, own } = seen.hierarchy(controller)?;
+            Some(mount.join(own.strip_prefix("/").unwrap_or(&own))).filter(|dir| dir.is_dir())
+        };
+        match seen.hierarchy("").filter(has_memory) {
+            Some(_) => Self { memory: None, pids: None, freezer: None, unified: at(""), cpu: None },
+            None => Self {
+                memory: at("memory"),
+                pids: at("pids"),
+                freezer: at("freezer"),
+                unified: None,
+                cpu: at("cpu"),
+            },
+        }
     }
 
     pub(crate) fn kill(&self) {
@@ -189,13 +230,13 @@ impl Cgroup {
     }
 
     fn dirs(&self) -> Vec<&PathBuf> {
-        [&self.memory, &self.pids, &self.freezer, &self.unified].into_iter().flatten().collect()
+        [&self.memory, &self.pids, &self.freezer, &self.cpu, &self.unified].into_iter().flatten().collect()
     }
 
     /// Into the groups by oneself, before exec. On v1 a single thread that moves itself is the one case for
     /// which the kernel takes no machine-wide lock, and so neither waits for all cores nor stops their forks.
     pub(crate) fn join(&self) -> io::Result<()> {
-        let v1 = [&self.memory, &self.pids, &self.freezer].into_iter().flatten();
+        let v1 = [&self.memory, &self.pids, &self.freezer, &self.cpu].into_iter().flatten();
         v1.map(|dir| (dir, "tasks"))
             .chain(self.unified.iter().map(|dir| (dir, "cgroup.procs")))
             .try_for_each(|(dir, file)| put(dir, file, 0))
@@ -209,7 +250,10 @@ impl Cgroup {
     }
 
     pub(crate) fn can_freeze(&self) -> bool {
-        self.freezer.is_some() || self.unified.is_some()
+        let v1 = self.freezer.as_ref().map(|dir| dir.join("freezer.state"));
+        let v2 = self.unified.as_ref().map(|dir| dir.join("cgroup.freeze"));
+        // Groups that an engine made may be there to be looked at only.
+        v1.or(v2).is_some_and(|file| rustix::fs::access(&file, rustix::fs::Access::WRITE_OK).is_ok())
     }
 
     pub(crate) fn freeze(&self) -> io::Result<()> {
@@ -274,12 +318,24 @@ fn memory_limits(dir: &Path, limits: &Limits) -> io::Result<()> {
     Ok(())
 }
 
+/// Of every so many microseconds.
+const PERIOD: u64 = 100_000;
+
+fn cpu_limits(dir: &Path, millis: u64) -> io::Result<()> {
+    put(dir, "cpu.cfs_period_us", PERIOD)?;
+    put(dir, "cpu.cfs_quota_us", millis * PERIOD / 1000)
+}
+
 fn unified_limits(dir: &Path, limits: &Limits) -> io::Result<()> {
     // From the top down: a group has a controller only if its parent hands it on.
     let ash = dir.parent().ok_or(io::ErrorKind::NotFound)?;
     for group in [ash.parent().ok_or(io::ErrorKind::NotFound)?, ash] {
         put(group, "cgroup.subtree_control", "+memory +pids")?;
+        limits.cpu_millis.map_or(Ok(()), |_| put(group, "cgroup.subtree_control", "+cpu"))?;
     }
+    limits
+        .cpu_millis
+        .map_or(Ok(()), |millis| put(dir, "cpu.max", format!("{} {PERIOD}", millis * PERIOD / 1000)))?;
     limit(dir, "memory.max", limits.memory_bytes)?;
     let _ = put(dir, "memory.swap.max", 0);
     limit(dir, "pids.max", limits.processes)

@@ -52,10 +52,7 @@ pub fn groups() -> Groups {
 }
 
 pub(crate) async fn try_out(walls: &Bubblewrap) -> Result<(), Error> {
-    let base = std::env::temp_dir().join(format!("ash-probe-{}", uuid::Uuid::new_v4()));
-    let result = build_and_end(walls, &base).await;
-    let _ = fs::remove_dir_all(&base);
-    result.map_err(|e| match e {
+    up_and_down(walls).await.map_err(|e| match e {
         Error::Walls { why } => {
             Error::NoWalls { why: format!("bubblewrap cannot build walls here: {why}"), remedy: ALLOW }
         }
@@ -63,7 +60,15 @@ pub(crate) async fn try_out(walls: &Bubblewrap) -> Result<(), Error> {
     })
 }
 
-async fn build_and_end(walls: &Bubblewrap, base: &Path) -> Result<(), Error> {
+/// One sandbox as sessions get it.
+pub(crate) async fn up_and_down(walls: &dyn Backend) -> Result<(), Error> {
+    let base = std::env::temp_dir().join(format!("ash-probe-{}", uuid::Uuid::new_v4()));
+    let result = build_and_end(walls, &base).await;
+    let _ = fs::remove_dir_all(&base);
+    result
+}
+
+async fn build_and_end(walls: &dyn Backend, base: &Path) -> Result<(), Error> {
     let spec = spec(base)?;
     let (remote, mut records) = walls.launch(&spec).await?.split();
     remote.end().await?;
@@ -98,6 +103,7 @@ fn spec(base: &Path) -> Result<Spec, Error> {
         uid,
         limits: Limits::default(),
         readonly: Vec::new(),
+        image: None,
         orphan_ttl: Duration::from_secs(10),
     })
 }

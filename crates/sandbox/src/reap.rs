@@ -9,7 +9,7 @@ use std::{
 use ash_model::Incarnation;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, egress, frame::HostProcess, limits::Cgroup, process};
+use crate::{Error, container::Container, egress, frame::HostProcess, limits::Cgroup, process};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const FILES: [&str; 4] = ["sock", "init", "init.tmp", "shim.log"];
@@ -23,15 +23,26 @@ pub(crate) struct Left {
     pub(crate) shim: Option<HostProcess>,
     pub(crate) init: Option<HostProcess>,
     pub(crate) cgroup: Option<Cgroup>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) container: Option<Container>,
+}
+
+impl Left {
+    /// What the sandbox can be held still by, and counted in.
+    pub(crate) fn groups(&self) -> Option<&Cgroup> {
+        self.cgroup.as_ref().or_else(|| self.container.as_ref()?.groups.as_ref())
+    }
 }
 
 /// Makes sure that nothing of a dead shim's sandbox still runs: kills by number and start time, waits at most
 /// 5 s, and removes its control groups and its files. Blocking; a shim that still lives is killed too.
 pub fn reap(run_dir: &Path) -> Result<(), Error> {
-    if let Some(left) = read(run_dir)?
-        && left.boot == process::boot_id()
-    {
-        clear(&left)?;
+    if let Some(left) = read(run_dir)? {
+        if left.boot == process::boot_id() {
+            clear(&left)?;
+        }
+        // Unlike processes it outlives a boot.
+        left.container.iter().for_each(remove_container);
     }
     for entry in list(run_dir)? {
         let name = entry.to_string_lossy();
@@ -71,6 +82,13 @@ fn clear_groups(groups: &Cgroup) -> Result<(), Error> {
     if groups.remove(Instant::now() + PATIENCE) { Ok(()) } else { Err(Error::StillRuns) }
 }
 
+fn remove_container(container: &Container) {
+    if let Err(error) = container.engine.remove(&container.name) {
+        // Nothing runs in it any more, so it is in nobody's way; the next server that starts finds it.
+        tracing::warn!(%error, container = container.name, "a container could not be removed");
+    }
+}
+
 fn clear(left: &Left) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
     // The shim first: it is what could start more.
@@ -79,9 +97,9 @@ fn clear(left: &Left) -> Result<(), Error> {
             process::kill(who.pid as i32, libc::SIGKILL);
         }
     }
-    if let Some(cgroup) = &left.cgroup {
+    if let Some(groups) = left.groups() {
         // Before waiting: what v1 holds frozen does not die.
-        let _ = cgroup.thaw();
+        let _ = groups.thaw();
     }
     while [left.shim, left.init].into_iter().flatten().any(HostProcess::runs) {
         if Instant::now() >= deadline {
@@ -95,7 +113,7 @@ fn clear(left: &Left) -> Result<(), Error> {
     }
 }
 
-fn read(run_dir: &Path) -> Result<Option<Left>, Error> {
+pub(crate) fn read(run_dir: &Path) -> Result<Option<Left>, Error> {
     let path = run_dir.join("init");
     match fs::read(&path) {
         // Torn by a power loss: what ran then runs no more, so there is nothing to know.

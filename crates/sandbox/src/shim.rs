@@ -5,6 +5,7 @@
 
 mod client;
 mod clients;
+mod docker;
 mod hold;
 mod life;
 mod processes;
@@ -96,6 +97,7 @@ enum Source {
     Control,
     Status,
     Complaints,
+    Init,
     Door,
     Stranger(usize),
     Client,
@@ -196,6 +198,7 @@ impl Shim {
             sandbox.control().into_iter().for_each(|fd| want(fd, events, Source::Control));
             sandbox.status().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Status));
             sandbox.complaints().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Complaints));
+            sandbox.watched().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Init));
             sandbox.door().waiting().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Door));
         }
         for (n, stranger) in self.strangers.iter().enumerate() {
@@ -239,6 +242,7 @@ impl Shim {
             Source::Control => self.serve_control(revents),
             Source::Status => self.learn_init(),
             Source::Complaints => self.sandbox.iter_mut().for_each(Sandbox::read_complaints),
+            Source::Init => self.init_ended(),
             Source::Door => self.sandbox.iter_mut().for_each(Sandbox::open_door),
             Source::Stranger(n) => self.hear_stranger(n),
             Source::Client => self.serve_client(revents),

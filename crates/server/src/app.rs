@@ -9,7 +9,7 @@ use crate::{
     routes,
 };
 use ash_model::{TenantId, Timestamp};
-use ash_sandbox::{Backend, Bare, Bubblewrap, Limits};
+use ash_sandbox::{Backend, Bare, Bubblewrap, Docker, Limits};
 use ash_session::{Far, FarSession, Returned, Rooms, Sessions, Settings, Uids};
 use ash_store::{Seal, Sqlite, Store};
 use axum::serve::ListenerExt;
@@ -120,14 +120,18 @@ pub async fn far_sessions(config: &Config) -> Result<Vec<FarSession>, Failure> {
 }
 
 async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App, SocketAddr), Failure> {
-    let backend = backend(config.sandbox, data).await?;
+    let backend = backend(config, data).await?;
     let metrics = Metrics::new(format!("{}-{}", hostname(), std::process::id()));
     let settings = Settings {
         node: node_id(data)?,
         boot: boot_id(),
         live_dir: data.join("live"),
         repo_dir: data.join("repo"),
-        limits: Limits { memory_bytes: Some(config.sandbox_memory_mb << 20), ..Limits::default() },
+        limits: Limits {
+            memory_bytes: Some(config.sandbox_memory_mb << 20),
+            cpu_millis: config.sandbox_cpus,
+            ..Limits::default()
+        },
         max_sandboxes: config.max_sandboxes,
         orphan_ttl: config.orphan_ttl,
         interrupt_grace: config.interrupt_grace,
@@ -147,7 +151,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
     }
     spread(&settings.live_dir);
     // As root, every workspace gets a uid of its own; anybody else has only their own.
-    let is_root = rustix::process::geteuid().is_root() && config.sandbox == Sandbox::Bubblewrap;
+    let is_root = rustix::process::geteuid().is_root() && config.sandbox != Sandbox::None;
     let uids = Uids::new(is_root.then(|| config.sandbox_uids.0.clone()));
     if config.api_key().is_none() {
         keys::bootstrap(store.as_ref(), &data.join("initial-api-key")).await?;
@@ -181,13 +185,16 @@ async fn open_store(data: &Path) -> Result<Arc<Sqlite>, Failure> {
     store.map(Arc::new).map_err(|error| Failure(format!("cannot open {}: {error}", path.display())))
 }
 
-async fn backend(sandbox: Sandbox, data: &Path) -> Result<Arc<dyn Backend>, Failure> {
+async fn backend(config: &Config, data: &Path) -> Result<Arc<dyn Backend>, Failure> {
     let exe =
         std::env::current_exe().map_err(|error| Failure(format!("cannot find my own program: {error}")))?;
-    match sandbox {
+    match config.sandbox {
         Sandbox::Bubblewrap => {
             let walls = Bubblewrap::probe(exe).await.and_then(|walls| walls.sharing_etc(data.join("etc")));
             Ok(Arc::new(walls.map_err(|error| Failure(error.to_string()))?))
+        }
+        Sandbox::Docker => {
+            Ok(Arc::new(docker(config, exe).await.map_err(|error| Failure(error.to_string()))?))
         }
         Sandbox::None => {
             tracing::warn!(
@@ -196,6 +203,19 @@ async fn backend(sandbox: Sandbox, data: &Path) -> Result<Arc<dyn Backend>, Fail
             Ok(Arc::new(Bare::new(exe)))
         }
     }
+}
+
+async fn docker(config: &Config, exe: PathBuf) -> Result<Docker, ash_sandbox::Error> {
+    let docker = config.docker(exe)?;
+    let version = docker.look().await?;
+    docker.try_out().await?;
+    let orphans = docker.clone();
+    match tokio::task::spawn_blocking(move || orphans.clear_orphans()).await {
+        Ok(Ok(cleared)) => tracing::info!(version, cleared, "sandboxes are containers of a Docker engine"),
+        Ok(Err(error)) => tracing::warn!(%error, "containers that nobody needs could not be removed"),
+        Err(error) => tracing::warn!(%error, "containers that nobody needs could not be removed"),
+    }
+    Ok(docker)
 }
 
 async fn run(listener: TcpListener, app: &App, grace: Duration) -> Result<(), Failure> {

@@ -27,12 +27,21 @@ pub struct Config {
     /// Walls around every agent
     #[arg(long, env = "ASH_SANDBOX", value_enum, default_value_t = Sandbox::Bubblewrap)]
     pub sandbox: Sandbox,
+    /// The Docker engine for ASH_SANDBOX=docker: unix:///PATH of its socket [default: unix:///var/run/docker.sock]
+    #[arg(long, env = "DOCKER_HOST", value_name = "URL")]
+    pub docker_host: Option<String>,
+    /// The image for agents whose ash.toml names none, with ASH_SANDBOX=docker
+    #[arg(long, env = "ASH_DOCKER_IMAGE", value_name = "IMAGE", default_value = "ash-agent", value_parser = image)]
+    pub docker_image: ash_model::Image,
     /// Uids for sandboxes when the server runs as root, FIRST-LAST
     #[arg(long, env = "ASH_SANDBOX_UIDS", default_value = "200000-265535", value_parser = uids)]
     pub sandbox_uids: Uids,
     /// Memory limit per sandbox in MiB (as root, where cgroups can be made)
     #[arg(long, env = "ASH_SANDBOX_MEMORY_MB", default_value_t = 2048)]
     pub sandbox_memory_mb: u64,
+    /// Processors per sandbox, as 2 or 0.5 (as root, or with docker) [default: all]
+    #[arg(long, env = "ASH_SANDBOX_CPUS", value_name = "NUMBER", value_parser = cpu_millis)]
+    pub sandbox_cpus: Option<u64>,
     /// How many sandboxes may be alive at once
     #[arg(long, env = "ASH_MAX_SANDBOXES", default_value_t = 1000)]
     pub max_sandboxes: usize,
@@ -122,6 +131,8 @@ pub struct Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Sandbox {
     Bubblewrap,
+    /// A container for each agent, made by a Docker engine on this machine
+    Docker,
     /// No walls at all: the agent is an ordinary process of yours
     None,
 }
@@ -140,12 +151,27 @@ fn uids(text: &str) -> Result<Uids, String> {
     Ok(Uids(first..last + 1))
 }
 
+/// In thousandths.
+fn cpu_millis(text: &str) -> Result<u64, String> {
+    let number: f64 = text.parse().map_err(|_| "must be a number, as 2 or 0.5".to_owned())?;
+    // The kernel counts in no smaller parts.
+    if (0.01..=1024.0).contains(&number) {
+        Ok((number * 1000.0).round() as u64)
+    } else {
+        Err("must be at least 0.01 and at most 1024".to_owned())
+    }
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     text.parse().map(Duration::from_secs).map_err(|_| "must be a whole number of seconds".to_owned())
 }
 
 fn runtime(text: &str) -> Result<ash_model::Runtime, String> {
     ash_model::Runtime::parse(text).ok_or_else(|| "must be builtin or claude".to_owned())
+}
+
+fn image(text: &str) -> Result<ash_model::Image, String> {
+    ash_model::Image::parse(text).map_err(|error| error.to_string())
 }
 
 fn durability(text: &str) -> Result<ash_model::Durability, String> {
@@ -189,6 +215,11 @@ impl Config {
         let headers: BTreeMap<_, _> = key.or(token).into_iter().collect();
         let upstream = self.anthropic_base_url.clone();
         (!headers.is_empty() || upstream != ANTHROPIC).then_some(Egress { upstream, headers })
+    }
+
+    /// Sandboxes that a Docker engine makes.
+    pub fn docker(&self, exe: PathBuf) -> Result<ash_sandbox::Docker, ash_sandbox::Error> {
+        ash_sandbox::Docker::new(exe, self.docker_host.as_deref(), self.docker_image.clone())
     }
 
     /// The real file: a link to it may lead out of what a sandbox sees.

@@ -16,6 +16,9 @@ pub(crate) fn agent(agent: &Agent) -> Value {
     if let Some(provider) = agent.provider {
         shown["provider"] = json!(provider);
     }
+    if let Some(image) = &agent.image {
+        shown["image"] = json!(image);
+    }
     if !agent.env.0.is_empty() {
         shown["env"] = agent.env.0.keys().map(|name| (name.clone(), json!("***"))).collect();
     }

@@ -232,6 +232,7 @@ impl Rooms {
             uid: None,
             limits: self.settings.limits.clone(),
             readonly: Vec::new(),
+            image: None,
             orphan_ttl: self.settings.orphan_ttl,
         })
     }

@@ -2,8 +2,8 @@
 
 use crate::Env;
 use ash_model::{
-    AgentName, Consistency, Cursor, Delta, Epoch, Event, Incarnation, Note, Options, Problem, Provider,
-    Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Note, Options, Problem,
+    Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
 };
@@ -24,6 +24,8 @@ pub struct NewAgent {
     pub tree: String,
     pub runtime: Runtime,
     pub provider: Option<Provider>,
+    /// What its sandbox is made from, where that can be chosen.
+    pub image: Option<Image>,
     /// The folder it was deployed from, or where uploads are said to be.
     pub origin: String,
     /// `None` keeps what is there.
@@ -39,6 +41,7 @@ pub struct Agent {
     pub version: u32,
     pub runtime: Runtime,
     pub provider: Option<Provider>,
+    pub image: Option<Image>,
     pub tree: String,
     pub origin: String,
     pub config: String,
@@ -52,6 +55,7 @@ pub struct Version {
     pub tree: String,
     pub runtime: Runtime,
     pub provider: Option<Provider>,
+    pub image: Option<Image>,
     pub env: Env,
 }
 

@@ -13,6 +13,7 @@ use crate::{
     out::{self, Paint, paint},
     settings::Settings,
 };
+use ash_server::Sandbox;
 use clap::Parser;
 use serde_json::{Value, json};
 
@@ -76,7 +77,11 @@ async fn examine(settings: &Settings) -> Vec<Check> {
     };
     let mut checks = vec![machine::kernel(), machine::clock(&config)];
     checks.extend(walls::check(&config).await);
-    checks.extend([machine::groups(), machine::landlock(), machine::seccomp()]);
+    if config.sandbox != Sandbox::Docker {
+        // An engine makes its own.
+        checks.push(machine::groups());
+    }
+    checks.extend([machine::landlock(), machine::seccomp()]);
     checks.extend(place::check(&config));
     checks.extend(far::check(&config).await);
     checks.extend(agents::check(&config).await);

@@ -78,18 +78,25 @@ impl Shim {
     pub(super) fn reap(&mut self) {
         process::forget_signals(&self.children);
         while let Some((pid, status)) = process::reap_one() {
-            if self.sandbox.as_mut().is_some_and(|sandbox| sandbox.child_ended(pid)) {
-                self.fallen(status);
+            if let Some(sandbox) = self.sandbox.as_mut()
+                && sandbox.child_ended(pid)
+            {
+                let how = sandbox.how(status);
+                self.fallen(&how);
             }
         }
     }
 
+    pub(super) fn init_ended(&mut self) {
+        let how = self.sandbox.as_mut().map(Sandbox::container_fell).unwrap_or_default();
+        self.fallen(&how);
+    }
+
     /// The walls came down, by themselves or because we asked.
-    fn fallen(&mut self, status: i32) {
-        let how = self.sandbox.as_mut().map(|sandbox| sandbox.how(status)).unwrap_or_default();
+    fn fallen(&mut self, how: &str) {
         match self.phase {
-            Phase::Building => self.refuse_build(&how),
-            Phase::Up => self.gone(&how),
+            Phase::Building => self.refuse_build(how),
+            Phase::Up => self.gone(how),
             Phase::Unbuilt | Phase::Gone | Phase::Ending { .. } => {}
         }
     }

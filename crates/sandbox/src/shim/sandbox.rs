@@ -20,9 +20,13 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal},
 };
 
-use super::walls::{self, Raised};
+use super::{
+    docker,
+    walls::{self, Raised},
+};
 use crate::{
     Walls,
+    container::Container,
     control::{self, Order, Report},
     egress::Door,
     frame::{HostProcess, Plan},
@@ -55,6 +59,8 @@ pub(super) struct Sandbox {
     orders: VecDeque<(Order, Vec<OwnedFd>)>,
     door: Door,
     swept: bool,
+    /// Of a container: its init was seen dead, and what the engine said then.
+    fell: Option<docker::Ended>,
 }
 
 impl Sandbox {
@@ -67,33 +73,31 @@ impl Sandbox {
             shim: HostProcess::of(std::process::id()),
             init: None,
             cgroup: None,
+            container: plan.container.as_ref().map(|wanted| Container::of(wanted, plan.incarnation)),
         };
         // Before anything runs: whoever finds us dead must know whom to end. Groups are found by our name.
         let note = leave(&dir, &left)?;
         let door = Door::make(&dir, plan.uid)?;
-        left.cgroup = Cgroup::create(plan.incarnation, &plan.limits);
-        let raised = walls::raise(plan, left.cgroup.as_ref());
-        let Raised { child, control, status, complaints } = raised.inspect_err(|_| {
-            left.cgroup.as_ref().map(Cgroup::try_remove);
-        })?;
+        let Raised { child, init, control, status, complaints } = walls::build(plan, &mut left)?;
         let mut sandbox = Self {
             walls: plan.walls,
             dir,
             note,
             left,
-            child: Some(child),
+            child,
             control: Some(control),
             status,
             status_text: Vec::new(),
-            complaints: Some(complaints),
+            complaints,
             words: Vec::new(),
             init: None,
             orders: VecDeque::new(),
             door,
             swept: false,
+            fell: None,
         };
-        if plan.walls == Walls::None {
-            sandbox.found_init(child)?;
+        if let Some(init) = init {
+            sandbox.found_init(init)?;
         }
         Ok((sandbox, journal))
     }
@@ -124,7 +128,7 @@ impl Sandbox {
 
     /// Whether init is pid 1 of a namespace, so that it can stop everything there and nothing else.
     pub(super) fn has_own_pids(&self) -> bool {
-        self.walls == Walls::Bubblewrap
+        self.walls != Walls::None
     }
 
     pub(super) fn read_complaints(&mut self) {
@@ -220,6 +224,20 @@ impl Sandbox {
         }
     }
 
+    /// Readable when the init of a container has ended, which nobody else would tell us.
+    pub(super) fn watched(&self) -> Option<&OwnedFd> {
+        let (_, handle) = self.init.as_ref()?;
+        (self.walls == Walls::Docker && self.fell.is_none()).then_some(handle)
+    }
+
+    /// Asks the engine what became of its container.
+    pub(super) fn container_fell(&mut self) -> String {
+        let ended = self.left.container.as_ref().map(docker::ended);
+        let how = ended.as_ref().map(|ended| ended.how.clone()).unwrap_or_default();
+        self.fell = ended;
+        how
+    }
+
     /// Whether this child was the walls.
     pub(super) fn child_ended(&mut self, pid: u32) -> bool {
         let ours = self.child == Some(pid);
@@ -230,24 +248,26 @@ impl Sandbox {
     }
 
     pub(super) fn oom_kills(&self) -> u64 {
-        self.left.cgroup.as_ref().map_or(0, Cgroup::oom_kills)
+        let counted = self.left.groups().map_or(0, Cgroup::oom_kills);
+        // A container's count goes with it; its engine remembers whether there was one.
+        counted.max(self.fell.as_ref().map_or(0, |ended| u64::from(ended.oom)))
     }
 
     pub(super) fn can_freeze(&self) -> bool {
-        self.left.cgroup.as_ref().is_some_and(Cgroup::can_freeze)
+        self.left.groups().is_some_and(Cgroup::can_freeze)
     }
 
     pub(super) fn freeze(&self) -> bool {
-        self.left.cgroup.as_ref().is_some_and(|cgroup| cgroup.can_freeze() && cgroup.freeze().is_ok())
+        self.left.groups().is_some_and(|groups| groups.can_freeze() && groups.freeze().is_ok())
     }
 
     pub(super) fn is_frozen(&self) -> bool {
-        self.left.cgroup.as_ref().is_some_and(Cgroup::is_frozen)
+        self.left.groups().is_some_and(Cgroup::is_frozen)
     }
 
     pub(super) fn thaw(&self) {
-        if let Some(cgroup) = &self.left.cgroup {
-            let _ = cgroup.thaw();
+        if let Some(groups) = self.left.groups() {
+            let _ = groups.thaw();
         }
     }
 
@@ -267,6 +287,12 @@ impl Sandbox {
             process::kill(child as i32, libc::SIGKILL);
         }
         if self.child.is_some() || self.swept {
+            return;
+        }
+        if let Some(container) = &self.left.container {
+            // Whoever is overdue is ended by the engine.
+            let due = self.fell.is_some() || overdue;
+            self.swept = due && (container.engine.remove(&container.name).is_ok() || overdue);
             return;
         }
         if self.walls == Walls::None {

@@ -23,12 +23,15 @@ use rustix::{
 use crate::{
     Walls,
     confine::{self, Bind, Policy, Root},
-    control::Orders,
+    control::{Control, Orders},
     egress, etc,
     frame::Plan,
     limits::Cgroup,
     process,
+    reap::Left,
 };
+
+use super::docker;
 
 const ROOTS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 /// Never /tmp: bubblewrap covers it before it looks for its sources.
@@ -36,17 +39,32 @@ const STAGES: [&str; 3] = ["/mnt", "/media", "/srv"];
 
 #[derive(Debug)]
 pub(super) struct Raised {
-    /// Bubblewrap's outer process, or without walls the init itself.
-    pub(super) child: u32,
+    /// Bubblewrap's outer process, or without walls the init itself. Containers are the engine's.
+    pub(super) child: Option<u32>,
+    /// If it is known already.
+    pub(super) init: Option<u32>,
     pub(super) control: OwnedFd,
     /// Bubblewrap tells the host's number of the init here.
     pub(super) status: Option<OwnedFd>,
     /// What bubblewrap and the init complain about.
-    pub(super) complaints: OwnedFd,
+    pub(super) complaints: Option<OwnedFd>,
+}
+
+/// In control groups that are ours, or in a container.
+pub(super) fn build(plan: &Plan, left: &mut Left) -> io::Result<Raised> {
+    if let Some(container) = &mut left.container {
+        let docker::Raised { control, init, groups } = docker::raise(plan, container)?;
+        container.groups = Some(groups);
+        return Ok(Raised { child: None, init: Some(init), control, status: None, complaints: None });
+    }
+    left.cgroup = Cgroup::create(plan.incarnation, &plan.limits);
+    raise(plan, left.cgroup.as_ref()).inspect_err(|_| {
+        left.cgroup.as_ref().map(Cgroup::try_remove);
+    })
 }
 
 /// Everything raised lives in `cgroup` from its first instruction.
-pub(super) fn raise(plan: &Plan, cgroup: Option<&Cgroup>) -> io::Result<Raised> {
+fn raise(plan: &Plan, cgroup: Option<&Cgroup>) -> io::Result<Raised> {
     let flags = SocketFlags::CLOEXEC;
     let (control, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let (complaints, stderr) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
@@ -55,9 +73,11 @@ pub(super) fn raise(plan: &Plan, cgroup: Option<&Cgroup>) -> io::Result<Raised> 
     let raised = match plan.walls {
         Walls::Bubblewrap => bubblewrap(plan, cgroup, &theirs, stderr),
         Walls::None => bare(plan, cgroup, &theirs, stderr).map(|child| (child, None)),
+        Walls::Docker => Err(io::Error::other("the plan names no engine")),
     };
     let (child, status) = raised.map_err(|e| explained(e, &complaints))?;
-    Ok(Raised { child, control, status, complaints })
+    let init = (plan.walls == Walls::None).then_some(child);
+    Ok(Raised { child: Some(child), init, control, status, complaints: Some(complaints) })
 }
 
 /// Only an error number survives a failed exec; the child has said the rest before it ended.
@@ -71,11 +91,12 @@ fn explained(e: io::Error, complaints: &OwnedFd) -> io::Error {
 
 fn orders(plan: &Plan, control: &OwnedFd) -> String {
     let orders = Orders {
-        control: control.as_raw_fd(),
+        control: Control::Inherited(control.as_raw_fd()),
         walls: plan.walls,
         open_files: plan.limits.open_files,
         processes: plan.limits.processes,
         writable: vec![confine::WORKSPACE.into(), confine::HOME.into()],
+        prefix: Vec::new(),
     };
     serde_json::to_string(&orders).expect("numbers and fixed paths always serialize")
 }

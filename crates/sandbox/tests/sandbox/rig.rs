@@ -1,18 +1,22 @@
-//! A sandbox under test: real bubblewrap, real processes, data and program beneath a directory closed to
-//! everybody else, as on an operator's machine.
+//! A sandbox under test: real walls, real processes, data and program beneath a directory closed to everybody
+//! else, as on an operator's machine.
 
 use std::{
     collections::BTreeMap,
     fs,
-    os::unix::fs::{PermissionsExt, chown},
+    io::{Read, Write},
+    os::unix::{
+        fs::{PermissionsExt, chown},
+        net::UnixStream,
+    },
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use ash_model::{Epoch, Incarnation};
+use ash_model::{Epoch, Image, Incarnation};
 use ash_sandbox::{
-    Backend, Bare, Bubblewrap, Caps, Exit, Hello, Limits, Link, Record, Records, Remote, Spec, Start, What,
-    reap,
+    Backend, Bare, Bubblewrap, Caps, Docker, Exit, Hello, Limits, Link, Record, Records, Remote, Spec, Start,
+    What, reap,
 };
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -20,6 +24,32 @@ pub(crate) const USER: u32 = 61_000;
 
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// The same promises hold for both; which one it is, whoever starts us says.
+pub(crate) fn in_docker() -> bool {
+    std::env::var_os("ASH_TEST_WALLS").is_some_and(|walls| walls == "docker")
+}
+
+/// The socket of the engine that ./test has started. Without it these tests fail: a promise that was not looked at
+/// is none.
+pub(crate) fn engine() -> String {
+    std::env::var("ASH_TEST_DOCKER").expect("ASH_TEST_DOCKER names no engine's socket: run ./test")
+}
+
+/// Asks the engine, and returns the status and what it said.
+pub(crate) fn ask(method: &str, path: &str, body: &str) -> (u16, String) {
+    let mut stream = UnixStream::connect(engine()).expect("an engine");
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+    (head.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("a status"), body.to_owned())
 }
 
 pub(crate) fn host_program() -> PathBuf {
@@ -66,6 +96,7 @@ fn prepare(below: &str) -> (tempfile::TempDir, PathBuf, Spec) {
         uid,
         limits: Limits::default(),
         readonly: Vec::new(),
+        image: None,
         orphan_ttl: Duration::from_secs(600),
     };
     (base, exe, spec)
@@ -77,8 +108,23 @@ impl Rig {
     }
 
     pub(crate) async fn with(caps: Caps, below: &str) -> Self {
+        if in_docker() {
+            return Self::docker(caps, below, "ash-test");
+        }
         let (base, exe, spec) = prepare(below);
         let backend = Bubblewrap::probe(exe.clone()).await.expect("walls").with_caps(caps);
+        Self { base, exe, spec, backend: Box::new(backend) }
+    }
+
+    /// With this machine's programs over those of the image: the same promises, tried with the same tools.
+    pub(crate) fn docker(caps: Caps, below: &str, image: &str) -> Self {
+        let (base, exe, mut spec) = prepare(below);
+        if image == "ash-test" {
+            spec.readonly = ["/usr", "/etc/alternatives"].map(PathBuf::from).to_vec();
+        }
+        let host = format!("unix://{}", engine());
+        let image = Image::parse(image).expect("a name");
+        let backend = Docker::new(exe.clone(), Some(&host), image).expect("a socket").with_caps(caps);
         Self { base, exe, spec, backend: Box::new(backend) }
     }
 
@@ -112,9 +158,24 @@ impl Rig {
         self.notes()["shim"]["pid"].as_i64().expect("a number") as i32
     }
 
+    /// Who the agent is inside. A container cannot have numbers of its own.
+    pub(crate) fn uid_inside(&self) -> u32 {
+        if in_docker() { self.owner() } else { 1000 }
+    }
+
+    pub(crate) fn owner(&self) -> u32 {
+        self.spec.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw())
+    }
+
+    /// Nothing of it is left at the engine.
+    pub(crate) fn has_no_container(&self) -> bool {
+        !in_docker() || ask("GET", &format!("/containers/ash-{}/json", self.spec.incarnation), "").0 == 404
+    }
+
     pub(crate) fn cgroup_dirs(&self) -> Vec<PathBuf> {
         let notes = self.notes();
-        let groups = notes["cgroup"].as_object().into_iter().flat_map(|groups| groups.values());
+        let groups = if in_docker() { &notes["container"]["groups"] } else { &notes["cgroup"] };
+        let groups = groups.as_object().into_iter().flat_map(|groups| groups.values());
         groups.filter_map(|dir| dir.as_str()).map(PathBuf::from).collect()
     }
 }

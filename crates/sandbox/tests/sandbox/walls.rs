@@ -33,8 +33,10 @@ async fn the_tools_agents_use_work_inside() {
              echo t > /tmp/t && cat /tmp/t; stat -c %a /tmp /dev/shm; mv f g; ln g h; ln -s h i; cat i",
         )
         .await;
-    let expected = "agent /workspace /home/agent 1000 first /home/agent/key.pub agent t 1777 1777 x";
-    assert_eq!((lines.join(" ").as_str(), exit), (expected, OK));
+    let uid = rig.uid_inside();
+    let expected =
+        format!("agent /workspace /home/agent {uid} first /home/agent/key.pub agent t 1777 1777 x");
+    assert_eq!((lines.join(" "), exit), (expected, OK));
     let (lines, exit) = live
         .run("command -v node >/dev/null || { echo agent; exit; }; node -p 'require(\"os\").userInfo().username'")
         .await;
@@ -50,8 +52,7 @@ async fn files_inside_are_the_workspace_outside() {
     let file = rig.spec.workspace.join("w");
     assert_eq!(fs::read_to_string(&file).expect("readable"), "here\n");
     assert_eq!(fs::read_to_string(rig.spec.home.join("h")).expect("readable"), "there\n");
-    let owner = rig.spec.uid.unwrap_or_else(|| rustix::process::geteuid().as_raw());
-    assert_eq!(fs::metadata(file).expect("there").uid(), owner);
+    assert_eq!(fs::metadata(file).expect("there").uid(), rig.owner());
 }
 
 #[tokio::test]
@@ -158,7 +159,7 @@ async fn a_directory_given_read_only_is_there_and_read_only() {
     let tools = rig.base.path().join("tools");
     fs::create_dir(&tools).expect("created");
     fs::write(tools.join("t"), "tool\n").expect("written");
-    rig.spec.readonly = vec![tools.clone()];
+    rig.spec.readonly.push(tools.clone());
     let mut live = rig.launch().await;
     let (lines, _) =
         live.run(&format!("cd {}; cat t; touch u 2>/dev/null || echo no", tools.display())).await;
@@ -207,10 +208,10 @@ async fn a_program_that_is_not_there_fails_to_start_and_nothing_else() {
 #[tokio::test]
 async fn walls_that_cannot_be_built_say_why() {
     let mut rig = Rig::new().await;
-    rig.spec.readonly = vec!["/nowhere/at/all".into()];
+    rig.spec.readonly.push("/nowhere/at/all".into());
     let error = rig.backend.launch(&rig.spec).await.expect_err("impossible").to_string();
     assert!(error.contains("/nowhere/at/all") || error.contains("readonly.0"), "{error}");
-    assert!(rig.cgroup_dirs().iter().all(|dir| !dir.exists()));
+    assert!(rig.cgroup_dirs().iter().all(|dir| !dir.exists()) && rig.has_no_container());
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use crate::{
     problem::{Answer, Problem},
     shapes,
 };
-use ash_model::{AgentName, Provider, Runtime, TenantId};
+use ash_model::{AgentName, Image, Provider, Runtime, TenantId};
 use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, TreeId, Trouble};
 use ash_store::{Agent, NewAgent};
 use axum::{
@@ -53,6 +53,7 @@ pub(super) struct Change {
 struct Manifest {
     runtime: Option<Runtime>,
     provider: Option<Provider>,
+    image: Option<Image>,
 }
 
 const MANIFEST: u64 = 64 << 10;
@@ -88,6 +89,7 @@ pub(super) async fn deploy(
         tree,
         runtime: runtime.or(manifest.runtime).unwrap_or(app.default_runtime),
         provider: manifest.provider,
+        image: manifest.image,
         origin: origin.display().to_string(),
         env,
         at: app.sessions.rooms().clock(),
@@ -221,6 +223,7 @@ pub(super) async fn make_default(app: &App, tenant: &TenantId, name: &AgentName)
         tree,
         runtime: app.default_runtime,
         provider: None,
+        image: None,
         origin: "built in".to_owned(),
         env: None,
         at: rooms.clock(),

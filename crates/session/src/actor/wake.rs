@@ -318,7 +318,7 @@ impl Waking {
     }
 
     async fn try_start(&mut self, way: &Way<'_>, inside: Inside, recalled: Recalled) -> Result<Started> {
-        let mut part = self.enter(way.program.as_deref()).await?;
+        let mut part = self.enter(way).await?;
         match self.start(&mut part, way, inside, &recalled).await {
             Ok((said, position, ear)) => {
                 let found = recalled.found.or(said);
@@ -352,7 +352,7 @@ impl Waking {
     }
 
     /// Into the sandbox that is there, or into a new one.
-    async fn enter(&mut self, program: Option<&Path>) -> Result<Part> {
+    async fn enter(&mut self, way: &Way<'_>) -> Result<Part> {
         let floor = match self.floor.take() {
             Some(floor) => floor,
             None => self.free_floor().await,
@@ -363,7 +363,7 @@ impl Waking {
             None => {
                 self.clear().await?;
                 let room = self.rooms.admit()?;
-                let spec = self.spec(self.tree.flatten(), program);
+                let spec = self.spec(self.tree.flatten(), way);
                 let (remote, records) = self.launch(&spec).await?.split();
                 let walls = Walls::new(spec.incarnation, remote, room);
                 self.place.set_walls(Some(walls.clone()));
@@ -467,7 +467,8 @@ impl Waking {
         Err(Error::NothingWhole { number, why })
     }
 
-    fn spec(&self, uid: Option<u32>, program: Option<&Path>) -> Spec {
+    fn spec(&self, uid: Option<u32>, way: &Way<'_>) -> Spec {
+        let program = way.program.as_deref();
         Spec {
             incarnation: Incarnation::fresh(),
             epoch: self.lease.epoch,
@@ -477,6 +478,7 @@ impl Waking {
             uid,
             limits: self.rooms.settings.limits.clone(),
             readonly: program.and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
+            image: way.version.image.clone(),
             orphan_ttl: self.rooms.settings.orphan_ttl,
         }
     }

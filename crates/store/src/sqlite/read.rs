@@ -6,8 +6,8 @@ use crate::{
     Seal, Session, TurnRow, TurnState, Version, WhatItem,
 };
 use ash_model::{
-    AgentName, Consistency, Cursor, Epoch, Event, Fact, Incarnation, Provider, Runtime, Seq, SessionId,
-    SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, Provider, Runtime, Seq,
+    SessionId, SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use sqlx::{Row, SqlitePool, query, sqlite::SqliteRow};
 use uuid::Uuid;
@@ -42,7 +42,7 @@ pub(super) async fn agents(
     name: Option<&AgentName>,
 ) -> Result<Vec<Agent>> {
     let rows = query(
-        "SELECT a.*, v.tree, v.runtime, v.provider, v.origin FROM agents a
+        "SELECT a.*, v.tree, v.runtime, v.provider, v.image, v.origin FROM agents a
          JOIN agent_versions v ON v.agent = a.n AND v.version = a.version
          WHERE a.tenant = ?1 AND a.deleted_at IS NULL AND (?2 IS NULL OR a.name = ?2) ORDER BY a.name",
     )
@@ -61,6 +61,7 @@ fn agent(row: &SqliteRow, seal: &Seal) -> Result<Agent> {
         version: row.try_get("version")?,
         runtime: parsed(row, "runtime", Runtime::parse)?,
         provider: provider(row)?,
+        image: image(row)?,
         tree: row.try_get("tree")?,
         origin: row.try_get("origin")?,
         config: row.try_get("config")?,
@@ -75,6 +76,11 @@ pub(super) fn provider(row: &SqliteRow) -> Result<Option<Provider>> {
     named.map(|_| parsed(row, "provider", Provider::parse)).transpose()
 }
 
+pub(super) fn image(row: &SqliteRow) -> Result<Option<Image>> {
+    let named: Option<&str> = row.try_get("image")?;
+    named.map(|_| parsed(row, "image", |text| Image::parse(text).ok())).transpose()
+}
+
 /// Only of agents that are not deleted: a session of a deleted one does not start.
 pub(super) async fn version(
     db: &SqlitePool,
@@ -84,7 +90,7 @@ pub(super) async fn version(
     version: u32,
 ) -> Result<Option<Version>> {
     let row = query(
-        "SELECT v.tree, v.runtime, v.provider, a.env FROM agents a JOIN agent_versions v ON v.agent = a.n
+        "SELECT v.tree, v.runtime, v.provider, v.image, a.env FROM agents a JOIN agent_versions v ON v.agent = a.n
          WHERE a.tenant = ? AND a.name = ? AND v.version = ? AND a.deleted_at IS NULL",
     )
     .bind(tenant.as_str())
@@ -95,7 +101,13 @@ pub(super) async fn version(
     row.map(|row| {
         let env = seal.unseal(row.try_get("env")?)?;
         let runtime = parsed(&row, "runtime", Runtime::parse)?;
-        Ok(Version { tree: row.try_get("tree")?, runtime, provider: provider(&row)?, env })
+        Ok(Version {
+            tree: row.try_get("tree")?,
+            runtime,
+            provider: provider(&row)?,
+            image: image(&row)?,
+            env,
+        })
     })
     .transpose()
 }

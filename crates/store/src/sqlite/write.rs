@@ -4,8 +4,8 @@ use crate::{
     Append, Card, Checkpoint, Claimed, Error, Heard, Hold, Key, Lease, NewAgent, NewSession, Result, TurnRow,
 };
 use ash_model::{
-    AgentName, Consistency, Delta, Epoch, Fact, Note, Problem, Provider, Seq, SessionNo, Slug, TenantId,
-    Timestamp, WorkspaceId,
+    AgentName, Consistency, Delta, Epoch, Fact, Image, Note, Problem, Provider, Seq, SessionNo, Slug,
+    TenantId, Timestamp, WorkspaceId,
 };
 use sqlx::{Row, SqliteConnection, query};
 use uuid::Uuid;
@@ -53,14 +53,15 @@ pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<Str
         query("UPDATE agents SET env = ? WHERE n = ?").bind(env).bind(n).execute(&mut *db).await?;
     }
     query(
-        "INSERT INTO agent_versions (agent, version, tree, runtime, provider, origin, created_at)
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO agent_versions (agent, version, tree, runtime, provider, image, origin, created_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(n)
     .bind(version)
     .bind(&agent.tree)
     .bind(agent.runtime.as_str())
     .bind(agent.provider.map(Provider::as_str))
+    .bind(agent.image.as_ref().map(Image::as_str))
     .bind(&agent.origin)
     .bind(agent.at.0)
     .execute(db)

@@ -1,7 +1,7 @@
 //! Agents with their versions, and API keys.
 
 use crate::fixture::{agent, env, tenant};
-use ash_model::{Provider, Runtime, Timestamp};
+use ash_model::{Image, Provider, Runtime, Timestamp};
 use ash_store::{Agent, Env, Key, NewAgent, Store};
 use std::collections::BTreeMap;
 
@@ -12,6 +12,7 @@ pub(crate) fn new_agent(name: &str) -> NewAgent {
         tree: "tree-1".into(),
         runtime: Runtime::Builtin,
         provider: None,
+        image: None,
         origin: "/agents/helper".into(),
         env: None,
         at: Timestamp(1),
@@ -52,6 +53,7 @@ pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
         tree: "tree-2".into(),
         runtime: Runtime::Claude,
         provider: Some(Provider::Offline),
+        image: Some(Image::parse("python:3.13").expect("a name")),
         origin: "elsewhere".into(),
         at: Timestamp(2),
         ..new_agent("helper")
@@ -66,6 +68,9 @@ pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
     let expected = ("tree-2", Runtime::Claude, Some(Provider::Offline));
     assert_eq!((two.tree.as_str(), two.runtime, two.provider), expected);
     assert_eq!(second.provider, Some(Provider::Offline));
+    let image = |named: &Option<Image>| named.as_ref().map(ToString::to_string);
+    let named = Some("python:3.13".to_owned());
+    assert_eq!((image(&one.image), image(&two.image), image(&second.image)), (None, named.clone(), named));
     assert_eq!(two.env.expose(), env("K", "v").expose());
     assert!(version(0).await.is_none() && version(3).await.is_none());
     let names: Vec<u32> = store.agents(&tenant("t")).await.expect("read").iter().map(|a| a.version).collect();

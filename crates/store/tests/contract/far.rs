@@ -5,7 +5,7 @@ use crate::{
     fixture::{agent, append, checkpoint, env, events, id, make, new_fork, step, tenant},
 };
 use ash_model::{
-    Epoch, Fact, Runtime, Status, Timestamp, TurnId, WorkspaceId,
+    Epoch, Fact, Image, Runtime, Status, Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
 };
@@ -109,6 +109,7 @@ fn far_agent(version: u32, changes: u64) -> FarAgent {
         tree: format!("tree-{version}"),
         runtime: Runtime::Builtin,
         provider: None,
+        image: Some(Image::parse("python:3.13").expect("a name")),
         origin: "/agents/helper".into(),
         config: "{}".into(),
         env: None,

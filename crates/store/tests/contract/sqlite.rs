@@ -35,6 +35,7 @@ async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
         tree: "tree".into(),
         runtime: Runtime::Builtin,
         provider: None,
+        image: None,
         origin: "/x".into(),
         env: Some(env("KEY", "hunter2-of-the-agent")),
         at: Timestamp(1),

@@ -30,14 +30,36 @@ pub(super) async fn check(config: &Config) -> Vec<Check> {
             "unset ASH_SANDBOX",
         )];
     }
-    let mut checks = vec![bubblewrap().await];
-    let raised = raise().await;
-    checks.push(namespaces(&Sysctls::read(), raised.is_ok()));
-    checks.push(judge_walls(raised));
+    let mut checks = match config.sandbox {
+        Sandbox::Docker => docker(config).await,
+        Sandbox::Bubblewrap | Sandbox::None => {
+            let found = bubblewrap().await;
+            let raised = raise().await;
+            vec![found, namespaces(&Sysctls::read(), raised.is_ok()), judge_walls(raised)]
+        }
+    };
     if is_root() {
         checks.push(uids(&config.sandbox_uids.0));
     }
     checks
+}
+
+/// The engine, its image, and a container as sessions get it.
+async fn docker(config: &Config) -> Vec<Check> {
+    let docker = own_program().and_then(|exe| config.docker(exe));
+    let looked = match &docker {
+        Ok(docker) => docker.look().await,
+        Err(error) => return vec![Check::problem("docker", reason(error), remedy(error))],
+    };
+    match (docker, looked) {
+        (Ok(docker), Ok(version)) => {
+            let raised = tokio::time::timeout(PATIENCE, docker.try_out()).await;
+            let raised = raised.unwrap_or(Err(Error::Late { what: "start" }));
+            let found = format!("engine {version}, image {}", config.docker_image);
+            vec![Check::fine("docker", found), judge_walls(raised)]
+        }
+        (Err(error), _) | (_, Err(error)) => vec![Check::problem("docker", reason(&error), remedy(&error))],
+    }
 }
 
 async fn bubblewrap() -> Check {
@@ -92,12 +114,15 @@ fn version(text: &str) -> Option<(u32, u32)> {
 /// Walls as sessions get them, once up and down again.
 async fn raise() -> Result<(), Error> {
     let gone = |_| Error::Late { what: "start" };
-    let exe = std::env::current_exe().map_err(|source| Error::File {
+    tokio::time::timeout(PATIENCE, Bubblewrap::probe(own_program()?)).await.map_err(gone)?.map(drop)
+}
+
+fn own_program() -> Result<PathBuf, Error> {
+    std::env::current_exe().map_err(|source| Error::File {
         what: "find",
         path: "/proc/self/exe".into(),
         source,
-    })?;
-    tokio::time::timeout(PATIENCE, Bubblewrap::probe(exe)).await.map_err(gone)?.map(drop)
+    })
 }
 
 fn judge_walls(raised: Result<(), Error>) -> Check {

@@ -1,0 +1,187 @@
+//! What a container may see and do, as the engine is told. Pure: a policy in, one document out, so that a change of
+//! the walls shows as a change of one snapshot.
+
+use std::path::{Path, PathBuf};
+
+use ash_model::Incarnation;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::{
+    Limits,
+    confine::{EXE, HOME, SHM_BYTES, WORKSPACE},
+    egress,
+    engine::Engine,
+    limits::Cgroup,
+};
+
+/// Where our own libraries are inside, for images that have others or none.
+const LIBRARIES: &str = "/.ash/lib";
+/// Root's home, through which nobody else comes in any image, and where root may have an agent's program.
+const CLOSED: &str = "/root";
+/// Whose container it is: nobody else's is ever touched.
+pub(crate) const INCARNATION: &str = "ash.incarnation";
+pub(crate) const RUN_DIR: &str = "ash.run_dir";
+
+/// What a plan says of the container to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    pub(crate) engine: Engine,
+    pub(crate) image: String,
+}
+
+/// One that was made, or is about to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Container {
+    pub(crate) engine: Engine,
+    pub(crate) name: String,
+    /// The engine's: they can be frozen and read, and are not ours to remove.
+    pub(crate) groups: Option<Cgroup>,
+}
+
+impl Container {
+    pub(crate) fn of(wanted: &Wanted, incarnation: Incarnation) -> Self {
+        Self { engine: wanted.engine.clone(), name: format!("ash-{incarnation}"), groups: None }
+    }
+}
+
+/// Our own program, with what it takes to start it where none of that is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Program {
+    pub(crate) exe: PathBuf,
+    /// None: it is linked statically.
+    pub(crate) loader: Option<PathBuf>,
+    pub(crate) libraries: Vec<PathBuf>,
+}
+
+fn in_libraries(file: &Path) -> String {
+    format!("{LIBRARIES}/{}", file.file_name().unwrap_or_default().to_string_lossy())
+}
+
+impl Program {
+    /// The words that go before the program's own inside.
+    pub(crate) fn prefix(&self) -> Vec<String> {
+        match &self.loader {
+            Some(loader) => vec![in_libraries(loader), "--library-path".to_owned(), LIBRARIES.to_owned()],
+            None => Vec::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Policy<'a> {
+    pub(crate) image: &'a str,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) run_dir: &'a Path,
+    pub(crate) user: (u32, u32),
+    /// Our own names of users and groups.
+    pub(crate) etc: &'a Path,
+    pub(crate) workspace: &'a Path,
+    pub(crate) home: &'a Path,
+    pub(crate) program: &'a Program,
+    pub(crate) readonly: &'a [PathBuf],
+    pub(crate) limits: &'a Limits,
+    /// What `ash confine` is told.
+    pub(crate) orders: String,
+}
+
+pub(crate) fn config(policy: &Policy<'_>) -> Value {
+    let mut entry = policy.program.prefix();
+    entry.extend([EXE.to_owned(), "confine".to_owned(), policy.orders.clone()]);
+    let (uid, gid) = policy.user;
+    json!({
+        "Image": policy.image,
+        "Entrypoint": entry,
+        "Cmd": [],
+        "User": format!("{uid}:{gid}"),
+        "WorkingDir": WORKSPACE,
+        "Hostname": "ash",
+        "NetworkDisabled": true,
+        // Of the signals that can come from outside only this one ends an init.
+        "StopSignal": "SIGKILL",
+        "Healthcheck": { "Test": ["NONE"] },
+        "Labels": { INCARNATION: policy.incarnation, RUN_DIR: policy.run_dir },
+        "HostConfig": host(policy),
+    })
+}
+
+fn host(policy: &Policy<'_>) -> Value {
+    let limits = policy.limits;
+    json!({
+        "Mounts": mounts(policy),
+        "Tmpfs": scratch(policy),
+        "ShmSize": SHM_BYTES,
+        "ReadonlyRootfs": true,
+        "NetworkMode": "none",
+        "IpcMode": "private",
+        // The owner of the files must be the same on both sides.
+        "UsernsMode": "host",
+        "CapDrop": ["ALL"],
+        "Privileged": false,
+        "SecurityOpt": ["no-new-privileges"],
+        "Memory": limits.memory_bytes.unwrap_or(0),
+        // Together with swap: none.
+        "MemorySwap": limits.memory_bytes.unwrap_or(0),
+        "PidsLimit": limits.processes.unwrap_or(0),
+        "NanoCpus": limits.cpu_millis.unwrap_or(0) * 1_000_000,
+        "RestartPolicy": { "Name": "no" },
+        // Only the init's own words go there; those of agents go through the shim.
+        "LogConfig": { "Type": "json-file", "Config": { "max-size": "64k", "max-file": "1" } },
+    })
+}
+
+/// Owned by the agent: engines give such a place the mode that it has in the image, if it is there.
+fn scratch(policy: &Policy<'_>) -> Value {
+    let (uid, gid) = policy.user;
+    let tmp = policy.limits.tmp_bytes;
+    let mut places =
+        json!({ "/tmp": format!("rw,exec,nosuid,nodev,mode=1777,uid={uid},gid={gid},size={tmp}") });
+    if policy.readonly.iter().any(|dir| dir.starts_with(CLOSED)) {
+        places[CLOSED] = json!(format!("rw,noexec,nosuid,nodev,mode=0755,uid={uid},gid={gid},size=64k"));
+    }
+    places
+}
+
+fn mounts(policy: &Policy<'_>) -> Vec<Value> {
+    let bind = |from: &Path, at: &str, readonly: bool| json!({ "Type": "bind", "Source": from, "Target": at, "ReadOnly": readonly });
+    let mut mounts = vec![
+        bind(policy.workspace, WORKSPACE, false),
+        bind(policy.home, HOME, false),
+        bind(&policy.run_dir.join(egress::DIR), egress::INSIDE, true),
+        bind(&policy.etc.join("passwd"), "/etc/passwd", true),
+        bind(&policy.etc.join("group"), "/etc/group", true),
+        bind(&policy.program.exe, EXE, true),
+    ];
+    let libraries = policy.program.loader.iter().chain(&policy.program.libraries);
+    mounts.extend(libraries.map(|file| bind(file, &in_libraries(file), true)));
+    mounts.extend(policy.readonly.iter().map(|dir| bind(dir, &dir.to_string_lossy(), true)));
+    mounts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_container_is_exactly_this() {
+        let program = Program {
+            exe: "/usr/bin/ash".into(),
+            loader: Some("/lib64/ld-linux-x86-64.so.2".into()),
+            libraries: vec!["/lib/x86_64-linux-gnu/libc.so.6".into()],
+        };
+        let policy = Policy {
+            image: "ash-agent",
+            incarnation: Incarnation(uuid::Uuid::nil()),
+            run_dir: "/data/run".as_ref(),
+            user: (200_001, 200_001),
+            etc: "/data/run/etc".as_ref(),
+            workspace: "/data/workspace".as_ref(),
+            home: "/data/home".as_ref(),
+            program: &program,
+            readonly: &["/opt/tools".into(), "/root/.local/claude".into()],
+            limits: &Limits::default(),
+            orders: "{}".into(),
+        };
+        insta::assert_snapshot!(serde_json::to_string_pretty(&config(&policy)).expect("a document"));
+    }
+}

@@ -1,0 +1,126 @@
+//! Sandboxes by a Docker engine on this machine: a container each, with our own init, Landlock and seccomp inside.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use ash_model::Image;
+
+use crate::{
+    Backend, Caps, Error, Inside, Link, Spec, Walls, confine,
+    container::{INCARNATION, RUN_DIR, Wanted},
+    egress,
+    engine::{self, Engine, Listed},
+    frame, link, plan, probe, reap,
+};
+
+const REACH: &str = "Install Docker and start it (`apt-get install docker.io`, `systemctl start docker`), name its socket with \
+    DOCKER_HOST=unix:///PATH, and let this user use it (`usermod -aG docker USER`, then log in anew); \
+    or unset ASH_SANDBOX to use bubblewrap";
+const BUILD: &str = "Build it in ash's sources with `docker build -t ash-agent docker`, or name an image that you have with \
+    ASH_DOCKER_IMAGE; it needs what your agents need, and for Claude Code a C library of GNU's and git";
+const ROOTLESS: &str =
+    "Use an engine that runs as root, or unset ASH_SANDBOX to use bubblewrap, which needs none";
+const LOOK: &str = "`docker info` and the engine's log may say more; or unset ASH_SANDBOX to use bubblewrap";
+
+#[derive(Debug, Clone)]
+pub struct Docker {
+    exe: PathBuf,
+    engine: Engine,
+    image: Image,
+    caps: Caps,
+}
+
+impl Docker {
+    /// `host` as in DOCKER_HOST; `image` is for agents that name none. `exe` as for bubblewrap.
+    pub fn new(exe: PathBuf, host: Option<&str>, image: Image) -> Result<Self, Error> {
+        let engine = Engine::at(host).map_err(|why| Error::NoWalls { why, remedy: REACH })?;
+        Ok(Self { exe, engine, image, caps: Caps::default() })
+    }
+
+    pub fn with_caps(self, caps: Caps) -> Self {
+        Self { caps, ..self }
+    }
+
+    /// The engine's version, if it can be reached and has what sandboxes need.
+    pub async fn look(&self) -> Result<String, Error> {
+        let Self { engine, image, .. } = self.clone();
+        let looked = tokio::task::spawn_blocking(move || look(&engine, &image)).await;
+        looked.unwrap_or(Err(Error::Gone))
+    }
+
+    /// Starts a container once, as sessions will, and takes it down again.
+    pub async fn try_out(&self) -> Result<(), Error> {
+        probe::up_and_down(self).await.map_err(|e| match e {
+            Error::Walls { why } => {
+                Error::NoWalls { why: format!("no container can be started here: {why}"), remedy: LOOK }
+            }
+            other => other,
+        })
+    }
+
+    /// Removes containers that were ours and that nobody knows any more: of shims that were killed, and whose
+    /// directory is gone or another's. Blocking.
+    pub fn clear_orphans(&self) -> Result<usize, Error> {
+        let failed = |source| Error::File { what: "ask", path: self.engine.socket.clone(), source };
+        let orphans: Vec<_> =
+            self.engine.list(RUN_DIR).map_err(failed)?.into_iter().filter(is_orphan).collect();
+        orphans.iter().try_for_each(|one| self.engine.remove(&one.id)).map_err(failed)?;
+        Ok(orphans.len())
+    }
+}
+
+/// What runs ends by itself without its shim. Whose directory we cannot look into is somebody else's.
+fn is_orphan(listed: &Listed) -> bool {
+    let (Some(run_dir), Some(incarnation)) = (listed.labels.get(RUN_DIR), listed.labels.get(INCARNATION))
+    else {
+        return false;
+    };
+    let run_dir = Path::new(run_dir);
+    let is_gone = matches!(fs::metadata(run_dir), Err(e) if e.kind() == io::ErrorKind::NotFound);
+    let known =
+        reap::read(run_dir).map(|left| left.is_some_and(|left| left.incarnation.to_string() == *incarnation));
+    matches!(listed.state.as_str(), "created" | "exited" | "dead") && (is_gone || matches!(known, Ok(false)))
+}
+
+fn look(engine: &Engine, image: &Image) -> Result<String, Error> {
+    let info = engine
+        .info()
+        .map_err(|e| Error::NoWalls { why: engine::explained(&engine.socket, &e), remedy: REACH })?;
+    let options = info.security_options.unwrap_or_default();
+    if options.iter().any(|option| option == "name=rootless") {
+        // Only its root is us there, and that is nobody to run agents as.
+        let why = format!("the Docker engine at {} is rootless", engine.socket.display());
+        return Err(Error::NoWalls { why, remedy: ROOTLESS });
+    }
+    match engine.has_image(image.as_str()) {
+        Ok(true) => Ok(info.server_version),
+        Ok(false) => {
+            Err(Error::NoWalls { why: format!("the image {image} is not on this machine"), remedy: BUILD })
+        }
+        Err(e) => Err(Error::NoWalls { why: engine::explained(&engine.socket, &e), remedy: REACH }),
+    }
+}
+
+#[async_trait::async_trait]
+impl Backend for Docker {
+    fn inside(&self, _spec: &Spec) -> Inside {
+        Inside {
+            workspace: confine::WORKSPACE.into(),
+            home: confine::HOME.into(),
+            exe: confine::EXE.into(),
+            model_socket: egress::socket_in(egress::INSIDE.as_ref()),
+        }
+    }
+
+    async fn launch(&self, spec: &Spec) -> Result<Link, Error> {
+        if spec.uid.is_none() && rustix::process::geteuid().is_root() {
+            return Err(Error::Walls { why: "started by root it needs a uid of its own".to_owned() });
+        }
+        let image = spec.image.as_ref().unwrap_or(&self.image).to_string();
+        let plan = plan(spec, Walls::Docker, (&self.exe, Path::new("")), &self.caps)?;
+        let container = Some(Wanted { engine: self.engine.clone(), image });
+        link::launch(frame::Plan { container, ..plan }).await
+    }
+}

@@ -1,0 +1,84 @@
+//! What an image brings along for the processes in it: its environment, beneath what each is given, and our own
+//! program, which is started by its own loader there.
+
+use std::collections::BTreeMap;
+
+use crate::{confine, frame::Start};
+
+/// These are of the container and of its init, not of the image.
+const NOT_OURS: [&str; 3] = ["HOME", "HOSTNAME", "TERM"];
+
+/// An engine says these by itself.
+const USUAL: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Image {
+    env: BTreeMap<String, String>,
+    prefix: Vec<String>,
+}
+
+impl Image {
+    /// The init's own environment is that of its image.
+    pub(super) fn new(prefix: Vec<String>) -> Self {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        let env = std::env::vars_os().filter_map(text).filter(|(name, _)| !NOT_OURS.contains(&name.as_str()));
+        Self { env: env.collect(), prefix }
+    }
+
+    pub(super) fn dressed(&self, mut start: Start) -> Start {
+        for (name, value) in &self.env {
+            match start.env.get_mut(name) {
+                None => drop(start.env.insert(name.clone(), value.clone())),
+                Some(path) if name == "PATH" => *path = joined(path, value),
+                Some(_) => {}
+            }
+        }
+        if start.argv.first().is_some_and(|program| program == confine::EXE) {
+            start.argv.splice(0..0, self.prefix.iter().cloned());
+        }
+        start
+    }
+}
+
+/// Where an image has its own programs is searched last.
+fn joined(path: &str, more: &str) -> String {
+    let new =
+        more.split(':').filter(|dir| !USUAL.contains(dir) && !path.split(':').any(|known| known == *dir));
+    [path].into_iter().chain(new).collect::<Vec<_>>().join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(argv: &[&str]) -> Start {
+        Start {
+            process: 1,
+            argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+            env: BTreeMap::from([("PATH", "/usr/bin:/bin"), ("LANG", "C.UTF-8")].map(owned)),
+            cwd: "/workspace".into(),
+            raw: false,
+            stdin: true,
+        }
+    }
+
+    fn owned((name, value): (&str, &str)) -> (String, String) {
+        (name.to_owned(), value.to_owned())
+    }
+
+    #[test]
+    fn what_an_image_says_stands_behind_what_a_process_is_given() {
+        let env = [("PATH", "/usr/local/go/bin:/usr/sbin:/usr/bin"), ("LANG", "de_DE"), ("GOPATH", "/go")]
+            .map(owned);
+        let image = Image { env: env.into(), prefix: vec!["/.ash/lib/ld".to_owned()] };
+        let dressed = image.dressed(start(&["go"]));
+        let expected =
+            [("PATH", "/usr/bin:/bin:/usr/local/go/bin"), ("LANG", "C.UTF-8"), ("GOPATH", "/go")].map(owned);
+        assert_eq!((dressed.argv, dressed.env), (vec!["go".to_owned()], expected.into()));
+        let own = image.dressed(start(&["/.ash/ash", "builtin-agent"]));
+        assert_eq!(own.argv, ["/.ash/lib/ld", "/.ash/ash", "builtin-agent"]);
+        assert_eq!(Image::default().dressed(start(&["/.ash/ash"])), start(&["/.ash/ash"]));
+    }
+}

@@ -1,0 +1,152 @@
+//! What is different about containers: images, whoever has an engine's socket, and what an engine keeps.
+
+use std::{fs, path::Path};
+
+use ash_model::{Image, Incarnation};
+use ash_sandbox::{Caps, Docker, Exit, What, reap};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::rig::{Live, Rig, ask, command, engine, eventually, script};
+
+fn rig() -> Rig {
+    Rig::docker(Caps::default(), "data", "ash-test")
+}
+
+fn name(rig: &Rig) -> String {
+    format!("ash-{}", rig.spec.incarnation)
+}
+
+fn is_there(rig: &Rig) -> bool {
+    ask("GET", &format!("/containers/{}/json", name(rig)), "").0 == 200
+}
+
+fn kill_shim(rig: &Rig) {
+    kill_process(Pid::from_raw(rig.shim_pid()).expect("a number"), Signal::KILL).expect("killed");
+}
+
+async fn again(rig: &mut Rig) -> Live {
+    reap(&rig.spec.run_dir).expect("reaped");
+    rig.spec.incarnation = Incarnation::fresh();
+    rig.launch().await
+}
+
+#[tokio::test]
+async fn as_root_a_container_can_do_nothing_that_it_need_not() {
+    let rig = rig();
+    let mut live = rig.launch().await;
+    let text = "grep -E '^(CapEff|CapPrm|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status; \
+                tail -n +3 /proc/net/dev | cut -d: -f1; cat /proc/1/comm; mount | grep -c ' / .*\\bro\\b'";
+    let (lines, _) = live.run(text).await;
+    let words: Vec<String> =
+        lines.iter().flat_map(|line| line.split_whitespace().map(str::to_owned)).collect();
+    let none = "0000000000000000";
+    let expected =
+        ["CapPrm:", none, "CapEff:", none, "CapBnd:", none, "NoNewPrivs:", "1", "Seccomp:", "2", "lo"];
+    assert_eq!(words[..expected.len()], expected);
+    assert_eq!(words.last().map(String::as_str), Some("1"), "the root is read-only: {words:?}");
+}
+
+#[tokio::test]
+async fn as_root_a_container_that_somebody_removes_is_a_death_and_the_next_one_has_all_files() {
+    let mut rig = rig();
+    let mut live = rig.launch().await;
+    live.start(script(1, "echo kept > /workspace/w; echo kept > ~/h; echo up; sleep 1000")).await;
+    assert_eq!(live.line().await, "up");
+    assert_eq!(ask("DELETE", &format!("/containers/{}?force=1", name(&rig)), "").0, 204);
+    let gone = live.next().await;
+    assert!(matches!(&gone.what, What::Gone { oom: false, .. }), "{gone:?}");
+    live.remote.ack(gone.offset).await.expect("sent");
+    live.closed().await;
+    let mut live = again(&mut rig).await;
+    assert_eq!(live.run("cat /workspace/w ~/h").await.0, ["kept", "kept"]);
+}
+
+#[tokio::test]
+async fn as_root_a_container_killed_for_want_of_memory_says_so_and_the_next_one_has_all_files() {
+    let mut rig = rig();
+    rig.spec.limits.memory_bytes = Some(48 << 20);
+    let mut live = rig.launch().await;
+    live.run("echo kept > /workspace/w").await;
+    // Files on /tmp are memory, which nobody's death gives back; the largest process is the init.
+    live.start(script(1, "exec head -c 200M /dev/zero > /tmp/big")).await;
+    let gone = loop {
+        let record = live.next().await;
+        if !matches!(record.what, What::Exit(_) | What::Err(_)) {
+            break record;
+        }
+    };
+    assert!(matches!(&gone.what, What::Gone { oom: true, .. }), "{gone:?}");
+    let mut live = again(&mut rig).await;
+    assert_eq!(live.run("cat /workspace/w; ls /tmp").await.0, ["kept"]);
+}
+
+#[tokio::test]
+async fn as_root_an_image_needs_nothing_of_ours() {
+    let rig = Rig::docker(Caps::default(), "data", "ash-test-busybox");
+    let mut live = rig.launch().await;
+    live.start(command(1, &["sh", "-c", "ls /; id -un; echo $HOME; touch /workspace/f /tmp/t && echo made"]))
+        .await;
+    let (lines, exit) = live.finish().await;
+    assert_eq!(exit, Exit { code: Some(0), signal: None, oom: false }, "{lines:?}");
+    assert!(!lines.contains(&"usr".to_owned()) && !lines.contains(&"lib".to_owned()), "{lines:?}");
+    assert_eq!(lines[lines.len() - 3..], ["agent", "/home/agent", "made"]);
+    // And our own program runs there.
+    live.start(command(2, &["/.ash/ash", "nothing"])).await;
+    assert_eq!(live.finish().await.1.code, Some(64));
+}
+
+#[tokio::test]
+async fn as_root_an_image_that_is_not_here_is_named_and_nothing_is_left() {
+    let mut rig = rig();
+    rig.spec.image = Some(Image::parse("no-such/image:1").expect("a name"));
+    let error = rig.backend.launch(&rig.spec).await.expect_err("impossible").to_string();
+    assert!(error.contains("image no-such/image:1 is not on this machine"), "{error}");
+    assert!(!is_there(&rig));
+}
+
+#[tokio::test]
+async fn as_root_only_what_was_ours_and_is_nobodys_is_cleared_away() {
+    let (dead, living, lost) = (rig(), rig(), rig());
+    let (dead_live, _living, lost_live) = (dead.launch().await, living.launch().await, lost.launch().await);
+    let stranger = format!("stranger-{}", Incarnation::fresh());
+    let body = r#"{ "Image": "ash-test", "Cmd": ["true"], "Labels": { "ash.other": "x" } }"#;
+    assert_eq!(ask("POST", &format!("/containers/create?name={stranger}"), body).0, 201);
+    for (rig, mut live) in [(&dead, dead_live), (&lost, lost_live)] {
+        kill_shim(rig);
+        live.closed().await;
+    }
+    // One has its notes still, and is for the reaper; of the other nothing is left but the container.
+    fs::remove_dir_all(&lost.spec.run_dir).expect("removed");
+    let docker = Docker::new(
+        "/ash".into(),
+        Some(&format!("unix://{}", engine())),
+        Image::parse("ash-test").expect("a name"),
+    );
+    let docker = docker.expect("a socket");
+    eventually("the lost one is removed", || {
+        docker.clear_orphans().expect("cleared");
+        !is_there(&lost)
+    })
+    .await;
+    assert!(is_there(&dead) && is_there(&living));
+    assert_eq!(ask("DELETE", &format!("/containers/{stranger}"), "").0, 204, "somebody else's is there");
+    reap(&dead.spec.run_dir).expect("reaped");
+    assert!(!is_there(&dead));
+}
+
+#[tokio::test]
+async fn as_root_an_engine_that_cannot_be_asked_is_a_sentence_with_a_remedy() {
+    let image = Image::parse("ash-test").expect("a name");
+    let docker = |host: &str| Docker::new("/ash".into(), Some(host), image.clone());
+    let missing =
+        docker("unix:///nowhere/docker.sock").expect("a path").look().await.expect_err("nobody there");
+    assert!(
+        missing.to_string().starts_with("there is no Docker engine at /nowhere/docker.sock. Install"),
+        "{missing}"
+    );
+    let far = docker("tcp://10.0.0.1:2375").expect_err("elsewhere").to_string();
+    assert!(far.contains("unix:///PATH"), "{far}");
+    assert!(Path::new(&engine()).exists());
+    let here = docker(&format!("unix://{}", engine())).expect("a path");
+    assert!(here.look().await.expect("an engine").starts_with(|first: char| first.is_ascii_digit()));
+}

@@ -1,0 +1,222 @@
+//! Sessions whose sandboxes are containers. What holds behind bubblewrap holds there: those tests are run once more; and
+//! what only containers have.
+
+use crate::support::{Server, ash, eventually, is_alive};
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    process::Command,
+};
+
+/// The socket of the engine that ./test has started. Without it these tests fail: a promise that was not looked at
+/// is none.
+fn engine() -> String {
+    std::env::var("ASH_TEST_DOCKER").expect("ASH_TEST_DOCKER names no engine's socket: run ./test")
+}
+
+/// What a server needs to know.
+pub fn env() -> [(String, String); 3] {
+    let host = format!("unix://{}", engine());
+    [("ASH_SANDBOX", "docker"), ("DOCKER_HOST", &host), ("ASH_DOCKER_IMAGE", "ash-test")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
+
+fn prepare(more: &[(&str, &str)]) -> Server {
+    let mut server = Server::prepare(more);
+    env().iter().for_each(|(name, value)| server.set(name, value));
+    server
+}
+
+/// Asks the engine, and returns the status and what it said.
+fn ask(method: &str, path: &str) -> (u16, Value) {
+    let mut stream = UnixStream::connect(engine()).expect("an engine");
+    write!(stream, "{method} {path} HTTP/1.0\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer");
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("a status");
+    (status, serde_json::from_str(body).unwrap_or_default())
+}
+
+fn again(tests: &[&str]) {
+    let output = Command::new(std::env::current_exe().expect("we run"))
+        .args(["--test-threads", "2", "--skip", "in_docker"])
+        .args(tests)
+        .env("ASH_TEST_WALLS", "docker")
+        .output()
+        .expect("ran");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && !out.contains("running 0 tests"), "{out}\n{err}");
+}
+
+#[test]
+fn as_root_in_docker_every_death_means_the_same() {
+    again(&["deaths::"]);
+}
+
+#[test]
+fn as_root_in_docker_a_restart_changes_nothing() {
+    again(&["restart::a_crash", "restart::a_graceful", "restart::a_warm", "restart::when_everything"]);
+}
+
+#[test]
+fn as_root_in_docker_nothing_is_lost_when_the_server_is_killed_again_and_again() {
+    again(&["kill_server::nothing_a_client_saw"]);
+}
+
+#[test]
+fn as_root_in_docker_keys_stay_outside_and_nobody_else_is_hurt() {
+    again(&["the_key_is_nowhere_inside", "hostile::as_root_the_stream"]);
+}
+
+#[test]
+fn as_root_in_docker_claude_code_lives_on() {
+    again(&["claude::a_conversation_survives_every_death", "claude::a_turn_in_which_it_dies"]);
+}
+
+/// The container of a session, by the name that its shim noted.
+async fn container(server: &Server, id: &str) -> String {
+    server.note(id).await["container"]["name"].as_str().expect("a name").to_owned()
+}
+
+#[tokio::test]
+async fn as_root_in_docker_a_removed_container_is_a_death_and_the_session_goes_on() {
+    let mut server = prepare(&[]);
+    server.launch().await;
+    let client = server.client();
+    let id = client.create().await;
+    client.say(&id, "remember me").await;
+    client.say(&id, "run: echo kept > file").await;
+    let first = container(&server, &id).await;
+    let mut stream =
+        client.send(&id, "run: echo x >> ran\nslow 50: one two three four five six seven eight").await;
+    stream.until("text_delta").await;
+    assert_eq!(ask("DELETE", &format!("/containers/{first}?force=1")).0, 204);
+    assert_eq!(stream.rest().await.last().map(|frame| frame.event.clone()).as_deref(), Some("error"));
+    client.until_status(&id, "error").await;
+    assert_eq!(client.session(&id).await["error"]["code"], "sandbox_died");
+    let text = client.text(&id, "what was first?").await;
+    assert!(text.contains("the first was: \"remember me\""), "{text}");
+    assert_eq!(client.exec(&id, "cat file ran").await["stdout"], "kept\nx\n");
+    let second = container(&server, &id).await;
+    assert_ne!(first, second);
+    server.stop().await;
+    assert_eq!(ask("GET", &format!("/containers/{second}/json")).0, 404);
+}
+
+#[tokio::test]
+async fn as_root_in_docker_a_session_goes_from_one_kind_of_walls_to_the_other_and_back() {
+    let mut server = Server::start().await;
+    let id = server.client().create().await;
+    server.client().say(&id, "remember me").await;
+    server.stop().await;
+    env().iter().for_each(|(name, value)| server.set(name, value));
+    server.launch().await;
+    let text = server.client().text(&id, "what was first?").await;
+    assert!(text.contains("turn 2") && text.contains("remember me"), "{text}");
+    assert_eq!(ask("GET", &format!("/containers/{}/json", container(&server, &id).await)).0, 200);
+    // What runs is taken over as it is, whatever this server would have made.
+    server.set("ASH_SANDBOX", "bubblewrap");
+    server.crash_and_start().await;
+    assert!(server.client().text(&id, "and now?").await.contains("turn 3"));
+    assert_eq!(ask("GET", &format!("/containers/{}/json", container(&server, &id).await)).0, 200);
+    server.stop().await;
+    server.launch().await;
+    assert!(server.client().text(&id, "and now?").await.contains("turn 4"));
+}
+
+#[tokio::test]
+async fn as_root_in_docker_what_a_killed_shim_left_is_removed_by_the_next_start() {
+    let mut server = prepare(&[]);
+    server.launch().await;
+    let client = server.client();
+    let id = client.create().await;
+    client.say(&id, "remember me").await;
+    let (name, processes) = (container(&server, &id).await, server.processes(&id).await);
+    server.kill9();
+    crate::support::signal(processes.shim, libc::SIGKILL);
+    eventually("its container has ended", async || (!is_alive(processes.init)).then_some(())).await;
+    server.launch().await;
+    let client = server.client();
+    assert!(client.text(&id, "what was first?").await.contains("remember me"));
+    assert_eq!(ask("GET", &format!("/containers/{name}/json")).0, 404);
+}
+
+#[tokio::test]
+async fn as_root_in_docker_an_agent_gets_the_image_that_it_names() {
+    let mut server = prepare(&[]);
+    server.launch().await;
+    let client = server.client();
+    let deploy = async |name: &str, image: &str| {
+        let folder = server.dir.join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::write(folder.join("ash.toml"), format!("image = {image:?}\n")).expect("written");
+        client.ask(Method::POST, "/api/agents", Some(json!({ "name": name, "path": folder }))).await
+    };
+    let (status, body) = deploy("small", "ash-test-busybox").await;
+    assert_eq!((status.as_u16(), &body["agent"]["image"]), (201, &json!("ash-test-busybox")), "{body}");
+    let made = client.post("/api/sessions", json!({ "agent": "small" })).await;
+    let id = made["session"]["id"].as_str().expect("an id");
+    // The built-in agent needs nothing of its image, not even a C library.
+    assert!(client.text(id, "hello").await.contains("turn 1"));
+    assert_eq!(client.exec(id, "ls /bin | head -n 1 2>/dev/null; ls -d /usr").await["exitCode"], 1);
+
+    deploy("missing", "no-such/image:1").await;
+    let (status, body) = client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "missing" }))).await;
+    assert_eq!(status.as_u16(), 503, "{body}");
+    assert!(
+        body["error"].as_str().is_some_and(|text| text.contains("docker pull no-such/image:1")),
+        "{body}"
+    );
+    for bad in ["../etc", "a b", "", "-x"] {
+        let (status, body) = deploy("bad", bad).await;
+        assert_eq!(
+            (status.as_u16(), body["code"].as_str()),
+            (400, Some("invalid_manifest")),
+            "{bad:?}: {body}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_names_an_image_is_not_started_where_there_are_none() {
+    let server = Server::start().await;
+    let client = server.client();
+    let folder = server.dir.join("agent");
+    std::fs::create_dir(&folder).expect("a folder");
+    std::fs::write(folder.join("ash.toml"), "image = \"python:3.13\"\n").expect("written");
+    client.post("/api/agents", json!({ "name": "imaged", "path": folder })).await;
+    let (status, body) = client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "imaged" }))).await;
+    assert_eq!(status.as_u16(), 503, "{body}");
+    assert!(body["error"].as_str().is_some_and(|text| text.contains("ASH_SANDBOX=docker")), "{body}");
+}
+
+fn doctor(server: &Server, host: &str, image: &str) -> (bool, String) {
+    let mut command = Command::new(ash());
+    command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", &server.dir)
+        .env("ASH_DATA_DIR", &server.data);
+    command.env("ASH_SANDBOX", "docker").env("DOCKER_HOST", host).env("ASH_DOCKER_IMAGE", image);
+    let output = command.env("ASH_PORT", "0").arg("doctor").output().expect("ash doctor");
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn as_root_in_docker_the_doctor_says_whether_the_engine_can_be_used() {
+    let server = Server::prepare(&[]);
+    let here = format!("unix://{}", engine());
+    let (fine, text) = doctor(&server, &here, "ash-test");
+    assert!(fine && text.contains("image ash-test") && text.contains("a sandbox starts and ends"), "{text}");
+    let (fine, text) = doctor(&server, "unix:///nowhere/docker.sock", "ash-test");
+    assert!(!fine && text.contains("there is no Docker engine at /nowhere/docker.sock"), "{text}");
+    assert!(text.contains("systemctl start docker"), "{text}");
+    let (fine, text) = doctor(&server, &here, "no-such-image");
+    assert!(!fine && text.contains("the image no-such-image is not on this machine"), "{text}");
+    assert!(text.contains("docker build -t ash-agent docker"), "{text}");
+    let (fine, text) = doctor(&server, "tcp://10.0.0.1:2375", "ash-test");
+    assert!(!fine && text.contains("unix:///PATH"), "{text}");
+}
