@@ -142,12 +142,19 @@ async fn a_deleted_workspace_is_gone_and_its_name_is_free() {
 /// One message, to its end, whatever dies meanwhile.
 async fn insist(client: &Client, id: &str, text: &str, key: &str) -> Value {
     let path = format!("/api/sessions/{id}/messages");
-    for _ in 0..100 {
-        let request = client.request(Method::POST, &path).header("idempotency-key", key);
+    let mut key = key.to_owned();
+    for _ in 0..300 {
+        let request = client.request(Method::POST, &path).header("idempotency-key", &key);
         let request = request.header("accept", "application/json").json(&json!({ "content": text }));
         let answer = request.send().await.expect("an answer");
         if answer.status().is_success() {
-            return answer.json().await.expect("JSON");
+            let answer: Value = answer.json().await.expect("JSON");
+            if answer["error"]["code"] != "crashed_twice" {
+                return answer;
+            }
+            // It was under way at two of the deaths, and was given up: it is sent again, as it says.
+            key.push('+');
+            continue;
         }
         // It was cut: the same message again is the wish to go on.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
