@@ -129,7 +129,13 @@ async fn come_to_rest(client: &Client, id: &str, name: &str) {
             let (status, said) = client.ask(Method::POST, &path, Some(json!({ "behavior": "allow" }))).await;
             assert!([200, 409].contains(&status.as_u16()), "{name}: {said}");
         }
-        (session["openTurns"] == 0 && session["status"] == "active").then_some(())
+        if session["openTurns"] != 0 || session["status"] != "active" {
+            return None;
+        }
+        // A server that has just started may not have found out yet that the sandbox is dead.
+        let path = format!("/api/sessions/{id}/exec");
+        let (status, _) = client.ask(Method::POST, &path, Some(json!({ "command": "true" }))).await;
+        status.is_success().then_some(())
     })
     .await;
 }

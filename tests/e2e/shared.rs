@@ -334,3 +334,31 @@ async fn an_ephemeral_session_has_its_log_and_nothing_else() {
     let said = client.say(&id, "say: on").await;
     assert_eq!(said["status"], "done", "{said}");
 }
+
+/// Going back: the agent forgets what came after, and the files stay as everybody left them.
+#[tokio::test]
+async fn going_back_concerns_the_conversation_alone() {
+    let stage = crate::claude::Stage::set().await;
+    let one = stage.create_with(json!({ "workspace": "back" })).await;
+    let two = stage.create_with(json!({ "workspace": "back" })).await;
+    let client = stage.server.client();
+    let first = client.say(&one, "say: the tower is high").await["checkpoint"].clone();
+    let others = client.say(&two, "run: echo theirs > theirs").await["checkpoint"].clone();
+    client.say(&one, "say: the water is cold").await;
+    let path = format!("/api/sessions/{one}/rewind");
+    for (body, code) in [
+        (json!({ "checkpoint": others }), "checkpoint_of_another"),
+        (json!({ "checkpoint": first, "files": true }), "shared_workspace"),
+    ] {
+        let (status, refused) = client.ask(Method::POST, &path, Some(body)).await;
+        assert_eq!((status.as_u16(), &refused["code"]), (409, &json!(code)), "{refused}");
+    }
+    client.post(&path, json!({ "checkpoint": first })).await;
+    client.say(&one, "say: and then").await;
+    let asked = stage.requests().last().expect("a request")["body"].to_string();
+    assert!(asked.contains("tower is high") && !asked.contains("water is cold"), "{asked}");
+    assert_eq!(client.exec(&one, "cat theirs").await["stdout"], "theirs\n");
+    client.say(&two, "say: undisturbed").await;
+    let asked = stage.requests().last().expect("a request")["body"].to_string();
+    assert!(asked.contains("echo theirs"), "{asked}");
+}

@@ -55,9 +55,11 @@ pub enum Error {
     #[error("There is no workspace \"{0}\"")]
     NoSuchWorkspace(Slug),
     #[error(
-        "Its workspace is shared, and others are at work in it: fork the session from that checkpoint instead"
+        "Its workspace is shared: go back without the files, or fork the session from that checkpoint to have both"
     )]
     SharedWorkspace,
+    #[error("Checkpoint {0} was made by another session of the workspace; go back to one of its own")]
+    AnothersCheckpoint(u64),
     #[error("Too many sessions are at work in this workspace; end or stop one")]
     Crowded,
     #[error("Sandbox capacity reached ({0}); end or stop a session, or raise ASH_MAX_SANDBOXES")]
@@ -91,7 +93,9 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Error::Refused(Refused::Gone) => Kind::Gone,
-            Error::Refused(Refused::Busy | Refused::Answered) | Error::SharedWorkspace => Kind::Conflict,
+            Error::Refused(Refused::Busy | Refused::Answered)
+            | Error::SharedWorkspace
+            | Error::AnothersCheckpoint(_) => Kind::Conflict,
             Error::Refused(Refused::Unasked) => Kind::NotFound,
             Error::Refused(Refused::NoAnswers | Refused::NoQuestion) | Error::Setting(_) => {
                 Kind::Unprocessable
@@ -140,6 +144,7 @@ impl Error {
             Error::NoKey => "model_key_missing",
             Error::NoWorkspace => "no_workspace",
             Error::SharedWorkspace => "shared_workspace",
+            Error::AnothersCheckpoint(_) => "checkpoint_of_another",
             Error::NoSuchWorkspace(_) => "workspace_not_found",
             Error::Store(ash_store::Error::Deleting(_)) => "workspace_deleting",
             Error::Store(ash_store::Error::OtherAgent { .. }) => "workspace_of_another_agent",

@@ -7,7 +7,7 @@ use crate::{
     pool::Rooms,
     state::{Refused, State, Wish},
 };
-use ash_model::{Rewound, Seq, SessionNo, Then};
+use ash_model::{Event, Fact, Rewound, Seq, SessionNo, Then};
 use ash_snapshot::TreeId;
 use ash_store::{Card, Checkpoint, EventQuery, Session};
 
@@ -25,6 +25,19 @@ impl Sessions {
     pub async fn checkpoint(&self, session: &Session, number: u64) -> Result<Checkpoint> {
         let found = self.rooms().store.checkpoint(session.workspace, number).await?;
         found.ok_or(Error::NoCheckpoint)
+    }
+
+    /// One that the session made itself: others of a shared workspace tell of other conversations.
+    pub(crate) async fn own_checkpoint(&self, session: &Session, number: u64) -> Result<Checkpoint> {
+        let found = self.checkpoint(session, number).await?;
+        if session.slug.is_some() {
+            let facts = self.rooms().store.facts(session.no).await?;
+            let own = |event: &Event| matches!(&event.fact, Fact::Saved(saved) if saved.number == number);
+            if !facts.iter().any(own) {
+                return Err(Error::AnothersCheckpoint(number));
+            }
+        }
+        Ok(found)
     }
 
     /// The number of a checkpoint that holds the workspace as it is now; 0 if it is still as the agent's own
@@ -61,12 +74,18 @@ impl Sessions {
     }
 
     /// Conversation, agent and files go to a checkpoint together, back or forward.
-    pub async fn rewind(&self, session: &Session, number: u64) -> Result<(Session, Rewound)> {
+    /// In a shared workspace the files stay as they are: others are at work in them.
+    pub async fn rewind(
+        &self,
+        session: &Session,
+        number: u64,
+        files: Option<bool>,
+    ) -> Result<(Session, Rewound)> {
         self.open_for_work()?;
-        if session.slug.is_some() {
+        if session.slug.is_some() && files == Some(true) {
             return Err(Error::SharedWorkspace);
         }
-        let checkpoint = standing(self.checkpoint(session, number).await?)?;
+        let checkpoint = standing(self.own_checkpoint(session, number).await?)?;
         let then = self.then(session, checkpoint.seq).await?;
         let wish = Wish::Rewind { to: number, seq: checkpoint.seq, then };
         let answer = self.wish(session.no, wish).await?;
@@ -74,7 +93,7 @@ impl Sessions {
     }
 
     pub(crate) async fn fork_point_at(&self, session: &Session, number: u64) -> Result<ForkPoint> {
-        let checkpoint = standing(self.checkpoint(session, number).await?)?;
+        let checkpoint = standing(self.own_checkpoint(session, number).await?)?;
         let Then { told, turns, title, last_text, memory, waiting, .. } =
             self.then(session, checkpoint.seq).await?;
         let memory = memory.unwrap_or(session.native_id);

@@ -60,6 +60,8 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, named: Numbered)
 #[derive(Deserialize)]
 pub(super) struct Target {
     checkpoint: u64,
+    /// Whether the files go back, too. They do, unless others are at work in them.
+    files: Option<bool>,
 }
 
 pub(super) async fn rewind(
@@ -69,7 +71,7 @@ pub(super) async fn rewind(
     body: Body<Target>,
 ) -> Answer<Json<Value>> {
     let found = open_session(&app, &caller, &id).await?;
-    let (session, rewound) = app.sessions.rewind(&found, body.value.checkpoint).await?;
+    let (session, rewound) = app.sessions.rewind(&found, body.value.checkpoint, body.value.files).await?;
     let session = shapes::session(&session, app.sessions.rooms().clock());
     Ok(Json(json!({ "session": session, "rewound": shapes::rewound(&rewound) })))
 }

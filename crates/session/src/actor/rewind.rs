@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{Error, Result, history::standing, live::Stamp, state::Wish};
 use ash_model::{Fact, Status};
-use ash_snapshot::Progress;
+use ash_snapshot::{Entry, Folder, Owner, Progress, RelPath, TreeId};
 use std::sync::Arc;
 
 pub(super) struct Rewinding {
@@ -59,6 +59,8 @@ impl Actor {
             self.start_save(Occasion::Between);
         } else if let Some(Prepared { uid, .. }) = prepared {
             self.rewind(facts, uid).await?;
+        } else if self.is_shared() {
+            self.start_remember().await?;
         } else {
             self.start_prepare().await?;
         }
@@ -70,7 +72,7 @@ impl Actor {
         self.forget_prepared();
         let Some(Rewinding { reply, .. }) = self.rewinding.pop_front() else { return Ok(()) };
         reply.send(Err(error)).ok();
-        if !self.live.has_scraps() {
+        if self.is_shared() || !self.live.has_scraps() {
             return Ok(());
         }
         let live = self.live.clone();
@@ -140,6 +142,47 @@ impl Actor {
         Ok(())
     }
 
+    /// In a shared workspace only the agent's own memory goes back. Before it is said: who dies in between has a memory
+    /// that is older than the log, which the next start makes up for.
+    async fn start_remember(&mut self) -> Result<()> {
+        let checkpoint = match self.target() {
+            Some(to) => self.rooms.store.checkpoint(self.lease.workspace, to).await?,
+            None => None,
+        };
+        let tree = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing);
+        let tree = tree.and_then(|found| TreeId::parse(&found.tree).map_err(|_| Error::NoWorkspace));
+        let tree = match tree {
+            Ok(tree) => tree,
+            Err(error) => return self.refuse_rewind(error).await,
+        };
+        let (place, repo) = (self.place.clone(), self.rooms.repo(&self.session.tenant)?);
+        let inside = self.rooms.inside(&self.live);
+        let transcript = self.driver.transcript(&inside.workspace, self.session.native_id);
+        let home = self.live.home();
+        self.effect = Some(tokio::spawn(async move {
+            let _floor = place.floor().await;
+            let uid = place.tree().flatten();
+            // Without a tree there is nothing to go back in: the next one is made with what the log says.
+            let Some(transcript) = transcript.filter(|_| place.tree().is_some()) else {
+                return Done::Prepared(Ok(Prepared { uid, fresh: false }));
+            };
+            let work = move || {
+                let path = RelPath::parse(&transcript).map_err(ash_snapshot::Error::from)?;
+                let home = Folder::open(&home)?;
+                match repo.read(&tree, "home", &path)? {
+                    Some(Entry::File { content: mut file, .. }) => {
+                        let owner = uid.map(|uid| Owner { uid, gid: uid });
+                        home.write_file(&path, &mut file, owner, 0o600)?;
+                    }
+                    _ => drop(home.put_aside(&path, &format!("rewound.{}", uuid::Uuid::new_v4()))?),
+                }
+                Ok(Prepared { uid, fresh: false })
+            };
+            Done::Prepared(blocking(work).await)
+        }));
+        Ok(())
+    }
+
     pub(super) async fn prepared(&mut self, prepared: Result<Prepared>) -> Result<()> {
         match (prepared, self.rewinding.front_mut()) {
             (Ok(prepared), Some(rewinding)) => {
@@ -162,7 +205,9 @@ impl Actor {
             return self.survive(Err(error));
         }
         tracing::info!(session = %self.session.id, checkpoint = self.state.checkpoint, "rewound");
-        self.put_in_place(uid).await;
+        if !self.is_shared() {
+            self.put_in_place(uid).await;
+        }
         if let Some(rewinding) = self.rewinding.pop_front() {
             rewinding.reply.send(Ok(Answer { rewound, ..Answer::default() })).ok();
         }
