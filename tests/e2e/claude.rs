@@ -91,10 +91,18 @@ impl Stage {
         self.server.client().action(id, "resume").await["resume"].clone()
     }
 
-    pub async fn agent(&self, id: &str) -> (u32, u32) {
-        let init = self.server.note(id).await["init"]["pid"].as_u64().expect("a pid") as u32;
+    /// The shim, the init and the agent.
+    pub async fn processes(&self, id: &str) -> (u32, u32, u32) {
+        let note = self.server.note(id).await;
+        let pid = |who: &str| note[who]["pid"].as_u64().expect("a pid") as u32;
+        let (shim, init) = (pid("shim"), pid("init"));
         let agent = children(init).into_iter().find(|pid| cmdline(*pid).contains("claude"));
-        (init, agent.expect("the agent"))
+        (shim, init, agent.expect("the agent"))
+    }
+
+    pub async fn agent(&self, id: &str) -> (u32, u32) {
+        let (_, init, agent) = self.processes(id).await;
+        (init, agent)
     }
 }
 

@@ -37,9 +37,8 @@ fn runs() -> usize {
 }
 
 async fn kill(stage: &mut Stage, id: &str, victim: Victim) {
-    let (init, agent) = stage.agent(id).await;
+    let (shim, init, agent) = stage.processes(id).await;
     let bwrap = parent(init).expect("bwrap");
-    let shim = stage.server.note(id).await["shim"]["pid"].as_u64().expect("a pid") as u32;
     match victim {
         Victim::Agent => signal(agent, libc::SIGKILL),
         Victim::Sandbox => signal(init, libc::SIGKILL),
