@@ -238,7 +238,8 @@ async fn what_was_lost_is_said_even_if_the_server_dies_before_it_could_say_it() 
     assert_eq!((&receipt["tier"], &receipt["verified"]), (&json!("native"), &json!(true)), "once: {receipt}");
 }
 
-/// What the driver makes of the damaged ones under `tests/corpus` is what the real program reads.
+/// What the driver makes of the damaged ones under `tests/corpus` is what the real program reads. Slow: the program is
+/// started for each, and one of each kind is in the ordinary run, too.
 #[test]
 fn slowly_each_of_the_corpus_is_read_whole_by_the_real_program() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus/claude");

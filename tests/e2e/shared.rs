@@ -143,7 +143,7 @@ async fn a_deleted_workspace_is_gone_and_its_name_is_free() {
 async fn insist(client: &Client, id: &str, text: &str, key: &str) -> Value {
     let path = format!("/api/sessions/{id}/messages");
     let mut key = key.to_owned();
-    for _ in 0..300 {
+    for _ in 0..100 {
         let request = client.request(Method::POST, &path).header("idempotency-key", &key);
         let request = request.header("accept", "application/json").json(&json!({ "content": text }));
         let answer = request.send().await.expect("an answer");
@@ -154,10 +154,10 @@ async fn insist(client: &Client, id: &str, text: &str, key: &str) -> Value {
             }
             // It was under way at two of the deaths, and was given up: it is sent again, as it says.
             key.push('+');
-            continue;
+        } else {
+            // It was cut. Whoever resumes is answered when the session is back; then the same message goes on.
+            client.ask(Method::POST, &format!("/api/sessions/{id}/resume"), Some(json!({}))).await;
         }
-        // It was cut: the same message again is the wish to go on.
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     panic!("{key} was never answered");
 }
@@ -368,4 +368,40 @@ async fn going_back_concerns_the_conversation_alone() {
     client.say(&two, "say: undisturbed").await;
     let asked = stage.requests().last().expect("a request")["body"].to_string();
     assert!(asked.contains("echo theirs"), "{asked}");
+}
+
+/// Whenever the server dies while a workspace is deleted, the next one ends it: all of it goes, or nothing was begun.
+#[tokio::test]
+async fn a_deletion_that_was_cut_off_is_ended_by_the_next_server() {
+    let mut server = Server::start().await;
+    let mut cut = 0;
+    for round in 0..12u32 {
+        let client = server.client();
+        let id = create(&client, "half").await;
+        client.say(&id, "run: mkdir -p d; for i in $(seq 300); do echo $i > d/$i; done").await;
+        let live = server.live(&id).await;
+        let deleting = tokio::spawn({
+            let client = client.clone();
+            async move { client.request(Method::DELETE, "/api/workspaces/half").send().await.is_ok() }
+        });
+        // Each death a little later than the one before: from before it is asked to after it is done.
+        let (began, later) = (std::time::Instant::now(), std::time::Duration::from_millis(4) * round);
+        eventually("its instant", async || (began.elapsed() >= later).then_some(())).await;
+        server.kill9();
+        cut += u32::from(!deleting.await.expect("no panic"));
+        server.launch().await;
+        let client = server.client();
+        let (status, found) = client.ask(Method::GET, "/api/workspaces/half", None).await;
+        if status == 404 {
+            assert!(!live.exists(), "round {round}: the name is free, and the data is there");
+        } else {
+            // It was never begun: everything is as it was.
+            assert_eq!(found["workspace"]["status"], "ready", "round {round}: {found}");
+            client.action(&id, "resume").await;
+            assert_eq!(client.exec(&id, "ls d | wc -l").await["stdout"], "300\n", "round {round}");
+            client.delete("/api/workspaces/half").await;
+        }
+        assert!(client.get(&format!("/api/sessions/{id}/messages")).await.to_string().contains("seq 300"));
+    }
+    assert!(cut > 3, "only {cut} deletions were cut off");
 }

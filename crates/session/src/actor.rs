@@ -29,7 +29,8 @@ use crate::{
     files::FileSource,
     live::Live,
     logs::Logs,
-    pool::{Mood, MoodCell, Rooms},
+    pool::{Mood, MoodCell},
+    rooms::Rooms,
     state::{Next, State},
 };
 use ash_driver::{Driver, Ear};
@@ -76,7 +77,7 @@ pub(crate) struct Actor {
     lease: Lease,
     live: Live,
     /// What it shares with the other sessions of its workspace.
-    place: Arc<Common>,
+    common: Arc<Common>,
     driver: Arc<dyn Driver>,
     ear: Ear,
     hands: Option<Hands>,
@@ -360,7 +361,7 @@ impl Actor {
 
     /// The tree on disk is the newest there is, and this is its uid.
     fn tree(&self) -> Option<Option<u32>> {
-        self.place.tree()
+        self.common.tree()
     }
 
     /// Its files are never captured.

@@ -1,7 +1,7 @@
 //! A workspace while somebody looks after its sessions: what they share. A private one has one session. In a named one
 //! several are at work in one sandbox, each with a process of its own, and each with a keeper of its own.
 
-use crate::{Error, Result, live::Live, pool::Rooms};
+use crate::{Error, Result, live::Live, rooms::Rooms};
 use ash_model::{Epoch, Incarnation, SessionNo, WorkspaceId};
 use ash_sandbox::{Records, Remote};
 use ash_store::{Heard, Lease};
@@ -111,7 +111,7 @@ impl Common {
     }
 
     /// For a workspace that was made a moment ago.
-    pub(crate) fn is_new(&self, workspace: WorkspaceId) -> Lease {
+    pub(crate) fn of_new(&self, workspace: WorkspaceId) -> Lease {
         let lease = Lease { workspace, epoch: Epoch(1) };
         self.ground().lease = Some(lease.clone());
         lease

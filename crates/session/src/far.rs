@@ -13,7 +13,7 @@ mod tidy;
 
 pub use back::{FarSession, Returned};
 
-use crate::{Error, Result, pool::Rooms};
+use crate::{Error, Result, rooms::Rooms};
 use ash_cloud::{Bucket, Limits, Patience, Tally, Trouble};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
 use std::{

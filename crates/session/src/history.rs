@@ -4,7 +4,7 @@ use crate::{
     Error, Past, Result, Sessions,
     actor::{ForkPoint, Request},
     files::{FileSource, Place},
-    pool::Rooms,
+    rooms::Rooms,
     state::{Refused, State, Wish},
 };
 use ash_model::{Event, Fact, Rewound, Seq, SessionNo, Then};

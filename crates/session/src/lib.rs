@@ -18,6 +18,7 @@ mod luggage;
 mod past;
 mod permission;
 mod pool;
+mod rooms;
 pub mod state;
 mod workspaces;
 
@@ -30,5 +31,6 @@ pub use keep::{Keep, Swept};
 pub use live::Uids;
 pub use logs::{Level, LogLine};
 pub use past::Past;
-pub use pool::{Counts, Executed, Fork, NewSession, Prompt, Rooms, Sessions, Settings, Watch};
+pub use pool::{Counts, Executed, Fork, NewSession, Prompt, Sessions};
+pub use rooms::{Rooms, Settings, Watch};
 pub use state::{Refused, Wake, plain_text};

@@ -108,6 +108,8 @@ pub enum Wish {
     },
     Pause,
     Stop,
+    /// The sandbox is to go, whatever the session is at. It may come back.
+    Release,
     Resume,
     /// To checkpoint `to`, which covers the log up to `seq`.
     Rewind {

@@ -36,27 +36,30 @@ impl Sessions {
         rooms.store.begin_deleting(workspace.id, rooms.clock()).await?;
         for (no, status) in rooms.store.sessions_of(workspace.id).await? {
             if status != Status::Ended {
-                self.stop(no).await?;
+                self.release(no).await?;
             }
         }
-        let place = rooms.place(workspace.id);
-        let _floor = place.floor().await;
-        let (live, here) = (place.live.clone(), rooms.clone());
+        let common = rooms.common(workspace.id);
+        let _floor = common.floor().await;
+        let (live, here) = (common.live.clone(), rooms.clone());
         blocking(move || {
             ash_sandbox::reap(&live.run())?;
             live.erase(&here.uids)
         })
         .await?;
         rooms.store.deleted(workspace.id, rooms.clock()).await?;
-        place.set_tree(None);
+        common.set_tree(None);
         tracing::info!(workspace = %workspace.slug, tenant = %workspace.tenant, "deleted");
         Ok(())
     }
 
-    /// Deletions that somebody began and did not live to end.
+    /// Deletions that somebody began and did not live to end. One that fails is in nobody's way, and is tried again at
+    /// the next start.
     pub(crate) async fn go_on_deleting(&self) -> Result<()> {
         for workspace in self.rooms().store.half_deleted().await? {
-            self.delete_workspace(&workspace).await?;
+            if let Err(error) = self.delete_workspace(&workspace).await {
+                tracing::error!(workspace = %workspace.slug, tenant = %workspace.tenant, %error, "could not be deleted");
+            }
         }
         Ok(())
     }

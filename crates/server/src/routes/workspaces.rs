@@ -60,7 +60,9 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(text): Part
     let workspace = find(&app, &caller, &text).await?;
     let mut sessions = Vec::new();
     for (no, _) in app.sessions.rooms().store.sessions_of(workspace.id).await? {
-        if let Some(session) = app.sessions.rooms().store.session(no).await? {
+        let session = app.sessions.get(no).await?;
+        // One that was purged is nobody's any more.
+        if app.sessions.find(&caller.0, &session.id).await.is_ok() {
             sessions.push(
                 json!({ "id": session.id, "status": session.card.status, "title": session.card.title }),
             );

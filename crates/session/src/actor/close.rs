@@ -22,9 +22,10 @@ pub(super) struct Closing {
     stage: Stage,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a keeper has one at a time")]
 enum How {
-    Wish(Wish, Option<Reply<Answer>>),
-    Shutdown(Option<Reply<()>>),
+    Wish(Wish, Vec<Reply<Answer>>),
+    Shutdown(Reply<()>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,14 +38,14 @@ enum Stage {
 impl Closing {
     pub(super) fn wish(wish: Wish, reply: Reply<Answer>) -> Closing {
         Closing {
-            how: How::Wish(wish, Some(reply)),
+            how: How::Wish(wish, vec![reply]),
             deadline: Instant::now() + GOODBYE,
             stage: Stage::Resting,
         }
     }
 
     pub(super) fn shutdown(deadline: Instant, reply: Reply<()>) -> Closing {
-        Closing { how: How::Shutdown(Some(reply)), deadline, stage: Stage::Resting }
+        Closing { how: How::Shutdown(reply), deadline, stage: Stage::Resting }
     }
 
     /// What somebody gets who wants something of a session that is closing down.
@@ -54,7 +55,19 @@ impl Closing {
             (How::Wish(Wish::End, _), Wish::End) => None,
             (How::Wish(Wish::End, _), _) => Some(Refused::Not(Status::Ended).into()),
             (How::Wish(..), Wish::End) => None,
+            (How::Wish(Wish::Release, _), _) => Some(Refused::Not(Status::Paused).into()),
             (How::Wish(..), _) => Some(Refused::Not(Status::Stopped).into()),
+        }
+    }
+
+    /// Somebody who wants what is on its way already, or less.
+    pub(super) fn join(&mut self, wish: &Wish, reply: Reply<Answer>) -> Option<Reply<Answer>> {
+        match &mut self.how {
+            How::Wish(earlier, replies) if *wish == Wish::Release || wish == earlier => {
+                replies.push(reply);
+                None
+            }
+            How::Wish(..) | How::Shutdown(_) => Some(reply),
         }
     }
 
@@ -72,9 +85,8 @@ impl Actor {
     pub(super) fn close(&mut self, closing: Closing) {
         if let Some(earlier) = self.closing.replace(closing) {
             match earlier.how {
-                How::Wish(_, Some(reply)) => drop(reply.send(Err(Error::Stopping))),
-                How::Shutdown(Some(reply)) => drop(reply.send(Ok(()))),
-                How::Wish(_, None) | How::Shutdown(None) => {}
+                How::Wish(_, replies) => tell_all(replies, Err(Error::Stopping)),
+                How::Shutdown(reply) => drop(reply.send(Ok(()))),
             }
         }
     }
@@ -82,9 +94,9 @@ impl Actor {
     /// What is here could not be kept, so it is not thrown away either.
     pub(super) fn give_up_closing(&mut self, error: &Error) {
         if let Some(closing) = self.closing.take_if(|closing| closing.is_end())
-            && let How::Wish(_, Some(reply)) = closing.how
+            && let How::Wish(_, replies) = closing.how
         {
-            reply.send(Err(Error::Save(error.to_string()))).ok();
+            tell_all(replies, Err(Error::Save(error.to_string())));
         }
     }
 
@@ -167,24 +179,22 @@ impl Actor {
     async fn conclude(&mut self) -> Result<()> {
         let Some(closing) = self.closing.take() else { return Ok(()) };
         match closing.how {
-            How::Wish(wish, reply) => self.conclude_wish(&wish, reply).await,
+            How::Wish(wish, replies) => self.conclude_wish(&wish, replies).await,
             How::Shutdown(reply) => {
                 let facts = self.state.shut_down();
                 if !facts.is_empty() {
                     self.note(facts).await?;
                 }
-                reply.map(|reply| reply.send(Ok(())));
+                reply.send(Ok(())).ok();
                 Ok(())
             }
         }
     }
 
-    async fn conclude_wish(&mut self, wish: &Wish, reply: Option<Reply<Answer>>) -> Result<()> {
+    async fn conclude_wish(&mut self, wish: &Wish, replies: Vec<Reply<Answer>>) -> Result<()> {
         // The last capture failed, and the tree is the only copy: do not pretend that all is well.
         if self.dirty.is_some() && self.tree().is_some() && self.not_before.is_some() {
-            if let Some(reply) = reply {
-                reply.send(Err(Error::Save("see the server's log".to_owned()))).ok();
-            }
+            tell_all(replies, Err(Error::Save("see the server's log".to_owned())));
             return Ok(());
         }
         let facts = self.state.decide(wish);
@@ -197,15 +207,13 @@ impl Actor {
         if result.is_ok() && *wish == Wish::End && !self.is_shared() {
             self.forget_tree().await;
         }
-        if let Some(reply) = reply {
-            reply.send(result.map(|()| Answer::default())).ok();
-        }
+        tell_all(replies, result);
         Ok(())
     }
 
     /// The last checkpoint holds everything, so the tree can go.
     async fn forget_tree(&mut self) {
-        self.place.set_tree(None);
+        self.common.set_tree(None);
         self.dirty = None;
         let (live, rooms) = (self.live.clone(), self.rooms.clone());
         if let Err(error) = blocking(move || live.erase(&rooms.uids)).await {
@@ -250,11 +258,11 @@ impl Actor {
 
     pub(super) fn say_goodbye(&mut self, mut hands: Hands) {
         let (run, id, no) = (self.live.run(), self.session.id.clone(), self.session.no);
-        let (place, commands) = (self.place.clone(), std::mem::take(&mut self.commands));
+        let (common, commands) = (self.common.clone(), std::mem::take(&mut self.commands));
         self.effect = Some(tokio::spawn(async move {
-            let floor = place.floor().await;
+            let floor = common.floor().await;
             let (incarnation, process) = (hands.incarnation, hands.process);
-            let last = place.leave(no, incarnation);
+            let last = common.leave(no, incarnation);
             if last {
                 hands.remote.end().await.ok();
             } else {
@@ -266,7 +274,7 @@ impl Actor {
             let said = last_words(&mut hands, last).await;
             drop(hands);
             if last {
-                place.set_walls(None);
+                common.set_walls(None);
                 if let Err(error) = blocking(move || Ok(ash_sandbox::reap(&run)?)).await {
                     tracing::error!(session = %id, %error, "a sandbox could not be cleared up");
                 }
@@ -301,6 +309,19 @@ impl Actor {
             Some(_) => self.note(self.state.falls_asleep()).await,
             None => Ok(()),
         }
+    }
+}
+
+/// All who wait for the same.
+fn tell_all(replies: Vec<Reply<Answer>>, result: Result<()>) {
+    let mut replies = replies.into_iter();
+    let first = replies.next();
+    for reply in replies {
+        let failed = result.as_ref().err().map(|error| Error::Failed(error.problem()));
+        reply.send(failed.map_or_else(|| Ok(Answer::default()), Err)).ok();
+    }
+    if let Some(reply) = first {
+        reply.send(result.map(|()| Answer::default())).ok();
     }
 }
 

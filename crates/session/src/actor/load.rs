@@ -7,7 +7,8 @@ use crate::{
     files::FileSource,
     live::Live,
     logs::Logs,
-    pool::{MoodCell, Rooms},
+    pool::MoodCell,
+    rooms::Rooms,
     state::{Found, State},
 };
 use ash_driver::Ear;
@@ -27,25 +28,25 @@ pub(crate) struct Seat {
 impl Actor {
     /// For a session that was made a moment ago: nobody had it before.
     pub(crate) fn newborn(rooms: Arc<Rooms>, session: Session, state: State, seat: Seat) -> Actor {
-        let place = rooms.place(session.workspace);
-        let lease = place.is_new(session.workspace);
-        Actor::with(rooms, session, state, (lease, place), seat)
+        let common = rooms.common(session.workspace);
+        let lease = common.of_new(session.workspace);
+        Actor::with(rooms, session, state, (lease, common), seat)
     }
 
     /// For a session that somebody had before, who may have died at any line.
     pub(crate) async fn load(rooms: Arc<Rooms>, session: Session, seat: Seat) -> Result<Actor> {
-        let place = rooms.place(session.workspace);
-        let _floor = place.floor().await;
-        let (lease, first) = place.claim(&rooms, session.workspace).await?;
+        let common = rooms.common(session.workspace);
+        let _floor = common.floor().await;
+        let (lease, first) = common.claim(&rooms, session.workspace).await?;
         let session = rooms.store.session(session.no).await?.ok_or(Error::NotFound)?;
         let events = rooms.store.facts(session.no).await?;
         let base = session.base.map_or(0, |(_, seq)| seq);
         let mut state = State::new(base).replay(&events);
         state.adopt(&session.card);
-        if session.slug.is_none() && !place.live.knows_of(state.rewound) {
-            place.set_tree(None);
+        if session.slug.is_none() && !common.live.knows_of(state.rewound) {
+            common.set_tree(None);
         }
-        let mut actor = Actor::with(rooms, session, state, (lease, place.clone()), seat);
+        let mut actor = Actor::with(rooms, session, state, (lease, common.clone()), seat);
         actor.state.last_seq = actor.session.last_seq;
         actor.deltas = actor.count_deltas().await?;
         actor.listen_again().await?;
@@ -57,10 +58,10 @@ impl Actor {
         rooms: Arc<Rooms>,
         session: Session,
         state: State,
-        (lease, place): (Lease, Arc<Common>),
+        (lease, common): (Lease, Arc<Common>),
         seat: Seat,
     ) -> Actor {
-        let live = place.live.clone();
+        let live = common.live.clone();
         let driver = Arc::from(ash_driver::driver(session.runtime));
         let Seat { logs, mood, inbox } = seat;
         Actor {
@@ -68,7 +69,7 @@ impl Actor {
             session,
             state,
             live,
-            place,
+            common,
             driver,
             ear: Ear::default(),
             hands: None,
@@ -140,7 +141,7 @@ impl Actor {
             let live = self.live.clone();
             wake::blocking(move || live.erase_scraps()).await?;
         }
-        let found = match self.place.walls() {
+        let found = match self.common.walls() {
             Some(walls) => self.step_in(walls).await?,
             None if first => self.find_sandbox().await?,
             None => Found::Dead,
@@ -204,24 +205,24 @@ impl Actor {
                 true => hello.last_in,
                 false => hello.last_ins.get(&heard.process).copied().unwrap_or(0),
             };
-            self.place.expect(no, Waiting { heard, records, last_in });
+            self.common.expect(no, Waiting { heard, records, last_in });
         }
-        self.place.set_walls(Some(walls.clone()));
+        self.common.set_walls(Some(walls.clone()));
         self.step_in(walls).await
     }
 
     /// Into a sandbox that was taken over, if the session was at work in it.
     async fn step_in(&mut self, walls: Arc<Walls>) -> Result<Found> {
         let no = self.session.no;
-        let Some(Waiting { heard, records, last_in }) = self.place.waiting(no) else {
+        let Some(Waiting { heard, records, last_in }) = self.common.waiting(no) else {
             return Ok(Found::Dead);
         };
         let incarnation = walls.incarnation;
         if self.state.awake.as_ref().is_none_or(|awake| awake.incarnation != incarnation) {
             walls.remote.signal(heard.process, 9).await.ok();
-            if self.place.leave(no, incarnation) {
+            if self.common.leave(no, incarnation) {
                 walls.remote.end().await.ok();
-                self.place.set_walls(None);
+                self.common.set_walls(None);
             }
             return Ok(Found::Dead);
         }
@@ -322,10 +323,10 @@ impl Actor {
             self.lease.clone(),
             self.live.clone(),
         );
-        let place = self.place.clone();
+        let common = self.common.clone();
         self.effect = Some(tokio::spawn(async move {
-            let _floor = place.floor().await;
-            match place.tree() {
+            let _floor = common.floor().await;
+            match common.tree() {
                 // Somebody else was faster.
                 Some(uid) => Done::Furnished(Ok(uid)),
                 None => Done::Furnished(furnish(&rooms, &session, &state, &lease, &live).await),
@@ -335,7 +336,7 @@ impl Actor {
 
     pub(super) fn furnished(&mut self, made: Result<Option<u32>>) {
         match made {
-            Ok(uid) => self.place.set_tree(Some(uid)),
+            Ok(uid) => self.common.set_tree(Some(uid)),
             Err(error) => self.answer_failed_writers(&error),
         }
     }

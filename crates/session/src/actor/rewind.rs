@@ -101,6 +101,7 @@ impl Actor {
             | Wish::Answer { .. }
             | Wish::Pause
             | Wish::Stop
+            | Wish::Release
             | Wish::Resume
             | Wish::End => None,
         }
@@ -155,15 +156,15 @@ impl Actor {
             Ok(tree) => tree,
             Err(error) => return self.refuse_rewind(error).await,
         };
-        let (place, repo) = (self.place.clone(), self.rooms.repo(&self.session.tenant)?);
+        let (common, repo) = (self.common.clone(), self.rooms.repo(&self.session.tenant)?);
         let inside = self.rooms.inside(&self.live);
         let transcript = self.driver.transcript(&inside.workspace, self.session.native_id);
         let home = self.live.home();
         self.effect = Some(tokio::spawn(async move {
-            let _floor = place.floor().await;
-            let uid = place.tree().flatten();
+            let _floor = common.floor().await;
+            let uid = common.tree().flatten();
             // Without a tree there is nothing to go back in: the next one is made with what the log says.
-            let Some(transcript) = transcript.filter(|_| place.tree().is_some()) else {
+            let Some(transcript) = transcript.filter(|_| common.tree().is_some()) else {
                 return Done::Prepared(Ok(Prepared { uid, fresh: false }));
             };
             let work = move || {
@@ -227,10 +228,10 @@ impl Actor {
         let live = self.live.clone();
         self.dirty = None;
         match blocking(move || live.replace(&stamp)).await {
-            Ok(()) => self.place.set_tree(Some(uid)),
+            Ok(()) => self.common.set_tree(Some(uid)),
             Err(error) => {
                 tracing::warn!(session = %self.session.id, %error, "the tree of a rewind is made at the next start");
-                self.place.set_tree(None);
+                self.common.set_tree(None);
                 self.rooms.uids.give_back(uid);
             }
         }

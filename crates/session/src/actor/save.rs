@@ -6,7 +6,7 @@ use crate::{
     common::{Common, Floor},
     live::Live,
     luggage::{self, Trip},
-    pool::Rooms,
+    rooms::Rooms,
     state::Phase,
 };
 use ash_model::{Consistency, Durability, Fact, Saved, TurnId};
@@ -48,7 +48,7 @@ pub(super) struct Captured {
 struct Saving {
     rooms: Arc<Rooms>,
     live: Live,
-    place: Arc<Common>,
+    common: Arc<Common>,
     session: Session,
     remote: Option<Remote>,
     /// If nothing was touched since the last capture, that one will do.
@@ -59,9 +59,9 @@ impl Saving {
     /// `None`: nothing changed since the last one.
     /// `own`: the last one of this session, and the number that the next would have if nobody else made any.
     async fn run(self, own: (Option<u64>, u64), occasion: Occasion) -> Result<Option<Captured>> {
-        let floor = self.place.floor().await;
+        let floor = self.common.floor().await;
         let shared = self.session.slug.is_some();
-        let (newest, number) = match self.place.newest().filter(|_| shared) {
+        let (newest, number) = match self.common.newest().filter(|_| shared) {
             Some(newest) => (Some(newest), newest + 1),
             None => own,
         };
@@ -139,7 +139,7 @@ impl Actor {
     pub(super) fn start_save(&mut self, occasion: Occasion) {
         let remote = self.hands.as_ref().map(|hands| hands.remote.clone());
         let (rooms, live, session) = (self.rooms.clone(), self.live.clone(), self.session.clone());
-        let (newest, place) = (self.state.checkpoint, self.place.clone());
+        let (newest, common) = (self.state.checkpoint, self.common.clone());
         let own = (newest, self.state.last_checkpoint + 1);
         let began = Instant::now();
         self.captured = began;
@@ -154,7 +154,7 @@ impl Actor {
             Occasion::Midway(_) => self.touch(),
         }
         self.effect = Some(tokio::spawn(async move {
-            let saving = Saving { rooms, live, place, session, remote, may_skip };
+            let saving = Saving { rooms, live, common, session, remote, may_skip };
             Done::Saved { occasion, result: saving.run(own, occasion).await, began }
         }));
     }
@@ -206,7 +206,7 @@ impl Actor {
                 self.give_up_rewinding(&Error::Store(ash_store::Error::Full)).await
             }
             Ok(()) => {
-                self.place.set_newest(number);
+                self.common.set_newest(number);
                 if let Some(turn) = waits {
                     self.wait_for_far(turn, number);
                 }
@@ -266,7 +266,7 @@ impl Actor {
     /// Nothing changed since the newest checkpoint: there is nothing to record.
     async fn is_as_before(&self, taken: &Taken) -> Result<bool> {
         let last = match self.is_shared() {
-            true => self.place.newest(),
+            true => self.common.newest(),
             false => self.state.settled.filter(|settled| Some(*settled) == self.state.checkpoint),
         };
         match last {
@@ -277,7 +277,7 @@ impl Actor {
 
     /// The number of the next checkpoint, if nothing is being captured.
     pub(super) fn next_number(&self) -> u64 {
-        let last = self.place.newest().filter(|_| self.is_shared());
+        let last = self.common.newest().filter(|_| self.is_shared());
         last.unwrap_or(0).max(self.state.last_checkpoint) + 1
     }
 

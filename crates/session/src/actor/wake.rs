@@ -8,7 +8,7 @@ use crate::{
     ladder::{Origin, Others, Recalled},
     live::{Fallback, Live, Recipe},
     logs::{Level, Logs},
-    pool::Rooms,
+    rooms::Rooms,
     state::{Phase, State},
 };
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
@@ -78,7 +78,7 @@ pub(super) struct Waking {
     pub(super) state: State,
     lease: Lease,
     pub(super) live: Live,
-    place: Arc<Common>,
+    common: Arc<Common>,
     pub(super) tree: Option<Option<u32>>,
     logs: Arc<Logs>,
     /// Until the sandbox is there.
@@ -93,7 +93,7 @@ impl Actor {
             state: self.state.clone(),
             lease: self.lease.clone(),
             live: self.live.clone(),
-            place: self.place.clone(),
+            common: self.common.clone(),
             tree: None,
             logs: self.logs.clone(),
             floor: None,
@@ -119,7 +119,7 @@ impl Actor {
             ear,
             began,
         } = woken;
-        self.place.set_tree(Some(uid));
+        self.common.set_tree(Some(uid));
         self.touch_later();
         let others =
             Others { salvage: self.salvage, fallback: fallback.as_ref(), compared: compared.as_ref() };
@@ -176,10 +176,10 @@ impl Actor {
     /// Keeps what is on disk and cannot be trusted, before anything takes its place.
     pub(super) fn start_salvage(&mut self) {
         let (rooms, live, tenant) = (self.rooms.clone(), self.live.clone(), self.session.tenant.clone());
-        let place = self.place.clone();
+        let common = self.common.clone();
         self.effect = Some(tokio::spawn(async move {
-            let _floor = place.floor().await;
-            if place.walls().is_some() {
+            let _floor = common.floor().await;
+            if common.walls().is_some() {
                 // Somebody else was faster.
                 return Done::Salvaged(Ok(None));
             }
@@ -200,7 +200,7 @@ impl Actor {
                     Saved { salvage: true, ..self.describe(number, &taken, ash_model::Consistency::Live) };
                 let row = self.checkpoint_row(&saved, &taken, 1);
                 self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
-                self.place.set_newest(number);
+                self.common.set_newest(number);
                 self.salvage = Some(number);
             }
             Ok(None) => {}
@@ -252,16 +252,16 @@ impl Waking {
         let provider = self.rooms.settings.provider(self.session.options.provider.or(version.provider))?;
         self.floor = Some(self.free_floor().await);
         let tree = match self.walls() {
-            Some(_) => Tree { origin: Origin::Live, uid: self.place.tree().flatten(), fallback: None },
+            Some(_) => Tree { origin: Origin::Live, uid: self.common.tree().flatten(), fallback: None },
             None => {
                 drop(self.rooms.admit()?);
                 self.clear().await?;
-                self.tree = self.place.tree();
+                self.tree = self.common.tree();
                 self.tree(&version).await?
             }
         };
         self.tree = Some(tree.uid);
-        self.place.set_tree(self.tree);
+        self.common.set_tree(self.tree);
         let way = Way { driver: driver.as_ref(), version: &version, program, provider };
         // Where the files are gone with their workspace, so is the agent's own memory: it is told.
         let passing = self.session.slug.is_some() || self.session.options.ephemeral == Some(true);
@@ -336,18 +336,18 @@ impl Waking {
 
     /// The sandbox in which others are at work already.
     fn walls(&self) -> Option<Arc<Walls>> {
-        self.place.walls().filter(|_| self.session.slug.is_some())
+        self.common.walls().filter(|_| self.session.slug.is_some())
     }
 
     /// The floor, when a sandbox is there, or nobody is left who has not read what a dead one still said.
     async fn free_floor(&self) -> Floor {
         loop {
-            let floor = self.place.floor().await;
-            if self.walls().is_some() || self.place.is_left(self.session.no) {
+            let floor = self.common.floor().await;
+            if self.walls().is_some() || self.common.is_left(self.session.no) {
                 return floor;
             }
             drop(floor);
-            self.place.until_left(self.session.no).await;
+            self.common.until_left(self.session.no).await;
         }
     }
 
@@ -366,33 +366,33 @@ impl Waking {
                 let spec = self.spec(self.tree.flatten(), way);
                 let (remote, records) = self.launch(&spec).await?.split();
                 let walls = Walls::new(spec.incarnation, remote, room);
-                self.place.set_walls(Some(walls.clone()));
+                self.common.set_walls(Some(walls.clone()));
                 (walls, Some(records).filter(|_| !shared))
             }
         };
         let part = match walls {
             (walls, Some(records)) => Part { walls, process: common::AGENT, records },
             (walls, None) => {
-                let process = self.place.free_number().ok_or(Error::Crowded)?;
+                let process = self.common.free_number().ok_or(Error::Crowded)?;
                 let records = walls.remote.listen(common::numbers(process, self.lease.epoch));
                 Part { walls, process, records }
             }
         };
-        self.place.enter(no, part.walls.incarnation, part.process);
+        self.common.enter(no, part.walls.incarnation, part.process);
         drop(floor);
         Ok(part)
     }
 
     /// Out of it again: the agent did not start.
     async fn withdraw(&self, part: Part) -> Result<()> {
-        let _floor = self.place.floor().await;
+        let _floor = self.common.floor().await;
         let Part { walls, process, .. } = part;
-        if !self.place.leave(self.session.no, walls.incarnation) {
+        if !self.common.leave(self.session.no, walls.incarnation) {
             walls.remote.signal(process, 9).await.ok();
             return Ok(());
         }
         walls.remote.end().await.ok();
-        self.place.set_walls(None);
+        self.common.set_walls(None);
         drop(walls);
         self.clear().await
     }
@@ -431,7 +431,7 @@ impl Waking {
             recipe(&self.rooms, &self.session, &self.state, &self.lease, Some(version)).await?;
         let origin = self.origin(origin, &recipe)?;
         let number = match self.session.slug {
-            Some(_) => self.place.newest(),
+            Some(_) => self.common.newest(),
             None => self.state.checkpoint,
         };
         match (make_tree(&self.rooms, &self.session, &self.live, recipe).await, number) {

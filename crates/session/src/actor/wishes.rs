@@ -112,6 +112,13 @@ impl Actor {
     }
 
     async fn grant(&mut self, wish: Wish, reply: Reply<Answer>) -> Result<()> {
+        let reply = match &mut self.closing {
+            Some(closing) => match closing.join(&wish, reply) {
+                Some(reply) => reply,
+                None => return Ok(()),
+            },
+            None => reply,
+        };
         if let Some(refusal) = self.closing.as_ref().and_then(|closing| closing.refusal(&wish)) {
             reply.send(Err(refusal)).ok();
             return Ok(());
@@ -166,7 +173,7 @@ impl Actor {
                 reply.send(Ok(Answer::default())).ok();
                 Ok(())
             }
-            Wish::Stop | Wish::End => {
+            Wish::Stop | Wish::Release | Wish::End => {
                 self.close(Closing::wish(wish, reply));
                 Ok(())
             }

@@ -4,7 +4,7 @@
 //! since. What they need must stay, so they are brought back first, without their files.
 
 use super::{Far, keys, trouble};
-use crate::{Result, pool::Rooms};
+use crate::{Result, rooms::Rooms};
 use ash_model::{SessionId, TenantId};
 use ash_snapshot::Repo;
 use ash_store::Session;

@@ -29,6 +29,12 @@ impl State {
                 }
                 status => Err(Refused::Cannot { wish: "stop", status }),
             },
+            Wish::Release => match self.status {
+                Status::Active | Status::Starting => {
+                    Ok(self.give_up_current().chain([Fact::Paused]).collect())
+                }
+                Status::Paused | Status::Stopped | Status::Error | Status::Ended => Ok(Vec::new()),
+            },
             Wish::Resume => match self.status {
                 Status::Active | Status::Starting => Ok(Vec::new()),
                 Status::Paused | Status::Stopped | Status::Error => Ok(vec![self.back()]),

@@ -25,6 +25,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => Just(Op::Interrupt),
         2 => Just(Op::Pause),
         1 => Just(Op::Stop),
+        1 => Just(Op::Release),
         2 => Just(Op::Resume),
         1 => prop_oneof![3 => Just(Op::Resume), 1 => Just(Op::End)],
         12 => luck().prop_map(Op::Effect),
@@ -432,6 +433,8 @@ fn each_wish_is_granted_or_refused_by_status() {
         assert_eq!(kinds(&state, &Wish::Pause), paused, "{status}");
         let stopped = Err(Refused::Cannot { wish: "stop", status });
         assert_eq!(kinds(&state, &Wish::Stop), if awake { Ok(vec!["stopped"]) } else { stopped }, "{status}");
+        let released = if awake { vec!["paused"] } else { vec![] };
+        assert_eq!(kinds(&state, &Wish::Release), Ok(released), "{status}");
         let rewind = Wish::Rewind { to: 1, seq: 1, then: ash_model::Then::default() };
         let rewound = if status == Status::Ended { Err(Refused::Not(status)) } else { Ok(vec!["rewound"]) };
         assert_eq!(kinds(&state, &rewind), rewound, "{status}");

@@ -21,6 +21,7 @@ pub(crate) enum Op {
     Interrupt,
     Pause,
     Stop,
+    Release,
     Resume,
     End,
     /// The effect under way is over.
@@ -176,6 +177,7 @@ impl World {
             Op::Interrupt => self.wish(&Wish::Interrupt),
             Op::Pause => self.wish(&Wish::Pause),
             Op::Stop => self.wish(&Wish::Stop),
+            Op::Release => self.wish(&Wish::Release),
             Op::Resume => self.wish(&Wish::Resume),
             Op::End => self.wish(&Wish::End),
             Op::Effect(luck) => self.settle(luck),

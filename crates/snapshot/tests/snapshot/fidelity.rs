@@ -511,7 +511,8 @@ fn thousands_of_levels_come_back() {
     assert_deep(if is_slow() { 5000 } else { 1500 });
 }
 
-/// What could be captured but not restored would be lost, and everything beside it.
+/// What could be captured but not restored would be lost, and everything beside it. Slow: ten thousand folders are dug
+/// and erased one in the other.
 #[test]
 fn slowly_deeper_than_can_be_restored_is_left_out_and_said() {
     let bench = Bench::in_memory();
@@ -547,6 +548,7 @@ fn paths_that_grow_without_end_are_left_out_and_said() {
     Folder::erase(&bench.workspace()).expect("erased");
 }
 
+/// Slow: so many names that their list is larger than a block can be.
 #[test]
 fn slowly_a_directory_with_more_names_than_fit_is_left_out_and_said() {
     let bench = Bench::in_memory();

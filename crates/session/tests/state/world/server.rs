@@ -16,6 +16,7 @@ pub(super) enum Effect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Close {
     Stop,
+    Release,
     End,
     Shutdown,
 }
@@ -108,6 +109,7 @@ impl World {
             }
             Wish::Stop | Wish::End if facts.is_empty() => {}
             Wish::Stop => self.close(Close::Stop),
+            Wish::Release => self.close(Close::Release),
             Wish::End => self.close(Close::End),
         }
     }
@@ -276,6 +278,7 @@ impl World {
                 return;
             }
             Close::Stop => Wish::Stop,
+            Close::Release => Wish::Release,
             Close::End => Wish::End,
         };
         if unsafe_files {

@@ -1,0 +1,225 @@
+//! What every session works with: the store, the walls, the repositories, and how the server is set.
+
+use crate::{
+    Error, Far, Result,
+    common::Common,
+    follow::Bells,
+    keys,
+    live::{Live, Uids},
+};
+use ash_model::{Durability, Provider, Receipt, Runtime, Saved, TenantId, Timestamp, WorkspaceId};
+use ash_sandbox::{Backend, Egress, Inside, Limits, Spec};
+use ash_snapshot::{Disk, Lock, Locked, Repo};
+use ash_store::{Session, Store};
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use uuid::Uuid;
+
+/// Told what happened, so that it can be counted. The numbers' names are not our business.
+pub trait Watch: Send + Sync {
+    fn resumed(&self, receipt: &Receipt, took: Duration);
+    fn saved(&self, saved: &Saved, took: Duration);
+    fn save_failed(&self);
+    fn turn_over(&self);
+    fn swept(&self, swept: &crate::Swept, took: Duration);
+    fn sweep_failed(&self);
+}
+
+pub struct Settings {
+    /// This node's name: the data directory's own, so it moves with it.
+    pub node: String,
+    pub boot: String,
+    pub live_dir: PathBuf,
+    pub repo_dir: PathBuf,
+    pub limits: Limits,
+    pub max_sandboxes: usize,
+    pub orphan_ttl: Duration,
+    /// How long an agent may take to give up a turn before it is ended.
+    pub interrupt_grace: Duration,
+    /// How long a call waits for leave.
+    pub permission_timeout: Duration,
+    /// How long work in the background holds a turn whose answer is there.
+    pub max_wait: Duration,
+    /// How long a turn runs before it is captured on its way; zero: it never is.
+    pub checkpoint_every: Duration,
+    /// Where the keys of tenants are whose snapshots are sealed; `None`: nothing is sealed.
+    pub keys: Option<PathBuf>,
+    /// Where Claude Code's program is, if it is here.
+    pub claude: Option<PathBuf>,
+    /// How many bytes of packs that are far are kept for each tenant.
+    pub far_cache: u64,
+    /// With fewer bytes on the disk nothing new is begun.
+    pub min_free: u64,
+    /// When a turn is done.
+    pub durability: Durability,
+    /// How long a turn waits for the object store.
+    pub remote_timeout: Duration,
+    /// Where model calls go, and the key they get on the way.
+    pub egress: Option<Egress>,
+}
+
+impl Settings {
+    /// The program of a runtime that is not part of ours. Its directory is visible inside.
+    pub(crate) fn program(&self, runtime: Runtime) -> Result<Option<&Path>> {
+        match runtime {
+            Runtime::Builtin => Ok(None),
+            // Without a way out it would try again for minutes, and then fail.
+            Runtime::Claude if self.egress.is_none() => Err(Error::NoKey),
+            Runtime::Claude => self.claude.as_deref().map(Some).ok_or(Error::NoClaude),
+        }
+    }
+
+    /// Who answers the built-in agent: who was asked for, else whoever there is a key for.
+    pub(crate) fn provider(&self, wanted: Option<Provider>) -> Result<Provider> {
+        match (wanted, &self.egress) {
+            (Some(Provider::Anthropic), None) => Err(Error::NoKey),
+            (Some(wanted), _) => Ok(wanted),
+            (None, Some(_)) => Ok(Provider::Anthropic),
+            (None, None) => Ok(Provider::Offline),
+        }
+    }
+
+    /// The way to a model, for a sandbox whose agent needs one. Whatever else runs there could use it too.
+    pub(crate) fn way_out(&self, runtime: Runtime, provider: Provider) -> Option<Egress> {
+        match (runtime, provider) {
+            (Runtime::Builtin, Provider::Offline) => None,
+            (Runtime::Builtin, Provider::Anthropic) | (Runtime::Claude, _) => self.egress.clone(),
+        }
+    }
+}
+
+/// What every session works with.
+pub struct Rooms {
+    pub store: Arc<dyn Store>,
+    pub backend: Arc<dyn Backend>,
+    pub uids: Uids,
+    pub watch: Arc<dyn Watch>,
+    pub settings: Settings,
+    /// Tells what sandboxes touched, where the kernel lets us know.
+    pub(crate) tracker: Option<ash_snapshot::Watch>,
+    pub(crate) bells: Bells,
+    pub(crate) wakes: Semaphore,
+    pub(crate) restores: Semaphore,
+    pub(crate) mends: Semaphore,
+    capacity: Arc<Semaphore>,
+    /// Workspaces whose sessions somebody looks after.
+    commons: Mutex<HashMap<WorkspaceId, Weak<Common>>>,
+    repos: Mutex<HashMap<TenantId, (Arc<Repo>, Locked)>>,
+    /// Where everything is sent, if anywhere.
+    pub far: Option<Arc<Far>>,
+    now: fn() -> Timestamp,
+}
+
+/// How many sandboxes are made at the same time: more only makes all of them late.
+const WAKES: usize = 8;
+/// How many trees are written at the same time.
+const RESTORES: usize = 4;
+/// How many agents' memories are mended at the same time: each may take a few hundred MB.
+const MENDS: usize = 2;
+impl Rooms {
+    pub fn new(
+        store: Arc<dyn Store>,
+        backend: Arc<dyn Backend>,
+        watch: Arc<dyn Watch>,
+        (uids, settings, now): (Uids, Settings, fn() -> Timestamp),
+    ) -> Rooms {
+        let capacity = Arc::new(Semaphore::new(settings.max_sandboxes));
+        let tracker = ash_snapshot::Watch::start(&settings.live_dir)
+            .inspect_err(|why| tracing::debug!(%why, "captures look at every file"))
+            .ok();
+        Rooms {
+            store,
+            backend,
+            uids,
+            watch,
+            settings,
+            tracker,
+            bells: Bells::default(),
+            wakes: Semaphore::new(WAKES),
+            restores: Semaphore::new(RESTORES),
+            mends: Semaphore::new(MENDS),
+            capacity,
+            commons: Mutex::default(),
+            repos: Mutex::default(),
+            far: None,
+            now,
+        }
+    }
+
+    /// With an object store.
+    #[must_use]
+    pub fn with_far(self, far: Option<Arc<Far>>) -> Rooms {
+        Rooms { far, ..self }
+    }
+
+    /// Something is there to be sent.
+    pub fn ring_far(&self) {
+        if let Some(far) = &self.far {
+            far.ring();
+        }
+    }
+
+    pub fn clock(&self) -> Timestamp {
+        (self.now)()
+    }
+
+    /// A tenant's repository: its sessions and agents share packs, other tenants never see them.
+    pub fn repo(&self, tenant: &TenantId) -> Result<Arc<Repo>> {
+        let mut repos = self.repos.lock().expect("nobody panics while holding it");
+        if let Some((repo, _)) = repos.get(tenant) {
+            return Ok(repo.clone());
+        }
+        let dir = self.settings.repo_dir.join(tenant.as_str());
+        let key = keys::key(self.settings.keys.as_deref(), &dir, tenant)?;
+        let repo = Repo::open_with(&dir, key, Disk::default())?;
+        let repo = match &self.far {
+            Some(far) => repo.with_far(far.packs(tenant), self.settings.far_cache)?,
+            None => repo,
+        };
+        let repo = Arc::new(repo);
+        // As long as we are at work here nobody else collects.
+        let locked = Repo::lock(&dir, Lock::Shared)?;
+        repos.insert(tenant.clone(), (repo.clone(), locked));
+        Ok(repo)
+    }
+
+    pub(crate) fn admit(&self) -> Result<OwnedSemaphorePermit> {
+        self.capacity.clone().try_acquire_owned().map_err(|_| Error::Capacity(self.settings.max_sandboxes))
+    }
+
+    /// What the sessions of a workspace share, as long as one of them is looked after.
+    pub(crate) fn common(&self, workspace: WorkspaceId) -> Arc<Common> {
+        let mut commons = self.commons.lock().expect("nobody panics while holding it");
+        if let Some(common) = commons.get(&workspace).and_then(Weak::upgrade) {
+            return common;
+        }
+        commons.retain(|_, common| common.strong_count() > 0);
+        let common = Arc::new(Common::new(Live::new(&self.settings.live_dir, workspace)));
+        commons.insert(workspace, Arc::downgrade(&common));
+        common
+    }
+
+    pub(crate) fn inside(&self, live: &Live) -> Inside {
+        self.backend.inside(&Spec {
+            incarnation: ash_model::Incarnation(Uuid::nil()),
+            epoch: ash_model::Epoch(0),
+            run_dir: live.run(),
+            workspace: live.workspace(),
+            home: live.home(),
+            uid: None,
+            limits: self.settings.limits.clone(),
+            readonly: Vec::new(),
+            image: None,
+            orphan_ttl: self.settings.orphan_ttl,
+        })
+    }
+
+    pub(crate) fn base_env(&self, session: &Session, inside: &Inside) -> BTreeMap<String, String> {
+        crate::actor::base_env(session.id.as_str(), inside)
+    }
+}
