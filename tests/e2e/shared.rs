@@ -211,6 +211,16 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
     for talk in talks {
         talk.await.expect("all turns are done");
     }
+    // Each checkpoint says who else was at work.
+    let checkpoints = client.get("/api/workspaces/crowd/checkpoints?limit=1000").await;
+    let beside: Vec<&Value> = checkpoints["checkpoints"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|checkpoint| checkpoint["beside"].as_array().into_iter().flatten())
+        .collect();
+    assert!(!beside.is_empty(), "{checkpoints}");
+    assert!(beside.iter().all(|turn| ids.iter().any(|id| turn["session"] == **id)), "{beside:?}");
     for (number, id) in (0..SESSIONS).zip(&ids) {
         let said = client.get(&format!("/api/sessions/{id}/messages?limit=1000")).await.to_string();
         for turn in 0..TURNS {
@@ -353,13 +363,8 @@ async fn going_back_concerns_the_conversation_alone() {
     let others = client.say(&two, "run: echo theirs > theirs").await["checkpoint"].clone();
     client.say(&one, "say: the water is cold").await;
     let path = format!("/api/sessions/{one}/rewind");
-    for (body, code) in [
-        (json!({ "checkpoint": others }), "checkpoint_of_another"),
-        (json!({ "checkpoint": first, "files": true }), "shared_workspace"),
-    ] {
-        let (status, refused) = client.ask(Method::POST, &path, Some(body)).await;
-        assert_eq!((status.as_u16(), &refused["code"]), (409, &json!(code)), "{refused}");
-    }
+    let (status, refused) = client.ask(Method::POST, &path, Some(json!({ "checkpoint": others }))).await;
+    assert_eq!((status.as_u16(), &refused["code"]), (409, &json!("checkpoint_of_another")), "{refused}");
     client.post(&path, json!({ "checkpoint": first })).await;
     client.say(&one, "say: and then").await;
     let asked = stage.requests().last().expect("a request")["body"].to_string();
@@ -368,6 +373,16 @@ async fn going_back_concerns_the_conversation_alone() {
     client.say(&two, "say: undisturbed").await;
     let asked = stage.requests().last().expect("a request")["body"].to_string();
     assert!(asked.contains("echo theirs"), "{asked}");
+    // With the files: the other one remembers what it did, and is told that it is not so any more.
+    client.post(&path, json!({ "checkpoint": first, "files": true })).await;
+    client.say(&two, "say: and on").await;
+    assert_eq!(client.exec(&two, "ls theirs").await["exitCode"], 2);
+    let asked = stage.requests().last().expect("a request")["body"].to_string();
+    assert!(asked.contains("echo theirs"), "{asked}");
+    assert!(
+        asked.contains(&format!("Session {one}, which works in the same workspace, took the files back")),
+        "{asked}"
+    );
 }
 
 /// Whenever the server dies while a workspace is deleted, the next one ends it: all of it goes, or nothing was begun.
@@ -404,4 +419,145 @@ async fn a_deletion_that_was_cut_off_is_ended_by_the_next_server() {
         assert!(client.get(&format!("/api/sessions/{id}/messages")).await.to_string().contains("seq 300"));
     }
     assert!(cut > 3, "only {cut} deletions were cut off");
+}
+
+/// The files of all go back only when everybody else is at rest, and everybody is told.
+#[tokio::test]
+async fn going_back_with_the_files_waits_for_the_others_and_tells_them() {
+    let mut server = Server::start().await;
+    let client = server.client();
+    let (one, two) = (create(&client, "files-back").await, create(&client, "files-back").await);
+    let first = client.say(&one, "write a.txt: old").await["checkpoint"].clone();
+    client.say(&two, "say: two was here").await;
+    client.say(&one, "write a.txt: new").await;
+    client.say(&one, "write b.txt: later").await;
+    let path = format!("/api/sessions/{one}/rewind");
+    let body = json!({ "checkpoint": first, "files": true });
+
+    let work = "run: touch began; while ! [ -e go-on ]; do sleep 0.01; done; echo went on";
+    let mut busy = client.send(&two, work).await;
+    eventually("it runs", async || (client.exec(&one, "ls began").await["exitCode"] == 0).then_some(()))
+        .await;
+    let (status, refused) = client.ask(Method::POST, &path, Some(body.clone())).await;
+    assert_eq!((status.as_u16(), &refused["code"]), (409, &json!("workspace_busy")), "{refused}");
+    assert!(refused["error"].as_str().is_some_and(|text| text.contains(&two)), "{refused}");
+    client.exec(&one, "touch go-on").await;
+    busy.until("done").await;
+
+    let answer = client.post(&path, body).await;
+    assert_eq!(answer["rewound"]["checkpoint"], first, "{answer}");
+    let way_back = answer["rewound"]["from"].clone();
+    client.action(&two, "resume").await;
+    assert_eq!(client.exec(&two, "cat a.txt; ls b.txt go-on").await["stdout"], "old");
+    let events = client.get(&format!("/api/sessions/{two}/events?limit=1000")).await["events"].clone();
+    let told = |event: &Value| event["data"].as_str().is_some_and(|data| data.contains("workspace_rewound"));
+    let told: Vec<_> = events.as_array().into_iter().flatten().filter(|event| told(event)).collect();
+    assert!(told.len() == 1 && told[0].to_string().contains(&one), "{events}");
+
+    // Its own conversation is whole, and it is told before its next message; the other's went back.
+    client.say(&two, "say: and on").await;
+    let words = async |id: &str| client.get(&format!("/api/sessions/{id}/messages")).await.to_string();
+    assert!(words(&two).await.contains("two was here") && words(&two).await.contains("went on"));
+    assert!(!words(&one).await.contains("b.txt"));
+    client.say(&one, "say: from there").await;
+
+    // And forward again, after a crash of everything.
+    let live = server.live(&one).await;
+    server.kill9();
+    server.launch().await;
+    let client = server.client();
+    for id in [&one, &two] {
+        client.action(id, "resume").await;
+        client.action(id, "stop").await;
+    }
+    server.kill9();
+    std::fs::remove_dir_all(&live).expect("deleted");
+    server.launch().await;
+    let client = server.client();
+    client.action(&two, "resume").await;
+    assert_eq!(client.exec(&two, "cat a.txt; ls b.txt").await["stdout"], "old");
+    client.post(&path, json!({ "checkpoint": way_back, "files": true })).await;
+    client.action(&one, "resume").await;
+    assert_eq!(client.exec(&one, "cat a.txt b.txt; ls go-on").await["stdout"], "newlatergo-on\n");
+    let receipt = client.action(&two, "resume").await["resume"].clone();
+    assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
+}
+
+/// A fork in the same place: it remembers what its parent did, goes its own way, and sees the same files.
+#[tokio::test]
+async fn a_fork_may_stay_where_its_parent_is() {
+    let mut stage = crate::claude::Stage::set().await;
+    let one = stage.create_with(json!({ "workspace": "fork-here" })).await;
+    let client = stage.server.client();
+    let path = format!("/api/sessions/{one}/fork");
+    let (status, refused) = client.ask(Method::POST, &path, Some(json!({ "workspace": "other" }))).await;
+    assert_eq!((status.as_u16(), &refused["code"]), (400, &json!("invalid_workspace")), "{refused}");
+    client.say(&one, "say: the tower is high").await;
+    let fork =
+        client.post(&path, json!({ "workspace": "fork-here", "sessionId": "twin" })).await["session"].clone();
+    assert_eq!(fork["workspace"], "fork-here", "{fork}");
+    // What the parent says before the fork has begun is the parent's.
+    client.say(&one, "say: the water is cold").await;
+    client.say(&one, "run: echo bread > bread").await;
+    let check = async |stage: &crate::claude::Stage| {
+        let client = stage.server.client();
+        for (id, other) in [("twin", "water is cold"), (&one, "grass is green")] {
+            client.say(id, if id == "twin" { "say: the grass is green" } else { "say: on" }).await;
+            let asked = stage.requests().last().expect("a request")["body"].to_string();
+            assert!(asked.contains("tower is high") && !asked.contains(other), "{id}: {asked}");
+        }
+        assert_eq!(client.exec("twin", "cat bread").await["stdout"], "bread\n");
+    };
+    check(&stage).await;
+    let receipt = client.action("twin", "stop").await;
+    assert_eq!(receipt["session"]["status"], "stopped", "{receipt}");
+    let receipt = client.action("twin", "resume").await["resume"].clone();
+    assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
+    stage.server.crash_and_start().await;
+    check(&stage).await;
+}
+
+/// Whenever the server dies while the files go back, they are those of before or those of then, and nobody's
+/// conversation suffers.
+#[tokio::test]
+async fn going_back_with_the_files_happens_or_does_not() {
+    let mut server = Server::start().await;
+    let client = server.client();
+    let (one, two) = (create(&client, "torn").await, create(&client, "torn").await);
+    client.say(&two, "say: two was here").await;
+    let first =
+        client.say(&one, "run: mkdir d; for i in $(seq 200); do echo old > d/$i; done").await["checkpoint"]
+            .clone();
+    let path = format!("/api/sessions/{one}/rewind");
+    let (mut cut, mut happened) = (0, 0);
+    for round in 0..10u32 {
+        let client = server.client();
+        client.say(&two, "run: for i in $(seq 200); do echo new > d/$i; done").await;
+        let going = tokio::spawn({
+            let request =
+                client.request(Method::POST, &path).json(&json!({ "checkpoint": first, "files": true }));
+            async move { request.send().await.is_ok() }
+        });
+        // Each death a little later than the one before.
+        let (began, later) = (std::time::Instant::now(), std::time::Duration::from_millis(12) * round);
+        eventually("its instant", async || (began.elapsed() >= later).then_some(())).await;
+        server.kill9();
+        cut += u32::from(!going.await.expect("no panic"));
+        server.launch().await;
+        let client = server.client();
+        client.action(&one, "resume").await;
+        let receipt = client.action(&two, "resume").await["resume"].clone();
+        assert!(
+            receipt.is_null() || (receipt["tier"] == "native" && receipt["lost"] == json!([])),
+            "{receipt}"
+        );
+        let found = client.exec(&one, "cat d/* | sort | uniq -c").await["stdout"].to_string();
+        let back = found.contains("200 old");
+        assert!(back != found.contains("200 new"), "round {round}: {found}");
+        happened += u32::from(back);
+        let words = client.get(&format!("/api/sessions/{two}/messages?limit=1000")).await.to_string();
+        assert!(words.contains("two was here"), "round {round}");
+    }
+    assert!(cut > 2, "only {cut} were cut off");
+    assert!(happened > 0, "it never happened");
 }

@@ -258,6 +258,9 @@ pub(crate) enum Session {
         /// As it was at this checkpoint
         #[arg(long, value_name = "N")]
         checkpoint: Option<u64>,
+        /// In the shared workspace that it works in itself, instead of in a copy
+        #[arg(long)]
+        same_workspace: bool,
     },
     /// Its checkpoints, newest first
     Checkpoints {
@@ -271,7 +274,13 @@ pub(crate) enum Session {
     /// One checkpoint
     Checkpoint { id: String, number: u64 },
     /// Go to a checkpoint, back or forward: conversation, agent and files together
-    Rewind { id: String, checkpoint: u64 },
+    Rewind {
+        id: String,
+        checkpoint: u64,
+        /// In a shared workspace: the files of all its sessions, too
+        #[arg(long)]
+        files: bool,
+    },
     /// Stop the turn that runs
     Interrupt { id: String },
     /// What its agent waits for: leave to make a call, or the answer to a question

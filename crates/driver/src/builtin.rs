@@ -2,7 +2,8 @@
 
 use crate::{Command, Driver, Ear, Heard, Launch, Memory, Say, stream_json};
 use ash_model::Provider;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
+use uuid::Uuid;
 
 pub struct Builtin;
 
@@ -41,13 +42,16 @@ impl Driver for Builtin {
     fn hear(&self, _ear: &mut Ear, line: &[u8]) -> Vec<Heard> {
         stream_json::hear(line)
     }
+
+    fn keeps(&self, _cwd: &Path, id: Uuid) -> Vec<String> {
+        vec![format!(".ash/agent/{id}.jsonl")]
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::launch;
-    use uuid::Uuid;
 
     fn argv(memory: Memory) -> String {
         Builtin.launch(&launch(memory)).argv.join(" ")

@@ -102,6 +102,13 @@ impl Driver for Claude {
         Some(transcript::place(cwd, id))
     }
 
+    fn keeps(&self, cwd: &Path, id: Uuid) -> Vec<String> {
+        let transcript = transcript::place(cwd, id);
+        let beside = transcript.trim_end_matches(".jsonl").to_owned();
+        let others = ["tasks", "file-history", "session-env"];
+        [transcript, beside].into_iter().chain(others.map(|dir| format!(".claude/{dir}/{id}"))).collect()
+    }
+
     fn spoken(&self, line: &str) -> Option<Spoken> {
         spoken(line)
     }

@@ -161,6 +161,9 @@ pub trait Driver: Send + Sync {
         None
     }
 
+    /// Where in its home the agent keeps what belongs to one conversation alone: files, and folders of them.
+    fn keeps(&self, cwd: &Path, id: Uuid) -> Vec<String>;
+
     /// What this line says, if the agent keeps it as a message of its conversation.
     fn spoken(&self, _line: &str) -> Option<Spoken> {
         None

@@ -162,6 +162,8 @@ pub enum Fact {
     /// Conversation, agent and files went to checkpoint `to` together. Nothing is deleted: what happened since
     /// stays in the log, and a later one may go there again.
     Rewound(Rewound),
+    /// Another session of the workspace took the files of all of them back.
+    TakenBack(TakenBack),
     Ended,
 }
 
@@ -194,6 +196,7 @@ impl Fact {
             Fact::Stopped => "stopped",
             Fact::Failed { .. } => "failed",
             Fact::Rewound(_) => "rewound",
+            Fact::TakenBack(_) => "taken_back",
             Fact::Ended => "ended",
         }
     }
@@ -283,6 +286,27 @@ pub struct Saved {
     /// Taken while the turn was under way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mid_turn: bool,
+    /// Turns of others that were under way in the same workspace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Beside>,
+    /// The files of a shared workspace, gone back to those of this checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub back: Option<u64>,
+}
+
+/// A turn of another session of the workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beside {
+    pub session: SessionId,
+    pub turn: TurnId,
+}
+
+/// Another session of the workspace took everybody's files back to checkpoint `to`: they are `checkpoint` now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenBack {
+    pub by: SessionId,
+    pub checkpoint: u64,
+    pub to: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -2,8 +2,8 @@
 //! packs everything can be told again. A stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, Consistency, Epoch, Image, Options, Provider, Runtime, Seq, SessionId, Slug, Status, TenantId,
-    Timestamp, TurnId, WorkspaceId, luggage::Line,
+    AgentName, Beside, Consistency, Epoch, Image, Options, Provider, Runtime, Seq, SessionId, Slug, Status,
+    TenantId, Timestamp, TurnId, WorkspaceId, luggage::Line,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -107,6 +107,10 @@ pub struct FarCheckpoint {
     pub skipped: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsettled: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Beside>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub back: Option<u64>,
     pub at: Timestamp,
 }
 

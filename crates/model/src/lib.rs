@@ -11,7 +11,10 @@ mod receipt;
 mod time;
 
 pub use cursor::Cursor;
-pub use fact::{Ask, Consistency, Death, Delta, Event, Fact, Note, Outcome, Rewound, Saved, Then, Usage};
+pub use fact::{
+    Ask, Beside, Consistency, Death, Delta, Event, Fact, Note, Outcome, Rewound, Saved, TakenBack, Then,
+    Usage,
+};
 pub use ids::{
     AgentName, BadName, Epoch, Image, Incarnation, PermissionId, Seq, SessionId, SessionNo, Slug, TenantId,
     TurnId, WorkspaceId,

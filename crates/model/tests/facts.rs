@@ -2,9 +2,10 @@
 //! a log that can no longer be read.
 
 use ash_model::{
-    AgentName, AnsweredBy, Ask, Asked, Call, Consistency, Death, Durability, Fact, From, How, Incarnation,
-    OnInterrupted, OnPermissionTimeout, Options, Outcome, Path, PermissionId, Problem, Provider, Receipt,
-    Rewound, Saved, SessionId, Setting, Source, Then, Tier, Timestamp, TurnId, Usage, Verdict,
+    AgentName, AnsweredBy, Ask, Asked, Beside, Call, Consistency, Death, Durability, Fact, From, How,
+    Incarnation, OnInterrupted, OnPermissionTimeout, Options, Outcome, Path, PermissionId, Problem, Provider,
+    Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Then, Tier, Timestamp, TurnId, Usage,
+    Verdict,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -119,6 +120,8 @@ fn captures() -> Vec<Fact> {
         skipped: Vec::new(),
         salvage: false,
         mid_turn: false,
+        beside: Vec::new(),
+        back: None,
     };
     let skipped = vec!["home/.claude/.credentials.json".to_owned()];
     vec![
@@ -197,6 +200,8 @@ fn history() -> Vec<Fact> {
         skipped: Vec::new(),
         salvage: false,
         mid_turn: true,
+        beside: Vec::new(),
+        back: None,
     };
     vec![
         Fact::Forked {
@@ -261,6 +266,24 @@ fn own_turns() -> Vec<Fact> {
 }
 
 /// And after those.
+fn shared() -> Vec<Fact> {
+    let other = SessionId::parse("other").expect("a name");
+    let saved = Saved {
+        number: 6,
+        turn: None,
+        tree: "237a7f".into(),
+        consistency: Consistency::Frozen,
+        files: 10,
+        bytes: 4096,
+        skipped: Vec::new(),
+        salvage: false,
+        mid_turn: false,
+        beside: vec![Beside { session: other.clone(), turn: turn() }],
+        back: Some(3),
+    };
+    vec![Fact::Saved(saved), Fact::TakenBack(TakenBack { by: other, checkpoint: 6, to: 3 })]
+}
+
 fn providers() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
     let with = |provider| Options { provider: Some(provider), ..Options::default() };
@@ -332,12 +355,13 @@ fn every_fact() -> Vec<Fact> {
         providers(),
         permissions(),
         own_turns(),
+        shared(),
     ]
     .concat()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 26;
+const KINDS: usize = 27;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -366,6 +390,7 @@ fn place(fact: &Fact) -> usize {
         Fact::Asked(_) => 22,
         Fact::Answered { .. } => 23,
         Fact::Setting { .. } => 24,
+        Fact::TakenBack(_) => 26,
     }
 }
 

@@ -92,6 +92,7 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
         Fact::Stirred { turn } => named("turn_started", json!({ "turn": turn, "origin": "agent" })),
         Fact::Interrupting { turn, .. } => named("interrupting", json!({ "turn": turn })),
         Fact::Rewound(rewound) => named("rewound", shapes::rewound(rewound)),
+        Fact::TakenBack(by) => named("workspace_rewound", serde_json::to_value(by).unwrap_or_default()),
         Fact::Paused => named("paused", json!({})),
         Fact::Stopped => named("stopped", json!({})),
         Fact::Ended => named("ended", json!({})),

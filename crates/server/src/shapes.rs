@@ -54,6 +54,12 @@ pub(crate) fn checkpoint(current: Option<u64>, checkpoint: &Checkpoint) -> Value
     if checkpoint.removed.is_some() {
         shown["removed"] = json!(true);
     }
+    if !checkpoint.beside.is_empty() {
+        shown["beside"] = json!(checkpoint.beside);
+    }
+    if let Some(to) = checkpoint.back {
+        shown["back"] = json!(to);
+    }
     shown
 }
 
@@ -200,6 +206,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
             json!({ "turn": turn, "status": how, "checkpoint": checkpoint, "error": problem }),
         ),
         Fact::Rewound(to) => action("rewound", rewound(to)),
+        Fact::TakenBack(by) => action("workspace_rewound", serde_json::to_value(by).unwrap_or_default()),
         Fact::Asked(asked) => action("permission_request", permission(asked)),
         Fact::Answered { id, verdict, by, .. } => {
             action("permission_answered", permission_answered(*id, verdict.as_ref(), *by))
@@ -304,6 +311,8 @@ mod tests {
             bytes: 4096,
             skipped: Some(1),
             unsettled: None,
+            beside: Vec::new(),
+            back: None,
             removed: None,
             far: None,
             at: Timestamp(0),

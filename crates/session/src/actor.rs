@@ -1,6 +1,7 @@
 //! The one who looks after a session: takes wishes, listens to the sandbox, and does what `State::next` says.
 //! It may die at any line; the next one reads the log and goes on.
 
+mod back;
 mod close;
 mod commit;
 mod exec;
@@ -17,6 +18,7 @@ mod transcript;
 mod wake;
 mod wishes;
 
+pub(crate) use back::put;
 pub use exec::Executed;
 pub(crate) use exec::base_env;
 pub(crate) use load::Seat;
@@ -26,7 +28,6 @@ pub(crate) use wishes::{Answer, ForkPoint, Purpose, Reply, Request};
 use crate::{
     Error, Result,
     common::{Common, Walls},
-    files::FileSource,
     live::Live,
     logs::Logs,
     pool::{Mood, MoodCell},
@@ -34,7 +35,7 @@ use crate::{
     state::{Next, State},
 };
 use ash_driver::{Driver, Ear};
-use ash_model::{Incarnation, Status, TurnId};
+use ash_model::{Beside, Incarnation, Status, TurnId};
 use ash_sandbox::{Record, Records, Remote};
 use ash_snapshot::Taken;
 use ash_store::{Lease, Session};
@@ -104,7 +105,7 @@ pub(crate) struct Actor {
     resuming: Vec<Reply<Answer>>,
     forking: Vec<Reply<ForkPoint>>,
     rewinding: VecDeque<Rewinding>,
-    writing: Vec<Reply<FileSource>>,
+    writing: Vec<Reply<load::Sourced>>,
     changes: VecDeque<Change>,
     closing: Option<Closing>,
     /// What was heard and could not be written yet.
@@ -255,6 +256,11 @@ impl Actor {
     async fn drive(&mut self) -> Result<()> {
         let driven = self.drive_on().await;
         self.mood.set(self.mood_now());
+        if self.is_shared() {
+            let turn = self.state.current().map(|turn| turn.id);
+            let turn = turn.map(|turn| Beside { session: self.session.id.clone(), turn });
+            self.common.set_turn(self.session.no, turn);
+        }
         driven
     }
 
@@ -352,10 +358,7 @@ impl Actor {
             Done::Salvaged(salvaged) => self.salvaged(salvaged).await,
             Done::Prepared(prepared) => self.prepared(prepared).await,
             Done::Lost => Err(Error::Gone),
-            Done::Furnished(made) => {
-                self.furnished(made);
-                Ok(())
-            }
+            Done::Furnished(made) => self.furnished(made).await,
         }
     }
 

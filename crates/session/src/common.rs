@@ -2,7 +2,7 @@
 //! several are at work in one sandbox, each with a process of its own, and each with a keeper of its own.
 
 use crate::{Error, Result, live::Live, rooms::Rooms};
-use ash_model::{Epoch, Incarnation, SessionNo, WorkspaceId};
+use ash_model::{Beside, Epoch, Incarnation, SessionNo, WorkspaceId};
 use ash_sandbox::{Records, Remote};
 use ash_store::{Heard, Lease};
 use std::{
@@ -14,7 +14,9 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::{Notify, OwnedMutexGuard, OwnedSemaphorePermit};
+use tokio::sync::{
+    Notify, OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, OwnedSemaphorePermit,
+};
 
 /// The number of the only agent in a sandbox, and the first of several.
 pub(crate) const AGENT: u16 = 1;
@@ -27,6 +29,9 @@ const LEAVING: Duration = Duration::from_secs(20);
 
 /// As long as it lives nobody else builds or ends the sandbox, makes the tree or captures it.
 pub(crate) type Floor = OwnedMutexGuard<()>;
+/// Of somebody outside who writes files.
+pub(crate) type Pen = OwnedRwLockReadGuard<()>;
+pub(crate) type NoPens = OwnedRwLockWriteGuard<()>;
 
 /// A sandbox as the sessions have it that are at work in it.
 pub(crate) struct Walls {
@@ -87,11 +92,17 @@ struct Ground {
     /// Who is at work in which sandbox, and as which process.
     members: HashMap<SessionNo, (Incarnation, u16)>,
     waiting: HashMap<SessionNo, Waiting>,
+    /// The last checkpoint that took the files of all back; 0: none.
+    back: u64,
+    /// The turns that are under way.
+    turns: HashMap<SessionNo, Beside>,
 }
 
 pub(crate) struct Common {
     pub(crate) live: Live,
     floor: Arc<tokio::sync::Mutex<()>>,
+    /// Held by everybody outside who writes files, and alone by whoever puts another tree in their place.
+    pen: Arc<tokio::sync::RwLock<()>>,
     ground: Mutex<Ground>,
     /// Somebody has left.
     left: Notify,
@@ -99,7 +110,13 @@ pub(crate) struct Common {
 
 impl Common {
     pub(crate) fn new(live: Live) -> Common {
-        Common { live, floor: Arc::default(), ground: Mutex::default(), left: Notify::new() }
+        Common {
+            live,
+            floor: Arc::default(),
+            pen: Arc::default(),
+            ground: Mutex::default(),
+            left: Notify::new(),
+        }
     }
 
     fn ground(&self) -> MutexGuard<'_, Ground> {
@@ -108,6 +125,17 @@ impl Common {
 
     pub(crate) async fn floor(&self) -> Floor {
         self.floor.clone().lock_owned().await
+    }
+
+    /// `None`: another tree is about to be put in place.
+    pub(crate) fn try_pen(&self) -> Option<Pen> {
+        self.pen.clone().try_read_owned().ok()
+    }
+
+    /// Nobody outside writes any more, or they take too long. Only with the floor.
+    pub(crate) async fn no_pens(&self) -> Result<NoPens> {
+        let last = tokio::time::timeout(LEAVING, self.pen.clone().write_owned()).await;
+        last.map_err(|_| Error::WorkspaceBusy("Somebody writes files".to_owned()))
     }
 
     /// For a workspace that was made a moment ago.
@@ -129,8 +157,10 @@ impl Common {
         let tree = if current { Some(self.live.adopt(epoch, &rooms.uids)?) } else { None };
         let lease = rooms.store.claim(workspace, &rooms.settings.node, &hold).await?;
         let newest = rooms.store.checkpoints(workspace, None, 1).await?;
+        let backs = rooms.store.taken_back(workspace, 0).await?;
         let mut ground = self.ground();
         ground.newest = newest.first().map(|checkpoint| checkpoint.number);
+        ground.back = backs.last().map_or(0, |(back, _)| back.checkpoint);
         ground.tree = tree;
         ground.lease = Some(lease.clone());
         Ok((lease, true))
@@ -144,12 +174,43 @@ impl Common {
         self.ground().tree = tree;
     }
 
+    /// Whoever died between the last rewind and its files has left a tree that does not count.
+    pub(crate) fn forget_tree_before(&self, rewound: u64) {
+        if !self.live.knows_of(rewound) {
+            self.set_tree(None);
+        }
+    }
+
     pub(crate) fn newest(&self) -> Option<u64> {
         self.ground().newest
     }
 
     pub(crate) fn set_newest(&self, number: u64) {
         self.ground().newest = Some(number);
+    }
+
+    pub(crate) fn back(&self) -> u64 {
+        self.ground().back
+    }
+
+    pub(crate) fn set_back(&self, number: u64) {
+        self.ground().back = number;
+    }
+
+    pub(crate) fn set_turn(&self, who: SessionNo, turn: Option<Beside>) {
+        let mut ground = self.ground();
+        match turn {
+            Some(turn) => drop(ground.turns.insert(who, turn)),
+            None => drop(ground.turns.remove(&who)),
+        }
+    }
+
+    /// The turns that are under way, but for one's own.
+    pub(crate) fn beside(&self, who: SessionNo) -> Vec<Beside> {
+        let ground = self.ground();
+        let mut others: Vec<_> = ground.turns.iter().filter(|(no, _)| **no != who).collect();
+        others.sort_by_key(|(no, _)| **no);
+        others.into_iter().map(|(_, turn)| turn.clone()).collect()
     }
 
     /// The sandbox, if one is alive.

@@ -55,9 +55,9 @@ pub enum Error {
     #[error("There is no workspace \"{0}\"")]
     NoSuchWorkspace(Slug),
     #[error(
-        "Its workspace is shared: go back without the files, or fork the session from that checkpoint to have both"
+        "{0} in the shared workspace: its files go back when everybody else is at rest. Wait, go back without the files, or fork the session from that checkpoint to have both"
     )]
-    SharedWorkspace,
+    WorkspaceBusy(String),
     #[error("Checkpoint {0} was made by another session of the workspace; go back to one of its own")]
     AnothersCheckpoint(u64),
     #[error("Too many sessions are at work in this workspace; end or stop one")]
@@ -94,7 +94,7 @@ impl Error {
         match self {
             Error::Refused(Refused::Gone) => Kind::Gone,
             Error::Refused(Refused::Busy | Refused::Answered)
-            | Error::SharedWorkspace
+            | Error::WorkspaceBusy(_)
             | Error::AnothersCheckpoint(_) => Kind::Conflict,
             Error::Refused(Refused::Unasked) => Kind::NotFound,
             Error::Refused(Refused::NoAnswers | Refused::NoQuestion) | Error::Setting(_) => {
@@ -143,7 +143,7 @@ impl Error {
             Error::NoClaude => "runtime_missing",
             Error::NoKey => "model_key_missing",
             Error::NoWorkspace => "no_workspace",
-            Error::SharedWorkspace => "shared_workspace",
+            Error::WorkspaceBusy(_) => "workspace_busy",
             Error::AnothersCheckpoint(_) => "checkpoint_of_another",
             Error::NoSuchWorkspace(_) => "workspace_not_found",
             Error::Store(ash_store::Error::Deleting(_)) => "workspace_deleting",

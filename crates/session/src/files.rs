@@ -1,7 +1,7 @@
 //! A session's files for those outside: from the live tree while there is one, else from its checkpoint.
 //! Everything goes through `ash_snapshot`, which opens beneath a handle and follows no link out. Blocking.
 
-use crate::{Error, Result};
+use crate::{Error, Result, common::Pen};
 use ash_snapshot::{Change, Entry, FileInfo, Folder, Links, Owner, RelPath, Repo, TreeId, changes};
 use std::{io::Read, path::PathBuf, sync::Arc};
 
@@ -18,6 +18,8 @@ pub enum FileSource {
 pub struct Place {
     pub(crate) source: FileSource,
     pub(crate) repo: Arc<Repo>,
+    /// Whoever writes: the tree stays where it is for as long.
+    pub(crate) _pen: Option<Pen>,
 }
 
 pub enum Found {

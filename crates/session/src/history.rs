@@ -7,7 +7,7 @@ use crate::{
     rooms::Rooms,
     state::{Refused, State, Wish},
 };
-use ash_model::{Event, Fact, Rewound, Seq, SessionNo, Then};
+use ash_model::{Event, Fact, Rewound, Seq, SessionNo, Status, Then};
 use ash_snapshot::TreeId;
 use ash_store::{Card, Checkpoint, EventQuery, Session};
 
@@ -31,9 +31,10 @@ impl Sessions {
     pub(crate) async fn own_checkpoint(&self, session: &Session, number: u64) -> Result<Checkpoint> {
         let found = self.checkpoint(session, number).await?;
         if session.slug.is_some() {
-            let facts = self.rooms().store.facts(session.no).await?;
+            let query = EventQuery { after: 0, limit: u32::MAX, kinds: vec!["saved"] };
+            let saved = self.rooms().store.events(session.no, &query).await?;
             let own = |event: &Event| matches!(&event.fact, Fact::Saved(saved) if saved.number == number);
-            if !facts.iter().any(own) {
+            if !saved.iter().any(own) {
                 return Err(Error::AnothersCheckpoint(number));
             }
         }
@@ -65,7 +66,11 @@ impl Sessions {
     /// A workspace as a checkpoint has it.
     pub async fn files_at(&self, session: &Session, number: u64) -> Result<Place> {
         let tree = self.tree_at(session, number).await?;
-        Ok(Place { source: FileSource::Checkpoint { tree }, repo: self.rooms().repo(&session.tenant)? })
+        Ok(Place {
+            source: FileSource::Checkpoint { tree },
+            repo: self.rooms().repo(&session.tenant)?,
+            _pen: None,
+        })
     }
 
     /// What of the session's log is not part of the conversation any more.
@@ -82,14 +87,37 @@ impl Sessions {
         files: Option<bool>,
     ) -> Result<(Session, Rewound)> {
         self.open_for_work()?;
-        if session.slug.is_some() && files == Some(true) {
-            return Err(Error::SharedWorkspace);
-        }
         let checkpoint = standing(self.own_checkpoint(session, number).await?)?;
         let then = self.then(session, checkpoint.seq).await?;
-        let wish = Wish::Rewind { to: number, seq: checkpoint.seq, then };
+        let files = session.slug.is_some() && files == Some(true);
+        let others = if files { self.ask_to_leave(session).await? } else { Vec::new() };
+        let wish = Wish::Rewind { to: number, seq: checkpoint.seq, then, files };
         let answer = self.wish(session.no, wish).await?;
+        for no in others {
+            // Whoever does not hear of it now hears of it when it is next looked after.
+            self.ask(no, |reply| Request::HearOfBacks { reply }).await.ok();
+        }
         Ok((self.get(session.no).await?, *answer.rewound.ok_or(Error::Gone)?))
+    }
+
+    /// All other sessions of a workspace, which leave its sandbox if they are at rest.
+    async fn ask_to_leave(&self, session: &Session) -> Result<Vec<SessionNo>> {
+        let mut others = Vec::new();
+        for (no, status) in self.rooms().store.sessions_of(session.workspace).await? {
+            if no != session.no && status != Status::Ended {
+                others.push(no);
+            }
+        }
+        for no in &others {
+            match self.release(*no, false).await {
+                Err(Error::Refused(Refused::Busy)) => {
+                    let busy = self.get(*no).await?;
+                    return Err(Error::WorkspaceBusy(format!("Session {} is at work", busy.id)));
+                }
+                other => other?,
+            }
+        }
+        Ok(others)
     }
 
     pub(crate) async fn fork_point_at(&self, session: &Session, number: u64) -> Result<ForkPoint> {

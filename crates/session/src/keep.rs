@@ -288,6 +288,8 @@ mod tests {
             bytes: 0,
             skipped: None,
             unsettled: None,
+            beside: Vec::new(),
+            back: None,
             removed: removed.then_some(Timestamp(at)),
             far: None,
             at: Timestamp(at),

@@ -26,7 +26,8 @@ pub(crate) struct Stamp {
     /// After a reboot the page cache is gone, and with it what was not yet written.
     pub(crate) boot: String,
     pub(crate) uid: Option<u32>,
-    /// The last rewind that the tree knows of, by its place in the log; 0: none.
+    /// The last rewind that the tree knows of, by its place in the log; of a shared workspace, by the number of its
+    /// checkpoint; 0: none.
     #[serde(default, skip_serializing_if = "is_none")]
     pub(crate) rewound: Seq,
     /// The tree is an older one than it should be.
@@ -328,6 +329,17 @@ impl Live {
             give(&fresh.join(root), owner)?;
         }
         Ok(())
+    }
+
+    /// The agent's home in a tree that was prepared.
+    pub(crate) fn prepared_home(&self) -> PathBuf {
+        self.dir.join("tree.new/home")
+    }
+
+    /// Captures a tree that was prepared from `base`.
+    pub(crate) fn take_prepared(&self, repo: &Repo, base: &TreeId, luggage: &Luggage) -> Result<Taken> {
+        let index = self.dir.join("index.new");
+        take(repo, &self.dir.join("tree.new"), Some((base, &index)), luggage, Tracking::None)
     }
 
     /// The tree that is here, if nobody is at work in it: its files may become another tree's.

@@ -2,17 +2,18 @@
 
 use crate::{
     Error, Follower, Keep, LogLine, Result,
-    actor::{Actor, Answer, ForkPoint, Purpose, Reply, Request, Seat},
-    files::Place,
+    actor::{Actor, Answer, ForkPoint, Purpose, Reply, Request, Seat, blocking, put},
+    files::{FileSource, Place},
     live::Live,
     logs::Logs,
     rooms::Rooms,
     state::{State, Wake, Wish},
 };
 use ash_model::{
-    AgentName, Ask, Cursor, Fact, Note, Options, Receipt, SessionId, SessionNo, Slug, Status, TenantId,
+    AgentName, Ask, Cursor, Fact, Note, Options, Receipt, Seq, SessionId, SessionNo, Slug, Status, TenantId,
     Timestamp, TurnId, WorkspaceId,
 };
+use ash_snapshot::{Folder, Owner, TreeId};
 use ash_store::{Card, Checkpoint, Env, Session};
 use futures::future::BoxFuture;
 use std::{
@@ -106,6 +107,8 @@ pub struct Fork {
     pub id: SessionId,
     /// `None`: as the session is now.
     pub checkpoint: Option<u64>,
+    /// It works where its parent does, if that is a workspace with a name; otherwise in a copy.
+    pub beside: bool,
 }
 
 impl Sessions {
@@ -258,9 +261,38 @@ impl Sessions {
         // What came into the workspace after the place where they part is not in the fork.
         let base = base.filter(|base| point.checkpoint.as_ref().is_none_or(|at| base.seq <= at.seq));
         let env = rooms.store.env(parent.no).await?;
+        if fork.beside {
+            let point = self.remember(parent, point).await?;
+            return Ok(rooms.store.create(forked_beside(rooms, parent, &fork, point, env)).await?);
+        }
         let from = (point, base);
         let new = forked(rooms, parent, &fork, from, WorkspaceId::fresh(), env);
         Ok(rooms.store.create(new).await?)
+    }
+
+    /// What the parent remembers there, in a copy that stays as it is, whatever the parent does next.
+    async fn remember(&self, parent: &Session, point: ForkPoint) -> Result<ForkPoint> {
+        let Some(checkpoint) = &point.checkpoint else { return Ok(point) };
+        let place = self.files_to_write(parent).await?;
+        let FileSource::Live { uid, .. } = place.source else { return Err(Error::NoWorkspace) };
+        let (tree, repo) =
+            (TreeId::parse(&checkpoint.tree).map_err(|_| Error::NoWorkspace)?, place.repo.clone());
+        let (live, driver) =
+            (self.rooms.common(parent.workspace).live.clone(), ash_driver::driver(parent.runtime));
+        let cwd = self.rooms.inside(&live).workspace;
+        let (from, memory) = (point.memory, Uuid::new_v4());
+        blocking(move || {
+            let home = Folder::open(&live.home())?;
+            let owner = uid.map(|uid| Owner { uid, gid: uid });
+            for (from, to) in driver.keeps(&cwd, from).iter().zip(driver.keeps(&cwd, memory)) {
+                put(&repo, &tree, (from, &to), &home, owner)?;
+            }
+            Ok(())
+        })
+        .await?;
+        drop(place);
+        self.touched(parent.no).await?;
+        Ok(ForkPoint { memory, ..point })
     }
 
     pub async fn find(&self, tenant: &TenantId, id: &SessionId) -> Result<Session> {
@@ -323,8 +355,8 @@ impl Sessions {
     }
 
     /// Its sandbox goes, as soon as what it did is safe.
-    pub(crate) async fn release(&self, no: SessionNo) -> Result<()> {
-        self.wish(no, Wish::Release).await.map(drop)
+    pub(crate) async fn release(&self, no: SessionNo, by_force: bool) -> Result<()> {
+        self.wish(no, Wish::Release { by_force }).await.map(drop)
     }
 
     pub async fn end(&self, no: SessionNo) -> Result<Session> {
@@ -368,8 +400,8 @@ impl Sessions {
         if purpose == Purpose::Write {
             self.open_for_work()?;
         }
-        let source = self.ask(session.no, |reply| Request::Files { purpose, reply }).await?;
-        Ok(Place { source, repo: self.rooms.repo(&session.tenant)? })
+        let (source, pen) = self.ask(session.no, |reply| Request::Files { purpose, reply }).await?;
+        Ok(Place { source, repo: self.rooms.repo(&session.tenant)?, _pen: pen })
     }
 
     pub async fn touched(&self, no: SessionNo) -> Result<()> {
@@ -556,15 +588,41 @@ fn forked(
     env: Env,
 ) -> ash_store::NewSession {
     let at = rooms.clock();
-    let base = point.checkpoint.as_ref().map(|checkpoint| (parent.no, checkpoint.seq));
     let options = Options { base: counted_from.as_ref().map(|_| 1), ..parent.options.clone() };
-    let mut first: Vec<Checkpoint> = counted_from.into_iter().chain(point.checkpoint).collect();
+    let seq = point.checkpoint.as_ref().map(|checkpoint| checkpoint.seq);
+    let mut first: Vec<Checkpoint> = counted_from.into_iter().chain(point.checkpoint.clone()).collect();
     first.dedup_by_key(|checkpoint| checkpoint.number);
     for (number, checkpoint) in (1..).zip(&mut first) {
         // The parent's may be far. Of this one nothing is said there yet.
         *checkpoint = Checkpoint { workspace, number, turn: None, far: None, at, ..checkpoint.clone() };
     }
     let newest = first.last().map(|checkpoint| checkpoint.number);
+    let new = child(rooms, parent, fork, (point, newest, seq), env);
+    ash_store::NewSession { workspace, options, first_checkpoints: first, ..new }
+}
+
+/// In the workspace of its parent, where the checkpoints are.
+fn forked_beside(
+    rooms: &Rooms,
+    parent: &Session,
+    fork: &Fork,
+    point: ForkPoint,
+    env: Env,
+) -> ash_store::NewSession {
+    let at = point.checkpoint.as_ref().map(|checkpoint| (checkpoint.number, checkpoint.seq)).unzip();
+    let new = child(rooms, parent, fork, (point, at.0, at.1), env);
+    ash_store::NewSession { slug: parent.slug.clone(), ..new }
+}
+
+/// What every fork has of its parent.
+fn child(
+    rooms: &Rooms,
+    parent: &Session,
+    fork: &Fork,
+    (point, newest, seq): (ForkPoint, Option<u64>, Option<Seq>),
+    env: Env,
+) -> ash_store::NewSession {
+    let at = rooms.clock();
     let fact = Fact::Forked {
         parent: parent.id.clone(),
         checkpoint: newest,
@@ -583,18 +641,18 @@ fn forked(
     ash_store::NewSession {
         tenant: parent.tenant.clone(),
         id: fork.id.clone(),
-        workspace,
+        workspace: parent.workspace,
         node: rooms.settings.node.clone(),
         agent: parent.agent.clone(),
         version: parent.version,
         runtime: parent.runtime,
         native_id: native_id(&parent.tenant, &fork.id),
-        options,
+        options: parent.options.clone(),
         env,
         parent: Some(parent.id.clone()),
-        base,
+        base: seq.map(|seq| (parent.no, seq)),
         slug: None,
-        first_checkpoints: first,
+        first_checkpoints: Vec::new(),
         card,
         notes: vec![Note { turn: None, at, fact }],
         at,

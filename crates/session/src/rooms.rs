@@ -7,7 +7,7 @@ use crate::{
     keys,
     live::{Live, Uids},
 };
-use ash_model::{Durability, Provider, Receipt, Runtime, Saved, TenantId, Timestamp, WorkspaceId};
+use ash_model::{Durability, Provider, Receipt, Runtime, Saved, TakenBack, TenantId, Timestamp, WorkspaceId};
 use ash_sandbox::{Backend, Egress, Inside, Limits, Spec};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
 use ash_store::{Session, Store};
@@ -202,6 +202,13 @@ impl Rooms {
         let common = Arc::new(Common::new(Live::new(&self.settings.live_dir, workspace)));
         commons.insert(workspace, Arc::downgrade(&common));
         common
+    }
+
+    /// Who took the files of a session's workspace back since then, but for itself.
+    pub(crate) async fn backs_since(&self, session: &Session, known: u64) -> Result<Vec<TakenBack>> {
+        let all = self.store.taken_back(session.workspace, known).await?;
+        let others = all.into_iter().filter(|(back, at)| back.by != session.id && *at >= session.created_at);
+        Ok(others.map(|(back, _)| back).collect())
     }
 
     pub(crate) fn inside(&self, live: &Live) -> Inside {

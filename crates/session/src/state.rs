@@ -39,6 +39,8 @@ pub struct State {
     pub rewound: Seq,
     /// The highest number ever given to a checkpoint of this workspace.
     pub last_checkpoint: u64,
+    /// The last time that the files of the workspace went back, of which the session knows, by the checkpoint's number.
+    pub backs: u64,
     /// Turns that were told to the agent and are over: what it should remember.
     pub told: u64,
     /// A fork takes up the conversation that its parent kept under this id, until a checkpoint holds its own.
@@ -108,14 +110,19 @@ pub enum Wish {
     },
     Pause,
     Stop,
-    /// The sandbox is to go, whatever the session is at. It may come back.
-    Release,
+    /// The sandbox is to go; the session may come back.
+    Release {
+        /// Whatever it is at.
+        by_force: bool,
+    },
     Resume,
     /// To checkpoint `to`, which covers the log up to `seq`.
     Rewind {
         to: u64,
         seq: Seq,
         then: Then,
+        /// In a shared workspace: the files of everybody, too.
+        files: bool,
     },
     End,
 }
@@ -189,6 +196,7 @@ impl State {
             settled: None,
             rewound: 0,
             last_checkpoint: 0,
+            backs: 0,
             told: 0,
             unborn: None,
             born: false,

@@ -36,7 +36,7 @@ impl Sessions {
         rooms.store.begin_deleting(workspace.id, rooms.clock()).await?;
         for (no, status) in rooms.store.sessions_of(workspace.id).await? {
             if status != Status::Ended {
-                self.release(no).await?;
+                self.release(no, true).await?;
             }
         }
         let common = rooms.common(workspace.id);

@@ -15,8 +15,8 @@ pub use sqlite::Sqlite;
 
 use ash_model::far::FarAgent;
 use ash_model::{
-    AgentName, Cursor, Event, Incarnation, Kind, Seq, SessionId, SessionNo, Slug, Status, TenantId,
-    Timestamp, TurnId, WorkspaceId,
+    AgentName, Cursor, Event, Incarnation, Kind, Seq, SessionId, SessionNo, Slug, Status, TakenBack,
+    TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
 use std::collections::HashMap;
@@ -129,6 +129,9 @@ pub trait Store: Send + Sync {
         before: Option<u64>,
         limit: u32,
     ) -> Result<Vec<Checkpoint>>;
+
+    /// Who took the files of a workspace back, and when, after checkpoint `after`; the oldest first.
+    async fn taken_back(&self, workspace: WorkspaceId, after: u64) -> Result<Vec<(TakenBack, Timestamp)>>;
 
     // Giving up checkpoints
     async fn tenants(&self) -> Result<Vec<TenantId>>;

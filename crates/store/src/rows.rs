@@ -2,7 +2,7 @@
 
 use crate::Env;
 use ash_model::{
-    AgentName, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Note, Options, Problem,
+    AgentName, Beside, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Note, Options, Problem,
     Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
@@ -219,6 +219,10 @@ pub struct Checkpoint {
     /// How much could not be taken, and how many files did not hold still; `None`: nobody counted.
     pub skipped: Option<u64>,
     pub unsettled: Option<u64>,
+    /// Turns of others that were under way in the workspace.
+    pub beside: Vec<Beside>,
+    /// It is what a shared workspace went back to, and the number of that.
+    pub back: Option<u64>,
     /// When its files were given up; it stays listed.
     pub removed: Option<Timestamp>,
     /// Since when the object store has all of it.

@@ -14,8 +14,8 @@ use crate::{
 };
 use ash_model::far::FarAgent;
 use ash_model::{
-    AgentName, Cursor, Event, Incarnation, Options, Seq, SessionId, SessionNo, Slug, Status, TenantId,
-    Timestamp, TurnId, WorkspaceId,
+    AgentName, Cursor, Event, Incarnation, Options, Seq, SessionId, SessionNo, Slug, Status, TakenBack,
+    TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
 use sqlx::{
@@ -254,6 +254,10 @@ impl Store for Sqlite {
 
     async fn holdings(&self, tenant: &TenantId) -> Result<Holdings> {
         read::holdings(&self.readers, tenant).await
+    }
+
+    async fn taken_back(&self, workspace: WorkspaceId, after: u64) -> Result<Vec<(TakenBack, Timestamp)>> {
+        read::taken_back(&self.readers, workspace, after).await
     }
 
     async fn remove_checkpoints(

@@ -90,10 +90,12 @@ pub(crate) async fn one(api: &Api, id: &str, number: u64, as_json: bool) -> Resu
     Ok(0)
 }
 
-pub(crate) async fn rewind(api: &Api, id: &str, number: u64, as_json: bool) -> Result<u8> {
+pub(crate) async fn rewind(api: &Api, id: &str, (number, files): (u64, bool), as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
     let spinner = out::spinner(&format!("going to checkpoint {number}"));
-    let answer = api.post(&path(&id, "/rewind"), &json!({ "checkpoint": number })).await;
+    let body =
+        if files { json!({ "checkpoint": number, "files": true }) } else { json!({ "checkpoint": number }) };
+    let answer = api.post(&path(&id, "/rewind"), &body).await;
     spinner.finish_and_clear();
     let answer = answer.map_err(|failure| named(&id, failure))?;
     if as_json {
@@ -107,7 +109,8 @@ pub(crate) async fn rewind(api: &Api, id: &str, number: u64, as_json: bool) -> R
     }
     let short = api.short_id(&id).await;
     if let Some(from) = rewound["from"].as_u64().filter(|from| *from != number) {
-        eprintln!("  the way back: ash session rewind {short} {from}");
+        let files = if files { " --files" } else { "" };
+        eprintln!("  the way back: ash session rewind {short} {from}{files}");
     }
     eprintln!("  go on: ash chat --resume {short}");
     Ok(0)

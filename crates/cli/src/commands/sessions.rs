@@ -59,9 +59,14 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             }
             Ok(0)
         }
-        Session::Fork { id, new, checkpoint } => {
+        Session::Fork { id, new, checkpoint, same_workspace } => {
             let id = api.session_id(&id).await?;
-            let body = json!({ "sessionId": new, "checkpoint": checkpoint });
+            let mut body = json!({ "sessionId": new, "checkpoint": checkpoint });
+            if same_workspace {
+                let parent = api.get(&path(&id, "")).await?;
+                // A private one has no name, and the server says what that means.
+                body["workspace"] = json!(parent["session"]["workspace"].as_str().unwrap_or("private"));
+            }
             let answer =
                 api.post(&path(&id, "/fork"), &body).await.map_err(|failure| history::named(&id, failure))?;
             if as_json {
@@ -93,7 +98,9 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
         Session::Tail { id, kind } => tail(api, &id, kind.as_deref(), as_json).await,
         Session::Checkpoints { id, limit, before } => history::list(api, &id, (limit, before), as_json).await,
         Session::Checkpoint { id, number } => history::one(api, &id, number, as_json).await,
-        Session::Rewind { id, checkpoint } => history::rewind(api, &id, checkpoint, as_json).await,
+        Session::Rewind { id, checkpoint, files } => {
+            history::rewind(api, &id, (checkpoint, files), as_json).await
+        }
         Session::Files { id, path, checkpoint } => {
             files(api, &id, (path.as_deref(), checkpoint), as_json).await
         }

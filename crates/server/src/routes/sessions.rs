@@ -297,6 +297,9 @@ pub(super) async fn resume(State(app): State<App>, caller: Caller, Part(id): Par
 pub(super) struct NewFork {
     session_id: Option<SessionId>,
     checkpoint: Option<u64>,
+    /// The one that its parent works in; without it the fork works in a copy.
+    #[serde(alias = "workspaceId")]
+    workspace: Option<String>,
 }
 
 pub(super) async fn fork(
@@ -307,15 +310,36 @@ pub(super) async fn fork(
     body: Body<NewFork>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let parent = session(&app, &caller, &id).await?;
+    let beside = match &body.value.workspace {
+        None => false,
+        Some(text) if parent.slug == Some(super::workspaces::slug(text)?) => true,
+        Some(_) => return Err(other_workspace(&parent)),
+    };
     let proposed = body.value.session_id.unwrap_or_else(SessionId::fresh);
     let route = format!("POST /api/sessions/{id}/fork");
     let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
     let made = match made_before(&app, &caller, &claim, &id).await {
         Some(session) => session,
-        None => app.sessions.fork(&parent, Fork { id, checkpoint: body.value.checkpoint }).await?,
+        None => {
+            let fork = Fork { id, checkpoint: body.value.checkpoint, beside };
+            app.sessions.fork(&parent, fork).await?
+        }
     };
     Ok((StatusCode::CREATED, answer(&app, &made)))
+}
+
+fn other_workspace(parent: &Session) -> Problem {
+    let error = match &parent.slug {
+        Some(slug) => format!(
+            "A fork works in workspace \"{slug}\", as its parent does, or without `workspace` in a copy of it"
+        ),
+        None => {
+            "Its workspace has no name, so nobody can share it; without `workspace` the fork works in a copy"
+                .to_owned()
+        }
+    };
+    Problem::invalid("invalid_workspace", error)
 }
 
 pub(super) async fn interrupt(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {

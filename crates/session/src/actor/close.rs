@@ -55,7 +55,7 @@ impl Closing {
             (How::Wish(Wish::End, _), Wish::End) => None,
             (How::Wish(Wish::End, _), _) => Some(Refused::Not(Status::Ended).into()),
             (How::Wish(..), Wish::End) => None,
-            (How::Wish(Wish::Release, _), _) => Some(Refused::Not(Status::Paused).into()),
+            (How::Wish(Wish::Release { .. }, _), _) => Some(Refused::Not(Status::Paused).into()),
             (How::Wish(..), _) => Some(Refused::Not(Status::Stopped).into()),
         }
     }
@@ -63,7 +63,7 @@ impl Closing {
     /// Somebody who wants what is on its way already, or less.
     pub(super) fn join(&mut self, wish: &Wish, reply: Reply<Answer>) -> Option<Reply<Answer>> {
         match &mut self.how {
-            How::Wish(earlier, replies) if *wish == Wish::Release || wish == earlier => {
+            How::Wish(earlier, replies) if matches!(wish, Wish::Release { .. }) || wish == earlier => {
                 replies.push(reply);
                 None
             }

@@ -101,6 +101,7 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         | Fact::Stopped
         | Fact::Failed { .. }
         | Fact::Rewound(_)
+        | Fact::TakenBack(_)
         | Fact::Ended => None,
     }
 }

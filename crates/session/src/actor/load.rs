@@ -3,7 +3,7 @@
 use super::{Actor, Done, Execs, Hands, Purpose, Reply, Request, wake};
 use crate::{
     Error, Result,
-    common::{self, Common, Waiting, Walls},
+    common::{self, Common, Pen, Waiting, Walls},
     files::FileSource,
     live::Live,
     logs::Logs,
@@ -17,6 +17,9 @@ use ash_sandbox::Egress;
 use ash_store::{EventQuery, Heard, Lease, Session};
 use std::{collections::VecDeque, sync::Arc};
 use tokio::{sync::mpsc, time::Instant};
+
+/// Where the files are, and for a writer the pen.
+pub(crate) type Sourced = (FileSource, Option<Pen>);
 
 /// What an actor shares with those who talk to it.
 pub(crate) struct Seat {
@@ -43,14 +46,16 @@ impl Actor {
         let base = session.base.map_or(0, |(_, seq)| seq);
         let mut state = State::new(base).replay(&events);
         state.adopt(&session.card);
-        if session.slug.is_none() && !common.live.knows_of(state.rewound) {
-            common.set_tree(None);
+        let rewound = if session.slug.is_some() { common.back() } else { state.rewound };
+        if first || session.slug.is_none() {
+            common.forget_tree_before(rewound);
         }
         let mut actor = Actor::with(rooms, session, state, (lease, common.clone()), seat);
         actor.state.last_seq = actor.session.last_seq;
         actor.deltas = actor.count_deltas().await?;
         actor.listen_again().await?;
         actor.take_over(first).await?;
+        actor.hear_of_backs().await?;
         Ok(actor)
     }
 
@@ -269,9 +274,9 @@ impl Actor {
     }
 
     /// Where the files are now, for somebody who reads; for a writer a tree is made if there is none.
-    pub(super) fn files(&mut self, purpose: Purpose, reply: Reply<FileSource>) {
+    pub(super) fn files(&mut self, purpose: Purpose, reply: Reply<Sourced>) {
         match (purpose, self.tree()) {
-            (Purpose::Read, Some(uid)) => drop(reply.send(Ok(self.live_source(uid)))),
+            (Purpose::Read, Some(uid)) => drop(reply.send(Ok((self.live_source(uid), None)))),
             (Purpose::Read, _) => self.answer_reader(reply),
             (Purpose::Write, _) => self.writing.push(reply),
         }
@@ -281,7 +286,7 @@ impl Actor {
         FileSource::Live { workspace: self.live.workspace(), uid }
     }
 
-    fn answer_reader(&self, reply: Reply<FileSource>) {
+    fn answer_reader(&self, reply: Reply<Sourced>) {
         let (rooms, session, state, lease) =
             (self.rooms.clone(), self.session.clone(), self.state.clone(), self.lease.clone());
         tokio::spawn(async move {
@@ -290,7 +295,7 @@ impl Actor {
                 Ok(version) => wake::recipe(&rooms, &session, &state, &lease, version.as_ref()).await,
                 Err(error) => Err(error.into()),
             };
-            reply.send(found.map(|(recipe, _)| FileSource::Checkpoint { tree: recipe.tree })).ok();
+            reply.send(found.map(|(recipe, _)| (FileSource::Checkpoint { tree: recipe.tree }, None))).ok();
         });
     }
 
@@ -304,18 +309,22 @@ impl Actor {
             self.start_salvage();
             return true;
         }
-        let Some(uid) = self.tree() else {
-            self.start_furnish();
-            return true;
-        };
-        let marked = self.live.mark_dirty().map(|()| self.live_source(uid)).map_err(|error| error.problem());
-        self.touch();
-        self.writing.drain(..).for_each(|reply| drop(reply.send(marked.clone().map_err(Error::Failed))));
+        while let Some(reply) = self.writing.pop() {
+            // Without a pen somebody is about to put another tree in place, and has the floor, which this waits for.
+            let (Some(uid), Some(pen)) = (self.tree(), self.common.try_pen()) else {
+                self.writing.push(reply);
+                self.start_furnish();
+                return true;
+            };
+            self.touch();
+            let marked = self.live.mark_dirty();
+            reply.send(marked.map(|()| (self.live_source(uid), Some(pen)))).ok();
+        }
         false
     }
 
     /// Makes a tree without a sandbox.
-    fn start_furnish(&mut self) {
+    pub(super) fn start_furnish(&mut self) {
         let (rooms, session, state, lease, live) = (
             self.rooms.clone(),
             self.session.clone(),
@@ -334,11 +343,15 @@ impl Actor {
         }));
     }
 
-    pub(super) fn furnished(&mut self, made: Result<Option<u32>>) {
+    pub(super) async fn furnished(&mut self, made: Result<Option<u32>>) -> Result<()> {
         match made {
             Ok(uid) => self.common.set_tree(Some(uid)),
-            Err(error) => self.answer_failed_writers(&error),
+            Err(error) => {
+                self.answer_failed_writers(&error);
+                self.give_up_rewinding(&error).await?;
+            }
         }
+        Ok(())
     }
 
     pub(super) fn answer_failed_writers(&mut self, error: &Error) {

@@ -9,7 +9,7 @@ use crate::{
     ladder::{Origin, Recalled},
 };
 use ash_driver::Driver;
-use ash_model::{Event, Fact, Saved, Seq, Tier, Timestamp, TurnId};
+use ash_model::{Event, Fact, Saved, Seq, TakenBack, Tier, Timestamp, TurnId};
 use ash_snapshot::TreeId;
 use ash_store::EventQuery;
 use serde_json::Value;
@@ -27,13 +27,14 @@ impl Waking {
         driver: &dyn Driver,
         tree: &Tree,
         recalled: &Recalled,
+        backs: &[TakenBack],
     ) -> Result<Option<String>> {
         if !self.state.resuming || self.state.turns_ever == 0 {
             return Ok(None);
         }
         let mut parts = Vec::new();
         if self.session.options.wake_report != Some(false) {
-            parts.extend(self.report(driver, tree).await?);
+            parts.extend(self.report(driver, tree, backs).await?);
         }
         if recalled.tier == Tier::History {
             parts.extend(self.history().await?);
@@ -41,7 +42,7 @@ impl Waking {
         Ok((!parts.is_empty()).then(|| parts.join("\n\n")))
     }
 
-    async fn report(&self, driver: &dyn Driver, tree: &Tree) -> Result<Option<String>> {
+    async fn report(&self, driver: &dyn Driver, tree: &Tree, backs: &[TakenBack]) -> Result<Option<String>> {
         let facts = self.rooms.store.facts(self.session.no).await?;
         let Some(slept) = slept(&facts) else { return Ok(None) };
         let now = self.rooms.clock();
@@ -65,6 +66,12 @@ impl Waking {
                 "What the turn that was cut off had changed in files since the last checkpoint is gone."
                     .to_owned(),
             );
+        }
+        if let Some(TakenBack { by, to, .. }) = backs.last().or(known_back(&facts)) {
+            sentences.push(format!(
+                "Session {by}, which works in the same workspace, took the files back to checkpoint {to}: what you \
+                 remember of them may not be so any more."
+            ));
         }
         let changed = self.changed(&facts).await?;
         if !changed.is_empty() {
@@ -102,8 +109,11 @@ impl Waking {
         if since.same_files(&tree) {
             return Ok(Vec::new());
         }
-        let place =
-            Place { source: FileSource::Checkpoint { tree }, repo: self.rooms.repo(&self.session.tenant)? };
+        let place = Place {
+            source: FileSource::Checkpoint { tree },
+            repo: self.rooms.repo(&self.session.tenant)?,
+            _pen: None,
+        };
         blocking(move || {
             let changes = place.changes(&since, &|_, _| false)?;
             Ok(changes.iter().map(|change| String::from_utf8_lossy(&change.path).into_owned()).collect())
@@ -153,6 +163,15 @@ impl Waking {
             told.join("\n\n")
         )))
     }
+}
+
+/// The last time that another took the files back since the agent ran.
+fn known_back(facts: &[Event]) -> Option<&TakenBack> {
+    let since = facts.iter().rev().take_while(|event| !matches!(event.fact, Fact::Awake { .. }));
+    since.into_iter().find_map(|event| match &event.fact {
+        Fact::TakenBack(back) => Some(back),
+        _ => None,
+    })
 }
 
 /// When the agent last stopped.

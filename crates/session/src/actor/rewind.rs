@@ -4,11 +4,12 @@
 
 use super::{
     Actor, Answer, Done, Occasion, Reply,
+    back::{Composed, put},
     wake::{blocking, recipe_of},
 };
 use crate::{Error, Result, history::standing, live::Stamp, state::Wish};
 use ash_model::{Fact, Status};
-use ash_snapshot::{Entry, Folder, Owner, Progress, RelPath, TreeId};
+use ash_snapshot::{Folder, Owner, Progress, RelPath, TreeId};
 use std::sync::Arc;
 
 pub(super) struct Rewinding {
@@ -18,11 +19,12 @@ pub(super) struct Rewinding {
 }
 
 /// A tree that is written and not in place yet.
-#[derive(Debug, Clone, Copy)]
 pub(super) struct Prepared {
-    uid: Option<u32>,
+    pub(super) uid: Option<u32>,
     /// The uid was taken for it: there was no tree whose uid it could have.
-    fresh: bool,
+    pub(super) fresh: bool,
+    /// Of a shared workspace.
+    pub(super) composed: Option<Box<Composed>>,
 }
 
 impl Rewinding {
@@ -43,7 +45,6 @@ impl Actor {
                 return Ok(true);
             }
         };
-        let prepared = rewinding.prepared;
         // A start that was promised to somebody comes first, and may make a tree of its own.
         if self.state.status == Status::Starting {
             self.forget_prepared();
@@ -55,10 +56,16 @@ impl Actor {
             self.note_asleep().await?;
         } else if self.live.has_leftovers(self.tree().is_some()) {
             self.start_salvage();
+        } else if let Some(to) = self.target().filter(|_| self.takes_all_back()) {
+            match (self.take_prepared(), self.tree()) {
+                (Some(prepared), _) => self.rewind(facts, prepared).await?,
+                (None, Some(_)) => self.start_compose(to).await?,
+                (None, None) => self.start_furnish(),
+            }
         } else if self.tree().is_some() && self.dirty.is_some() {
             self.start_save(Occasion::Between);
-        } else if let Some(Prepared { uid, .. }) = prepared {
-            self.rewind(facts, uid).await?;
+        } else if let Some(prepared) = self.take_prepared() {
+            self.rewind(facts, prepared).await?;
         } else if self.is_shared() {
             self.start_remember().await?;
         } else {
@@ -67,8 +74,18 @@ impl Actor {
         Ok(true)
     }
 
+    fn take_prepared(&mut self) -> Option<Prepared> {
+        self.rewinding.front_mut()?.prepared.take()
+    }
+
+    /// Whether the files of a shared workspace go back, too.
+    fn takes_all_back(&self) -> bool {
+        let wish = self.rewinding.front().map(|rewinding| &rewinding.wish);
+        self.is_shared() && matches!(wish, Some(Wish::Rewind { files: true, .. }))
+    }
+
     /// Nothing was changed yet: whoever waits may try again.
-    async fn refuse_rewind(&mut self, error: Error) -> Result<()> {
+    pub(super) async fn refuse_rewind(&mut self, error: Error) -> Result<()> {
         self.forget_prepared();
         let Some(Rewinding { reply, .. }) = self.rewinding.pop_front() else { return Ok(()) };
         reply.send(Err(error)).ok();
@@ -80,8 +97,7 @@ impl Actor {
     }
 
     fn forget_prepared(&mut self) {
-        let prepared = self.rewinding.front_mut().and_then(|rewinding| rewinding.prepared.take());
-        if let Some(Prepared { uid, fresh: true }) = prepared {
+        if let Some(Prepared { uid, fresh: true, .. }) = self.take_prepared() {
             self.rooms.uids.give_back(uid);
         }
     }
@@ -101,7 +117,7 @@ impl Actor {
             | Wish::Answer { .. }
             | Wish::Pause
             | Wish::Stop
-            | Wish::Release
+            | Wish::Release { .. }
             | Wish::Resume
             | Wish::End => None,
         }
@@ -113,10 +129,9 @@ impl Actor {
             Some(to) => self.rooms.store.checkpoint(self.lease.workspace, to).await?,
             None => None,
         };
-        let recipe = checkpoint
-            .ok_or(Error::NoCheckpoint)
-            .and_then(standing)
-            .and_then(|checkpoint| recipe_of(&self.rooms, &self.state, &self.lease, &checkpoint.tree));
+        let recipe = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing).and_then(|checkpoint| {
+            recipe_of(&self.rooms, &self.session, &self.state, &self.lease, &checkpoint.tree)
+        });
         let recipe = match recipe {
             Ok(recipe) => recipe,
             Err(error) => return self.refuse_rewind(error).await,
@@ -136,7 +151,7 @@ impl Actor {
                 if written.is_err() && tree.is_none() {
                     home.uids.give_back(uid);
                 }
-                written.map(|()| Prepared { uid, fresh: tree.is_none() })
+                written.map(|()| Prepared { uid, fresh: tree.is_none(), composed: None })
             };
             Done::Prepared(rooms.bells.told(no, &progress, blocking(work)).await)
         }));
@@ -158,26 +173,27 @@ impl Actor {
         };
         let (common, repo) = (self.common.clone(), self.rooms.repo(&self.session.tenant)?);
         let inside = self.rooms.inside(&self.live);
-        let transcript = self.driver.transcript(&inside.workspace, self.session.native_id);
+        let kept = self.driver.keeps(&inside.workspace, self.session.native_id);
         let home = self.live.home();
         self.effect = Some(tokio::spawn(async move {
             let _floor = common.floor().await;
             let uid = common.tree().flatten();
             // Without a tree there is nothing to go back in: the next one is made with what the log says.
-            let Some(transcript) = transcript.filter(|_| common.tree().is_some()) else {
-                return Done::Prepared(Ok(Prepared { uid, fresh: false }));
-            };
+            let prepared = Prepared { uid, fresh: false, composed: None };
+            if common.tree().is_none() {
+                return Done::Prepared(Ok(prepared));
+            }
             let work = move || {
-                let path = RelPath::parse(&transcript).map_err(ash_snapshot::Error::from)?;
                 let home = Folder::open(&home)?;
-                match repo.read(&tree, "home", &path)? {
-                    Some(Entry::File { content: mut file, .. }) => {
-                        let owner = uid.map(|uid| Owner { uid, gid: uid });
-                        home.write_file(&path, &mut file, owner, 0o600)?;
+                let owner = uid.map(|uid| Owner { uid, gid: uid });
+                for path in &kept {
+                    // What it did not remember then it does not now.
+                    if !put(&repo, &tree, (path, path), &home, owner)? {
+                        let at = RelPath::parse(path).map_err(ash_snapshot::Error::from)?;
+                        home.put_aside(&at, &format!("rewound.{}", uuid::Uuid::new_v4()))?;
                     }
-                    _ => drop(home.put_aside(&path, &format!("rewound.{}", uuid::Uuid::new_v4()))?),
                 }
-                Ok(Prepared { uid, fresh: false })
+                Ok(prepared)
             };
             Done::Prepared(blocking(work).await)
         }));
@@ -196,19 +212,31 @@ impl Actor {
     }
 
     /// Says that it is so; from then on it is, whatever becomes of us.
-    async fn rewind(&mut self, facts: Vec<Fact>, uid: Option<u32>) -> Result<()> {
-        let rewound = facts.iter().find_map(|fact| match fact {
-            Fact::Rewound(rewound) => Some(Box::new(rewound.clone())),
+    async fn rewind(&mut self, facts: Vec<Fact>, prepared: Prepared) -> Result<()> {
+        let Prepared { uid, fresh, composed } = prepared;
+        let noted = match &composed {
+            Some(composed) => self.note_composed(facts, composed).await,
+            None => self.note(facts.clone()).await.map(|()| facts),
+        };
+        let facts = match noted {
+            Ok(facts) => facts,
+            Err(error) => {
+                if fresh {
+                    self.rooms.uids.give_back(uid);
+                }
+                self.refuse_rewind(Error::Failed(error.problem())).await?;
+                return self.survive(Err(error));
+            }
+        };
+        let rewound = facts.into_iter().find_map(|fact| match fact {
+            Fact::Rewound(rewound) => Some(Box::new(rewound)),
             _ => None,
         });
-        if let Err(error) = self.note(facts).await {
-            self.refuse_rewind(Error::Failed(error.problem())).await?;
-            return self.survive(Err(error));
-        }
         tracing::info!(session = %self.session.id, checkpoint = self.state.checkpoint, "rewound");
-        if !self.is_shared() {
+        if composed.is_some() || !self.is_shared() {
             self.put_in_place(uid).await;
         }
+        drop(composed);
         if let Some(rewinding) = self.rewinding.pop_front() {
             rewinding.reply.send(Ok(Answer { rewound, ..Answer::default() })).ok();
         }
@@ -221,7 +249,7 @@ impl Actor {
             epoch: self.lease.epoch,
             boot: self.rooms.settings.boot.clone(),
             uid,
-            rewound: self.state.rewound,
+            rewound: if self.is_shared() { self.common.back() } else { self.state.rewound },
             fallback: None,
             mended: None,
         };

@@ -5,11 +5,11 @@ use crate::{
     Error, Result,
     common::{Common, Floor},
     live::Live,
-    luggage::{self, Trip},
+    luggage::{self, Luggage, Trip},
     rooms::Rooms,
     state::Phase,
 };
-use ash_model::{Consistency, Durability, Fact, Saved, TurnId};
+use ash_model::{Beside, Consistency, Durability, Fact, Saved, TurnId};
 use ash_sandbox::Remote;
 use ash_snapshot::{Taken, TreeId};
 use ash_store::{Checkpoint, Session};
@@ -36,41 +36,58 @@ impl Occasion {
     }
 }
 
+/// A tree in the repository, which nobody knows of yet.
+pub(super) struct Shot {
+    pub(super) number: u64,
+    pub(super) taken: Taken,
+    pub(super) consistency: Consistency,
+    /// Turns of others that were under way.
+    pub(super) beside: Vec<Beside>,
+}
+
 pub(super) struct Captured {
-    number: u64,
-    taken: Taken,
-    consistency: Consistency,
+    shot: Shot,
     /// Until it is recorded: the next one is made on top of it.
     _floor: Floor,
 }
 
 /// A capture under way.
-struct Saving {
-    rooms: Arc<Rooms>,
-    live: Live,
-    common: Arc<Common>,
-    session: Session,
-    remote: Option<Remote>,
+#[derive(Clone)]
+pub(super) struct Saving {
+    pub(super) rooms: Arc<Rooms>,
+    pub(super) live: Live,
+    pub(super) common: Arc<Common>,
+    pub(super) session: Session,
+    pub(super) remote: Option<Remote>,
     /// If nothing was touched since the last capture, that one will do.
-    may_skip: bool,
+    pub(super) may_skip: bool,
+    /// The last one of this session, and the number that the next would have if nobody else made any.
+    pub(super) own: (Option<u64>, u64),
 }
 
 impl Saving {
     /// `None`: nothing changed since the last one.
-    /// `own`: the last one of this session, and the number that the next would have if nobody else made any.
-    async fn run(self, own: (Option<u64>, u64), occasion: Occasion) -> Result<Option<Captured>> {
+    async fn run(self, occasion: Occasion) -> Result<Option<Captured>> {
         let floor = self.common.floor().await;
-        let shared = self.session.slug.is_some();
-        let (newest, number) = match self.common.newest().filter(|_| shared) {
+        Ok(self.shoot(occasion).await?.map(|shot| Captured { shot, _floor: floor }))
+    }
+
+    fn is_shared(&self) -> bool {
+        self.session.slug.is_some()
+    }
+
+    /// The last checkpoint, whoever made it, and the number of the next.
+    pub(super) fn numbers(&self) -> (Option<u64>, u64) {
+        match self.common.newest().filter(|_| self.is_shared()) {
             Some(newest) => (Some(newest), newest + 1),
-            None => own,
-        };
-        if self.may_skip {
-            let live = self.live.clone();
-            if blocking(move || Ok(live.is_untouched())).await? {
-                return Ok(None);
-            }
+            None => self.own,
         }
+    }
+
+    /// What travels with a checkpoint: what happened since the last one that this session made. With the tree that the
+    /// files are compared with.
+    pub(super) async fn pack(&self, number: u64, turn: Option<TurnId>) -> Result<(Luggage, TreeId)> {
+        let (newest, _) = self.numbers();
         let Session { tenant, agent, version, workspace, .. } = &self.session;
         let repo = self.rooms.repo(tenant)?;
         let found = self.rooms.store.version(tenant, agent, *version).await?;
@@ -81,8 +98,7 @@ impl Saving {
         };
         let base = checkpoint.map_or(agent_tree.clone(), |checkpoint| checkpoint.tree);
         let base = TreeId::parse(&base).map_err(|_| Error::NoWorkspace)?;
-        // What happened since travels with it: since the last one that this session made.
-        let before = match own.0.filter(|_| shared) {
+        let before = match self.own.0.filter(|_| self.is_shared()) {
             Some(number) => self.rooms.store.checkpoint(*workspace, number).await?,
             None => None,
         };
@@ -90,24 +106,38 @@ impl Saving {
         let trip = Trip {
             session: &self.session,
             checkpoint: number,
-            turn: occasion.turn(),
+            turn,
             before: before.as_ref().unwrap_or(&base),
             agent_tree,
         };
-        let luggage = luggage::pack(&self.rooms, &repo, trip).await?;
+        Ok((luggage::pack(&self.rooms, &repo, trip).await?, base))
+    }
+
+    /// Only with the floor.
+    pub(super) async fn shoot(&self, occasion: Occasion) -> Result<Option<Shot>> {
+        let (_, number) = self.numbers();
+        if self.may_skip {
+            let live = self.live.clone();
+            if blocking(move || Ok(live.is_untouched())).await? {
+                return Ok(None);
+            }
+        }
+        let repo = self.rooms.repo(&self.session.tenant)?;
+        let (luggage, base) = self.pack(number, occasion.turn()).await?;
         let still = match &self.remote {
             Some(remote) => remote.freeze().await.unwrap_or(Consistency::Live),
             // No process, nobody writes.
             None => Consistency::Frozen,
         };
-        let (live, rooms) = (self.live, self.rooms);
+        let beside = self.common.beside(self.session.no);
+        let (live, rooms) = (self.live.clone(), self.rooms.clone());
         let taken = blocking(move || live.take(&repo, &base, &luggage, rooms.tracker.as_ref())).await;
         let held = match &self.remote {
             Some(remote) => remote.thaw().await.unwrap_or(false),
             None => true,
         };
         let consistency = if held { still } else { Consistency::Live };
-        Ok(Some(Captured { number, taken: taken?, consistency, _floor: floor }))
+        Ok(Some(Shot { number, taken: taken?, consistency, beside }))
     }
 }
 
@@ -137,14 +167,12 @@ impl Actor {
     }
 
     pub(super) fn start_save(&mut self, occasion: Occasion) {
-        let remote = self.hands.as_ref().map(|hands| hands.remote.clone());
-        let (rooms, live, session) = (self.rooms.clone(), self.live.clone(), self.session.clone());
-        let (newest, common) = (self.state.checkpoint, self.common.clone());
-        let own = (newest, self.state.last_checkpoint + 1);
+        let newest = self.state.checkpoint;
         let began = Instant::now();
         self.captured = began;
         let newest_is_settled = newest.is_some() && self.state.settled == newest;
         let may_skip = occasion == Occasion::Between && newest_is_settled && self.dirty.is_none();
+        let saving = Saving { may_skip, ..self.saving() };
         match occasion {
             // What changes from here on may or may not be in it.
             Occasion::Rest(_) | Occasion::Between => {
@@ -153,10 +181,22 @@ impl Actor {
             }
             Occasion::Midway(_) => self.touch(),
         }
-        self.effect = Some(tokio::spawn(async move {
-            let saving = Saving { rooms, live, common, session, remote, may_skip };
-            Done::Saved { occasion, result: saving.run(own, occasion).await, began }
-        }));
+        self.effect =
+            Some(tokio::spawn(
+                async move { Done::Saved { occasion, result: saving.run(occasion).await, began } },
+            ));
+    }
+
+    pub(super) fn saving(&self) -> Saving {
+        Saving {
+            rooms: self.rooms.clone(),
+            live: self.live.clone(),
+            common: self.common.clone(),
+            session: self.session.clone(),
+            remote: self.hands.as_ref().map(|hands| hands.remote.clone()),
+            may_skip: false,
+            own: (self.state.checkpoint, self.state.last_checkpoint + 1),
+        }
     }
 
     pub(super) async fn saved(
@@ -176,26 +216,28 @@ impl Actor {
     }
 
     async fn record(&mut self, occasion: Occasion, captured: Captured, began: Instant) -> Result<()> {
+        let Captured { shot, _floor: floor } = captured;
         self.not_before = None;
         if self.dirty.is_none() {
             self.live.unmark_dirty();
         }
-        if occasion == Occasion::Between && self.is_as_before(&captured.taken).await? {
+        if occasion == Occasion::Between && self.is_as_before(&shot.taken).await? {
             return Ok(());
         }
         let midway = self.midway_through(occasion);
-        let saved = Saved {
-            turn: midway.or(occasion.turn()),
-            mid_turn: midway.is_some(),
-            ..self.describe(captured.number, &captured.taken, captured.consistency)
-        };
+        let saved =
+            Saved { turn: midway.or(occasion.turn()), mid_turn: midway.is_some(), ..self.describe(&shot) };
         self.rooms.watch.saved(&saved, began.elapsed());
         let number = saved.number;
         let mut facts = vec![Fact::Saved(saved.clone())];
         let waits = self.waits_for_far(occasion);
         facts.extend(self.end_of(occasion, Some(number)).filter(|_| waits.is_none()));
-        let row = self.checkpoint_row(&saved, &captured.taken, facts.len() as u64);
+        let row = self.checkpoint_row(&saved, &shot.taken, facts.len() as u64);
         let recorded = self.commit(facts, Vec::new(), None, Some(row)).await;
+        if recorded.is_ok() {
+            self.common.set_newest(number);
+        }
+        drop(floor);
         match recorded {
             // The pack is there, its row is not: the capture is repeated when there is space again.
             Err(Error::Store(ash_store::Error::Full)) => {
@@ -206,7 +248,6 @@ impl Actor {
                 self.give_up_rewinding(&Error::Store(ash_store::Error::Full)).await
             }
             Ok(()) => {
-                self.common.set_newest(number);
                 if let Some(turn) = waits {
                     self.wait_for_far(turn, number);
                 }
@@ -264,7 +305,7 @@ impl Actor {
     }
 
     /// Nothing changed since the newest checkpoint: there is nothing to record.
-    async fn is_as_before(&self, taken: &Taken) -> Result<bool> {
+    pub(super) async fn is_as_before(&self, taken: &Taken) -> Result<bool> {
         let last = match self.is_shared() {
             true => self.common.newest(),
             false => self.state.settled.filter(|settled| Some(*settled) == self.state.checkpoint),
@@ -342,6 +383,8 @@ impl Actor {
             bytes: saved.bytes,
             skipped: Some(taken.skipped.len() as u64),
             unsettled: Some(taken.unsettled.len() as u64),
+            beside: saved.beside.clone(),
+            back: saved.back,
             removed: None,
             far: None,
             at: self.rooms.clock(),

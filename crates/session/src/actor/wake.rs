@@ -1,6 +1,6 @@
 //! Making a sandbox and starting the agent in it, with its files and its memory.
 
-use super::{Actor, Done, Hands, recall::Rung};
+use super::{Actor, Done, Hands, recall::Rung, save::Shot};
 use crate::{
     Error, Result,
     common::{self, Common, Floor, Walls},
@@ -12,7 +12,7 @@ use crate::{
     state::{Phase, State},
 };
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
-use ash_model::{Compared, Fact, Incarnation, Problem, Provider, Saved, Seq, Tier};
+use ash_model::{Compared, Consistency, Fact, Incarnation, Problem, Provider, Saved, Seq, TakenBack, Tier};
 use ash_sandbox::{Inside, Link, Record, Records, Spec, Start, What};
 use ash_snapshot::{Progress, Taken, TreeId};
 use ash_store::{Checkpoint, Lease, Session, Version};
@@ -33,6 +33,8 @@ pub(super) struct Woken {
     hands: Hands,
     tree: Tree,
     recalled: Recalled,
+    /// Of others who took the files back while it slept.
+    backs: Vec<TakenBack>,
     /// What did not work before it, from the top of the ladder.
     failed: Vec<Fact>,
     head: Option<String>,
@@ -113,6 +115,7 @@ impl Actor {
             hands,
             tree: Tree { origin, uid, fallback },
             recalled,
+            backs,
             failed,
             head,
             compared,
@@ -129,7 +132,7 @@ impl Actor {
         if let Some(Fallback { instead_of, used, why }) = &fallback {
             tracing::error!(session = %self.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
         }
-        let mut facts = failed;
+        let mut facts: Vec<Fact> = backs.into_iter().map(Fact::TakenBack).chain(failed).collect();
         facts.push(Fact::Awake { incarnation: hands.incarnation, kept: recalled.kept });
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
         let heard = ash_store::Heard {
@@ -196,9 +199,9 @@ impl Actor {
             Ok(Some(taken)) if self.is_known(&taken).await? => {}
             Ok(Some(taken)) => {
                 let number = self.next_number();
-                let saved =
-                    Saved { salvage: true, ..self.describe(number, &taken, ash_model::Consistency::Live) };
-                let row = self.checkpoint_row(&saved, &taken, 1);
+                let shot = Shot { number, taken, consistency: Consistency::Live, beside: Vec::new() };
+                let saved = Saved { salvage: true, ..self.describe(&shot) };
+                let row = self.checkpoint_row(&saved, &shot.taken, 1);
                 self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
                 self.common.set_newest(number);
                 self.salvage = Some(number);
@@ -219,12 +222,12 @@ impl Actor {
         blocking(move || live.forget_old()).await
     }
 
-    pub(super) fn describe(&self, number: u64, taken: &Taken, consistency: ash_model::Consistency) -> Saved {
+    pub(super) fn describe(&self, Shot { number, taken, consistency, beside }: &Shot) -> Saved {
         Saved {
-            number,
+            number: *number,
             turn: None,
             tree: taken.tree.as_str().to_owned(),
-            consistency,
+            consistency: *consistency,
             files: taken.files,
             bytes: taken.bytes,
             skipped: taken
@@ -235,6 +238,8 @@ impl Actor {
                 .collect(),
             salvage: false,
             mid_turn: false,
+            beside: beside.clone(),
+            back: None,
         }
     }
 }
@@ -269,12 +274,14 @@ impl Waking {
         let rungs: &[Rung] =
             if told { &[Rung::History] } else { &[Rung::Found, Rung::Rebuilt, Rung::History] };
         let (started, failed) = self.descend(&way, rungs).await?;
-        let head = self.head(way.driver, &tree, &started.recalled).await?;
+        // From here on nobody takes them back: it is at work.
+        let backs = self.rooms.backs_since(&self.session, self.state.backs).await?;
+        let head = self.head(way.driver, &tree, &started.recalled, &backs).await?;
         let compared = self.compared(&tree).await?;
         let Started { part: Part { walls, process, records }, position, recalled, ear } = started;
         let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
         let hands = Hands { incarnation, remote, process, records, position, exited: false, walls };
-        Ok(Woken { hands, tree, recalled, failed, head, compared, ear, began })
+        Ok(Woken { hands, tree, recalled, backs, failed, head, compared, ear, began })
     }
 
     /// What the checkpoint that the session goes on from says of it.
@@ -456,7 +463,7 @@ impl Waking {
         });
         for checkpoint in found {
             let fallback = Fallback { instead_of: number, used: checkpoint.number, why: why.clone() };
-            let recipe = recipe_of(&self.rooms, &self.state, &self.lease, &checkpoint.tree)?;
+            let recipe = recipe_of(&self.rooms, &self.session, &self.state, &self.lease, &checkpoint.tree)?;
             let recipe = Recipe { fallback: Some(fallback.clone()), ..recipe };
             let origin = self.origin(Origin::Checkpoint, &recipe)?;
             match make_tree(&self.rooms, &self.session, &self.live, recipe).await {
@@ -601,7 +608,7 @@ pub(super) async fn recipe(
         (None, Some(version)) => (version.tree.clone(), Origin::Fresh),
         (None, None) => return Err(Error::NoWorkspace),
     };
-    let recipe = recipe_of(rooms, state, lease, &tree)?;
+    let recipe = recipe_of(rooms, session, state, lease, &tree)?;
     Ok((Recipe { fresh: origin == Origin::Fresh, ..recipe }, origin))
 }
 
@@ -622,9 +629,19 @@ pub(super) async fn standing_on(
 }
 
 /// To make what a checkpoint holds.
-pub(super) fn recipe_of(rooms: &Rooms, state: &State, lease: &Lease, tree: &str) -> Result<Recipe> {
+pub(super) fn recipe_of(
+    rooms: &Rooms,
+    session: &Session,
+    state: &State,
+    lease: &Lease,
+    tree: &str,
+) -> Result<Recipe> {
     let tree = TreeId::parse(tree).map_err(|_| Error::NoWorkspace)?;
-    let (epoch, boot, rewound) = (lease.epoch, rooms.settings.boot.clone(), state.rewound);
+    let (epoch, boot) = (lease.epoch, rooms.settings.boot.clone());
+    let rewound = match session.slug {
+        Some(_) => rooms.common(session.workspace).back(),
+        None => state.rewound,
+    };
     Ok(Recipe { epoch, boot, tree, fresh: false, rewound, fallback: None })
 }
 

@@ -1,9 +1,8 @@
 //! What callers ask for, and when they are answered: some at once, some when the files are safe.
 
-use super::{Actor, Executed, close::Closing, rewind::Rewinding, save::Occasion};
+use super::{Actor, Executed, close::Closing, load::Sourced, rewind::Rewinding, save::Occasion};
 use crate::{
     Error, Result,
-    files::FileSource,
     state::{Next, Wish},
 };
 use ash_driver::Say;
@@ -26,7 +25,7 @@ pub(crate) enum Request {
     },
     Files {
         purpose: Purpose,
-        reply: Reply<FileSource>,
+        reply: Reply<Sourced>,
     },
     /// Answered when the live agent, if there is one, goes on with them.
     Options {
@@ -38,6 +37,10 @@ pub(crate) enum Request {
     Touched,
     ForkPoint {
         reply: Reply<ForkPoint>,
+    },
+    /// Another session of the workspace took the files back.
+    HearOfBacks {
+        reply: Reply<()>,
     },
     /// Nobody has used it for long: its files need not be here if the object store has them. Answers whether they went.
     GoCold {
@@ -98,6 +101,11 @@ impl Actor {
                 self.wants_capture |= self.hands.is_some() || self.dirty.is_some();
                 self.forking.push(reply);
                 Ok(())
+            }
+            Request::HearOfBacks { reply } => {
+                let heard = self.hear_of_backs().await;
+                reply.send(Ok(())).ok();
+                self.survive(heard)
             }
             Request::GoCold { reply } => {
                 let gone = self.go_cold().await;
@@ -173,7 +181,7 @@ impl Actor {
                 reply.send(Ok(Answer::default())).ok();
                 Ok(())
             }
-            Wish::Stop | Wish::Release | Wish::End => {
+            Wish::Stop | Wish::Release { .. } | Wish::End => {
                 self.close(Closing::wish(wish, reply));
                 Ok(())
             }

@@ -133,6 +133,8 @@ fn described(repo: &Repo, checkpoint: &Checkpoint) -> FarCheckpoint {
         bytes: checkpoint.bytes,
         skipped: checkpoint.skipped,
         unsettled: checkpoint.unsettled,
+        beside: checkpoint.beside.clone(),
+        back: checkpoint.back,
         at: checkpoint.at,
     }
 }

@@ -87,6 +87,7 @@ impl State {
                 self.problem = Some(problem.clone());
             }
             Fact::Rewound(rewound) => self.rewound(seq, rewound),
+            Fact::TakenBack(by) => self.backs = by.checkpoint,
             Fact::Ended => self.status = Status::Ended,
         }
     }
@@ -196,6 +197,9 @@ impl State {
 
     fn saved(&mut self, saved: &Saved) {
         self.last_checkpoint = saved.number;
+        if saved.back.is_some() {
+            self.backs = saved.number;
+        }
         if !saved.salvage {
             self.checkpoint = Some(saved.number);
             if !saved.mid_turn {

@@ -29,7 +29,8 @@ impl State {
                 }
                 status => Err(Refused::Cannot { wish: "stop", status }),
             },
-            Wish::Release => match self.status {
+            Wish::Release { by_force: false } if !self.turns.is_empty() => Err(Refused::Busy),
+            Wish::Release { .. } => match self.status {
                 Status::Active | Status::Starting => {
                     Ok(self.give_up_current().chain([Fact::Paused]).collect())
                 }
@@ -40,7 +41,7 @@ impl State {
                 Status::Paused | Status::Stopped | Status::Error => Ok(vec![self.back()]),
                 Status::Ended => Err(Refused::Gone),
             },
-            Wish::Rewind { to, seq, then } => match self.status {
+            Wish::Rewind { to, seq, then, .. } => match self.status {
                 Status::Ended => Err(Refused::Not(self.status)),
                 Status::Starting | Status::Active | Status::Paused | Status::Stopped | Status::Error => {
                     self.rewind(*to, *seq, then)

@@ -434,8 +434,10 @@ fn each_wish_is_granted_or_refused_by_status() {
         let stopped = Err(Refused::Cannot { wish: "stop", status });
         assert_eq!(kinds(&state, &Wish::Stop), if awake { Ok(vec!["stopped"]) } else { stopped }, "{status}");
         let released = if awake { vec!["paused"] } else { vec![] };
-        assert_eq!(kinds(&state, &Wish::Release), Ok(released), "{status}");
-        let rewind = Wish::Rewind { to: 1, seq: 1, then: ash_model::Then::default() };
+        for by_force in [true, false] {
+            assert_eq!(kinds(&state, &Wish::Release { by_force }), Ok(released.clone()), "{status}");
+        }
+        let rewind = Wish::Rewind { to: 1, seq: 1, then: ash_model::Then::default(), files: false };
         let rewound = if status == Status::Ended { Err(Refused::Not(status)) } else { Ok(vec!["rewound"]) };
         assert_eq!(kinds(&state, &rewind), rewound, "{status}");
         let ended = if status == Status::Ended { vec![] } else { vec!["ended"] };

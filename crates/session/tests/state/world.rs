@@ -143,7 +143,7 @@ impl World {
         let place = usize::from(newest) % checkpoints.len().max(1);
         let (to, seq) = *checkpoints.iter().rev().nth(place)?;
         let upto = usize::try_from(seq).expect("a short log");
-        Some(Wish::Rewind { to, seq, then: State::new(0).replay(&self.log[..upto]).then() })
+        Some(Wish::Rewind { to, seq, then: State::new(0).replay(&self.log[..upto]).then(), files: false })
     }
 
     pub(crate) fn kinds_since(&self, seq: usize) -> Vec<&'static str> {
@@ -177,7 +177,7 @@ impl World {
             Op::Interrupt => self.wish(&Wish::Interrupt),
             Op::Pause => self.wish(&Wish::Pause),
             Op::Stop => self.wish(&Wish::Stop),
-            Op::Release => self.wish(&Wish::Release),
+            Op::Release => self.wish(&Wish::Release { by_force: true }),
             Op::Resume => self.wish(&Wish::Resume),
             Op::End => self.wish(&Wish::End),
             Op::Effect(luck) => self.settle(luck),

@@ -7,7 +7,7 @@ use crate::{
 };
 use ash_model::{
     AgentName, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, Provider, Runtime, Seq,
-    SessionId, SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    SessionId, SessionNo, Slug, Status, TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use sqlx::{Row, SqlitePool, query, sqlite::SqliteRow};
 use uuid::Uuid;
@@ -432,6 +432,26 @@ pub(super) async fn checkpoints(
     rows.iter().map(|row| checkpoint_row(row, workspace)).collect()
 }
 
+pub(super) async fn taken_back(
+    db: &SqlitePool,
+    workspace: WorkspaceId,
+    after: u64,
+) -> Result<Vec<(TakenBack, Timestamp)>> {
+    let rows = query(
+        "SELECT c.number, c.back, c.at, s.id FROM checkpoints c JOIN sessions s ON s.n = c.session
+         WHERE c.workspace = ? AND c.number > ? AND c.back IS NOT NULL ORDER BY c.number",
+    );
+    let rows =
+        rows.bind(workspace.to_string()).bind(i64::try_from(after).unwrap_or(i64::MAX)).fetch_all(db).await?;
+    rows.iter()
+        .map(|row| {
+            let by = parsed(row, "id", |text| SessionId::parse(text).ok())?;
+            let (checkpoint, to) = (unsigned(row, "number")?, unsigned(row, "back")?);
+            Ok((TakenBack { by, checkpoint, to }, Timestamp(row.try_get("at")?)))
+        })
+        .collect()
+}
+
 pub(super) async fn tenants(db: &SqlitePool) -> Result<Vec<TenantId>> {
     let rows = query("SELECT tenant FROM agents UNION SELECT tenant FROM workspaces ORDER BY tenant");
     rows.fetch_all(db)
@@ -480,6 +500,8 @@ pub(super) fn checkpoint_row(row: &SqliteRow, workspace: WorkspaceId) -> Result<
         bytes: unsigned(row, "bytes")?,
         skipped: count("skipped")?,
         unsettled: count("unsettled")?,
+        beside: optional(row, "beside", |text| serde_json::from_str(text).ok())?.unwrap_or_default(),
+        back: count("back")?,
         removed: row.try_get::<Option<i64>, _>("removed_at")?.map(Timestamp),
         far: row.try_get::<Option<i64>, _>("far_at")?.map(Timestamp),
         at: Timestamp(row.try_get("at")?),

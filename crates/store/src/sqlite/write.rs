@@ -382,8 +382,8 @@ pub(super) async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) 
     };
     query(
         "INSERT INTO checkpoints (workspace, number, session, turn, seq, tree, consistency, salvage, mid_turn, files,
-             bytes, skipped, unsettled, at, far_at, removed_at)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+             bytes, skipped, unsettled, at, far_at, removed_at, back, beside)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(c.workspace.to_string())
     .bind(number(c.number)?)
@@ -401,6 +401,8 @@ pub(super) async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) 
     .bind(c.at.0)
     .bind(c.far.map(|at| at.0))
     .bind(c.removed.map(|at| at.0))
+    .bind(c.back.map(number).transpose()?)
+    .bind((!c.beside.is_empty()).then(|| serde_json::to_string(&c.beside).expect("two ids each")))
     .execute(db)
     .await?;
     Ok(())

@@ -137,6 +137,8 @@ pub(crate) fn checkpoint(workspace: WorkspaceId, number: u64, seq: Seq) -> Check
         bytes: 4096,
         skipped: Some(2),
         unsettled: None,
+        beside: Vec::new(),
+        back: None,
         removed: None,
         far: None,
         at: Timestamp(5),

@@ -112,6 +112,8 @@ fn saved(number: u64) -> Saved {
         skipped: Vec::new(),
         salvage: false,
         mid_turn: false,
+        beside: Vec::new(),
+        back: None,
     }
 }
 

@@ -40,7 +40,7 @@ impl World {
             Wish::Resume => assert_eq!(*decided, Err(Refused::Gone)),
             Wish::Answer { .. } => assert_eq!(*decided, Err(Refused::Unasked)),
             Wish::Pause | Wish::Stop => assert!(decided.is_err()),
-            Wish::Interrupt | Wish::Release | Wish::End => assert_eq!(*decided, Ok(Vec::new())),
+            Wish::Interrupt | Wish::Release { .. } | Wish::End => assert_eq!(*decided, Ok(Vec::new())),
         }
     }
 
@@ -116,6 +116,7 @@ impl World {
             | Fact::Stirred { .. }
             | Fact::Paused
             | Fact::Stopped
+            | Fact::TakenBack(_)
             | Fact::Failed { .. } => {}
         }
     }

@@ -109,7 +109,7 @@ impl World {
             }
             Wish::Stop | Wish::End if facts.is_empty() => {}
             Wish::Stop => self.close(Close::Stop),
-            Wish::Release => self.close(Close::Release),
+            Wish::Release { .. } => self.close(Close::Release),
             Wish::End => self.close(Close::End),
         }
     }
@@ -278,7 +278,7 @@ impl World {
                 return;
             }
             Close::Stop => Wish::Stop,
-            Close::Release => Wish::Release,
+            Close::Release => Wish::Release { by_force: true },
             Close::End => Wish::End,
         };
         if unsafe_files {

@@ -1,0 +1,161 @@
+//! Taking the files of a shared workspace back. What is there is captured first, the tree of the checkpoint is written
+//! beside it, with what the other sessions remember now, and captured too: that is the newest checkpoint from then on.
+//! Whoever dies before it is recorded leaves everything as it was, and after it the next start makes the tree from it.
+
+use super::{
+    Actor, Done, Occasion,
+    rewind::Prepared,
+    save::{Saving, Shot},
+    wake::{blocking, recipe_of},
+};
+use crate::{
+    Error, Result,
+    common::{Floor, NoPens},
+    history::standing,
+    live::Recipe,
+};
+use ash_model::{Consistency, Fact, Rewound, Saved, SessionNo};
+use ash_snapshot::{Entry, Folder, Owner, Progress, RelPath, Repo, TreeId};
+use ash_store::Session;
+use std::sync::Arc;
+
+/// A tree that is written, captured and not in place yet. Until it is, nobody comes in.
+pub(super) struct Composed {
+    /// What was there before, unless it is the session's own last checkpoint: the way back.
+    before: Option<Shot>,
+    after: Shot,
+    to: u64,
+    _floor: Floor,
+    _no_pens: NoPens,
+}
+
+impl Actor {
+    pub(super) async fn start_compose(&mut self, to: u64) -> Result<()> {
+        let checkpoint = self.rooms.store.checkpoint(self.lease.workspace, to).await?;
+        let recipe = checkpoint.ok_or(Error::NoCheckpoint).and_then(standing).and_then(|checkpoint| {
+            recipe_of(&self.rooms, &self.session, &self.state, &self.lease, &checkpoint.tree)
+        });
+        let recipe = match recipe {
+            Ok(recipe) => recipe,
+            Err(error) => return self.refuse_rewind(error).await,
+        };
+        let saving = self.saving();
+        self.effect = Some(tokio::spawn(async move { Done::Prepared(compose(saving, recipe, to).await) }));
+        Ok(())
+    }
+
+    /// What was there becomes a checkpoint like any other; then, in one step, the rewind and what is there now.
+    pub(super) async fn note_composed(&mut self, facts: Vec<Fact>, composed: &Composed) -> Result<Vec<Fact>> {
+        let Composed { before, after, to, .. } = composed;
+        if let Some(before) = before {
+            let saved = self.describe(before);
+            let row = self.checkpoint_row(&saved, &before.taken, 1);
+            self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
+            self.common.set_newest(before.number);
+        }
+        let from = self.state.checkpoint;
+        let facts = facts.into_iter().map(|fact| match fact {
+            Fact::Rewound(rewound) => Fact::Rewound(Rewound { from, ..rewound }),
+            other => other,
+        });
+        let saved = Saved { back: Some(*to), ..self.describe(after) };
+        let facts: Vec<Fact> = facts.chain([Fact::Saved(saved.clone())]).collect();
+        let row = self.checkpoint_row(&saved, &after.taken, facts.len() as u64);
+        self.commit(facts.clone(), Vec::new(), None, Some(row)).await?;
+        self.common.set_newest(after.number);
+        self.common.set_back(after.number);
+        Ok(facts)
+    }
+
+    /// Of others who took the files back while this one rested.
+    pub(super) async fn hear_of_backs(&mut self) -> Result<()> {
+        if self.state.awake.is_some() || self.common.back() <= self.state.backs {
+            return Ok(());
+        }
+        let news = self.rooms.backs_since(&self.session, self.state.backs).await?;
+        match news.is_empty() {
+            true => Ok(()),
+            false => self.note(news.into_iter().map(Fact::TakenBack).collect()).await,
+        }
+    }
+}
+
+async fn compose(saving: Saving, recipe: Recipe, to: u64) -> Result<Prepared> {
+    let Saving { rooms, live, common, session, .. } = saving.clone();
+    let floor = common.floor().await;
+    if !common.is_left(session.no) {
+        return Err(Error::WorkspaceBusy("Another session is at work".to_owned()));
+    }
+    let no_pens = common.no_pens().await?;
+    let newest = match common.newest() {
+        Some(number) => rooms.store.checkpoint(session.workspace, number).await?,
+        None => None,
+    };
+    let newest = newest.and_then(|newest| TreeId::parse(&newest.tree).ok()).ok_or(Error::NoCheckpoint)?;
+    let own = common.newest() == saving.own.0;
+    let before = saving.shoot(Occasion::Between).await?;
+    let before = before.filter(|shot| !own || !shot.taken.tree.same_files(&newest));
+    let now = before.as_ref().map_or(newest, |shot| shot.taken.tree.clone());
+    let (_, next) = saving.numbers();
+    let number = next + u64::from(before.is_some());
+    let kept = memories(&saving, session.no).await?;
+    let (luggage, _) = saving.pack(number, None).await?;
+    let uid = common.tree().ok_or(Error::NoWorkspace)?;
+    let _turn = rooms.restores.acquire().await.map_err(|_| Error::Stopping)?;
+    let (home, progress) = (rooms.clone(), Arc::new(Progress::default()));
+    let counting = progress.clone();
+    let tenant = session.tenant.clone();
+    let work = move || {
+        let repo = home.repo(&tenant)?;
+        live.prepare(&recipe, (&repo, &counting), uid)?;
+        let folder = Folder::open(&live.prepared_home())?;
+        let owner = uid.map(|uid| Owner { uid, gid: uid });
+        kept.iter().try_for_each(|path| put(&repo, &now, (path, path), &folder, owner).map(drop))?;
+        live.take_prepared(&repo, &recipe.tree, &luggage)
+    };
+    let taken = rooms.bells.told(session.no, &progress, blocking(work)).await?;
+    let after = Shot { number, taken, consistency: Consistency::Frozen, beside: Vec::new() };
+    let composed = Composed { before, after, to, _floor: floor, _no_pens: no_pens };
+    Ok(Prepared { uid, fresh: false, composed: Some(Box::new(composed)) })
+}
+
+/// Where the other sessions of the workspace have what they remember.
+async fn memories(saving: &Saving, but: SessionNo) -> Result<Vec<String>> {
+    let store = &saving.rooms.store;
+    let cwd = saving.rooms.inside(&saving.live).workspace;
+    let mut all = Vec::new();
+    for (no, _) in store.sessions_of(saving.session.workspace).await? {
+        if let Some(Session { runtime, native_id, .. }) = store.session(no).await?.filter(|_| no != but) {
+            all.extend(ash_driver::driver(runtime).keeps(&cwd, native_id));
+        }
+    }
+    Ok(all)
+}
+
+/// What a tree has of a session's memory at `from`, a file or a folder of them, written to `to`, over what is there.
+/// False: nothing.
+pub(crate) fn put(
+    repo: &Arc<Repo>,
+    tree: &TreeId,
+    (from, to): (&str, &str),
+    home: &Folder,
+    owner: Option<Owner>,
+) -> Result<bool> {
+    let mut found = false;
+    for file in repo.list(tree, "home")? {
+        // A name that is no text is none that an agent gave.
+        let Ok(path) = std::str::from_utf8(&file.path) else { continue };
+        let Some(below) = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+        else {
+            continue;
+        };
+        let (Ok(path), Ok(to)) = (RelPath::parse(path), RelPath::parse(&format!("{to}{below}"))) else {
+            continue;
+        };
+        if let Some(Entry::File { mut content, .. }) = repo.read(tree, "home", &path)? {
+            home.write_file(&to, &mut content, owner, 0o600)?;
+            found = true;
+        }
+    }
+    Ok(found)
+}
