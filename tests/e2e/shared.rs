@@ -530,7 +530,7 @@ async fn going_back_with_the_files_happens_or_does_not() {
             .clone();
     let path = format!("/api/sessions/{one}/rewind");
     let (mut cut, mut happened) = (0, 0);
-    for round in 0..10u32 {
+    for round in 0..12u32 {
         let client = server.client();
         client.say(&two, "run: for i in $(seq 200); do echo new > d/$i; done").await;
         let going = tokio::spawn({
@@ -539,7 +539,7 @@ async fn going_back_with_the_files_happens_or_does_not() {
             async move { request.send().await.is_ok() }
         });
         // Each death a little later than the one before.
-        let (began, later) = (std::time::Instant::now(), std::time::Duration::from_millis(12) * round);
+        let (began, later) = (std::time::Instant::now(), std::time::Duration::from_millis(22) * round);
         eventually("its instant", async || (began.elapsed() >= later).then_some(())).await;
         server.kill9();
         cut += u32::from(!going.await.expect("no panic"));
@@ -560,4 +560,34 @@ async fn going_back_with_the_files_happens_or_does_not() {
     }
     assert!(cut > 2, "only {cut} were cut off");
     assert!(happened > 0, "it never happened");
+}
+
+/// What nobody uses is kept in the object store alone, until somebody comes back.
+#[tokio::test]
+async fn a_shared_workspace_that_nobody_uses_need_not_be_here() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}", dir.path().display());
+    let often = [("ASH_COLD_TTL", "0"), ("ASH_GC_EVERY", "1"), ("ASH_SNAPSHOT_URL", url.as_str())];
+    let mut server = Server::with(&often).await;
+    let client = server.client();
+    let (one, two) = (create(&client, "cold").await, create(&client, "cold").await);
+    client.say(&one, "write one.txt: 1").await;
+    client.say(&two, "write two.txt: 2").await;
+    let tree = server.live(&one).await.join("tree");
+    // As long as one is at work it stays.
+    client.action(&one, "stop").await;
+    assert!(tree.exists());
+    client.action(&two, "stop").await;
+    for id in [&one, &two] {
+        crate::far::until_remote(&client, id).await;
+    }
+    // Those who looked after them until now would stay for a minute.
+    server.crash_and_start().await;
+    let client = server.client();
+    eventually("its files go", async || (!tree.exists()).then_some(())).await;
+    for id in [&two, &one] {
+        let receipt = client.action(id, "resume").await["resume"].clone();
+        assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
+        assert_eq!(client.exec(id, "cat one.txt two.txt").await["stdout"], "12");
+    }
 }

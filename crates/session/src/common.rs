@@ -79,6 +79,8 @@ pub(crate) struct Waiting {
     pub(crate) records: Records,
     /// The last input that the process took.
     pub(crate) last_in: u64,
+    /// The process was there when the sandbox was found.
+    pub(crate) runs: bool,
 }
 
 #[derive(Default)]

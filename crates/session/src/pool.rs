@@ -317,12 +317,18 @@ impl Sessions {
         let names = tokio::task::spawn_blocking(move || list_names(&root)).await.map_err(|_| Error::Gone)?;
         let mut gone = 0;
         for workspace in names.iter().filter_map(|name| WorkspaceId::parse(name)) {
+            let mut sessions = Vec::new();
             for (no, _) in self.rooms.store.sessions_of(workspace).await? {
-                let cold =
-                    self.rooms.store.session(no).await?.is_some_and(|session| is_cold(&session, before));
-                if cold && self.ask(no, |reply| Request::GoCold { reply }).await? {
-                    gone += 1;
-                }
+                sessions.extend(self.rooms.store.session(no).await?);
+            }
+            // Of a shared one nobody may have used any.
+            let cold = sessions.iter().all(|session| is_cold(session, before));
+            // One that has ended is only asked if there is no other.
+            sessions.sort_by_key(|session| session.card.status == Status::Ended);
+            if let Some(session) = sessions.first().filter(|_| cold)
+                && self.ask(session.no, |reply| Request::GoCold { reply }).await?
+            {
+                gone += 1;
             }
         }
         Ok(gone)
@@ -575,7 +581,9 @@ impl Sessions {
 /// Whether nobody has used a session since, and the object store has what it stands on.
 pub(crate) fn is_cold(session: &Session, before: Timestamp) -> bool {
     let rests = matches!(session.card.status, Status::Paused | Status::Stopped | Status::Ended);
-    let far = session.card.checkpoint.is_some() && session.far_checkpoint >= session.card.checkpoint;
+    // A session of a shared workspace may have made none.
+    let made = session.card.checkpoint.is_some() || session.slug.is_some();
+    let far = made && session.far_checkpoint >= session.card.checkpoint;
     rests && far && session.card.open_turns == 0 && session.last_active_at < before
 }
 

@@ -9,7 +9,7 @@ use crate::{
 use ash_driver::Say;
 use ash_model::{Fact, Incarnation, Status};
 use ash_sandbox::{Record, What};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// How long the sandbox may take to go away before we do without its goodbye.
@@ -223,11 +223,15 @@ impl Actor {
 
     /// Only what is nowhere but in the object store, too, and was captured as it is: never the only copy.
     pub(super) async fn go_cold(&mut self) -> Result<bool> {
+        let _floor = self.common.floor().await;
+        // Nobody else looks after a session of the workspace, so nobody is in it or has something to capture.
+        let alone = !self.is_shared() || Arc::strong_count(&self.common) == 1;
+        let over = self.is_shared() && self.state.status == Status::Ended;
         let calm = self.hands.is_none()
-            && !self.is_shared()
+            && alone
             && self.state.awake.is_none()
             && self.state.is_at_rest()
-            && matches!(self.state.status, Status::Paused | Status::Stopped)
+            && (over || matches!(self.state.status, Status::Paused | Status::Stopped))
             && self.effect.is_none()
             && self.closing.is_none()
             && self.dirty.is_none()
@@ -235,7 +239,8 @@ impl Actor {
             && self.writing.is_empty()
             && !self.live.is_marked_dirty()
             && !self.live.has_leftovers(self.tree().is_some());
-        let (true, Some(number), true) = (calm, self.state.checkpoint, self.tree().is_some()) else {
+        let newest = if self.is_shared() { self.common.newest() } else { self.state.checkpoint };
+        let (true, Some(number), true) = (calm, newest, self.tree().is_some()) else {
             return Ok(false);
         };
         let checkpoint = self.rooms.store.checkpoint(self.lease.workspace, number).await?;

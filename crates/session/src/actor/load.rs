@@ -195,10 +195,10 @@ impl Actor {
         let from = heard.iter().map(|(_, heard)| heard.position).min().unwrap_or(0);
         let numbers = |(_, heard): &(SessionNo, Heard)| common::numbers(heard.process, self.lease.epoch);
         let (hello, remote, records) = knocked.follow_each(from, heard.iter().map(numbers).collect()).await?;
-        for process in hello.running {
+        for process in &hello.running {
             // Whoever started it has lost the connection with the last server.
-            if !heard.iter().any(|(_, heard)| heard.process == process) {
-                remote.signal(process, 9).await.ok();
+            if !heard.iter().any(|(_, heard)| heard.process == *process) {
+                remote.signal(*process, 9).await.ok();
             }
         }
         // The server's key may be another one now. A shim of an older server has no way out, and needs none.
@@ -210,7 +210,8 @@ impl Actor {
                 true => hello.last_in,
                 false => hello.last_ins.get(&heard.process).copied().unwrap_or(0),
             };
-            self.common.expect(no, Waiting { heard, records, last_in });
+            let runs = hello.running.contains(&heard.process);
+            self.common.expect(no, Waiting { heard, records, last_in, runs });
         }
         self.common.set_walls(Some(walls.clone()));
         self.step_in(walls).await
@@ -219,11 +220,12 @@ impl Actor {
     /// Into a sandbox that was taken over, if the session was at work in it.
     async fn step_in(&mut self, walls: Arc<Walls>) -> Result<Found> {
         let no = self.session.no;
-        let Some(Waiting { heard, records, last_in }) = self.common.waiting(no) else {
+        let Some(Waiting { heard, records, last_in, runs }) = self.common.waiting(no) else {
             return Ok(Found::Dead);
         };
         let incarnation = walls.incarnation;
-        if self.state.awake.as_ref().is_none_or(|awake| awake.incarnation != incarnation) {
+        // Somebody may have heard of its end and died before saying so.
+        if !runs || self.state.awake.as_ref().is_none_or(|awake| awake.incarnation != incarnation) {
             walls.remote.signal(heard.process, 9).await.ok();
             if self.common.leave(no, incarnation) {
                 walls.remote.end().await.ok();
