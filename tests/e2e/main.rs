@@ -21,6 +21,7 @@ mod folder;
 mod gcs;
 mod history;
 mod hostile;
+mod idle;
 mod keep;
 mod kill_server;
 mod ladder;

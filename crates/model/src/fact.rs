@@ -164,6 +164,12 @@ pub enum Fact {
     Rewound(Rewound),
     /// Another session of the workspace took the files of all of them back.
     TakenBack(TakenBack),
+    /// Nobody has used it for so long. In `left_ms` its sandbox is let go of; none: now, or it has just come to rest.
+    Idle {
+        ms: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        left_ms: Option<u64>,
+    },
     Ended,
 }
 
@@ -197,6 +203,7 @@ impl Fact {
             Fact::Failed { .. } => "failed",
             Fact::Rewound(_) => "rewound",
             Fact::TakenBack(_) => "taken_back",
+            Fact::Idle { .. } => "idle",
             Fact::Ended => "ended",
         }
     }

@@ -153,6 +153,9 @@ pub struct Options {
     /// Seconds that work in the background holds a turn whose answer is there; without it, as the server is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_wait: Option<u64>,
+    /// Seconds that nobody uses it before its sandbox is let go of, 0 for ever; without it, as the server is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_timeout: Option<u64>,
     /// When a turn is done; without it, as the server is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,

@@ -26,6 +26,7 @@ fn beginnings() -> Vec<Fact> {
     let options = Options {
         base: None,
         max_wait: None,
+        idle_timeout: None,
         durability: None,
         ephemeral: None,
         permission_timeout: None,
@@ -284,6 +285,16 @@ fn shared() -> Vec<Fact> {
     vec![Fact::Saved(saved), Fact::TakenBack(TakenBack { by: other, checkpoint: 6, to: 3 })]
 }
 
+fn idle() -> Vec<Fact> {
+    let agent = AgentName::parse("helper").expect("a name");
+    let options = Options { idle_timeout: Some(60), ..Options::default() };
+    vec![
+        Fact::Idle { ms: 0, left_ms: None },
+        Fact::Idle { ms: 1_500_000, left_ms: Some(300_000) },
+        Fact::Created { agent, version: 2, options },
+    ]
+}
+
 fn providers() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
     let with = |provider| Options { provider: Some(provider), ..Options::default() };
@@ -356,12 +367,13 @@ fn every_fact() -> Vec<Fact> {
         permissions(),
         own_turns(),
         shared(),
+        idle(),
     ]
     .concat()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 27;
+const KINDS: usize = 28;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -391,6 +403,7 @@ fn place(fact: &Fact) -> usize {
         Fact::Answered { .. } => 23,
         Fact::Setting { .. } => 24,
         Fact::TakenBack(_) => 26,
+        Fact::Idle { .. } => 27,
     }
 }
 

@@ -60,6 +60,10 @@ pub struct Config {
     /// Seconds that an agent's work in the background holds a turn whose answer is there, unless a session says otherwise
     #[arg(long, env = "ASH_MAX_WAIT", default_value = "600", value_parser = seconds)]
     pub max_wait: Duration,
+    /// Seconds that nobody uses a session before its sandbox is captured and let go of, unless the session says otherwise (0:
+    /// never)
+    #[arg(long, env = "ASH_IDLE_TIMEOUT", default_value = "1800", value_parser = seconds)]
+    pub idle_timeout: Duration,
     /// Seconds after which a turn that still runs is captured, again and again (0: only when it is over)
     #[arg(long, env = "ASH_CHECKPOINT_EVERY", default_value = "300", value_parser = seconds)]
     pub checkpoint_every: Duration,

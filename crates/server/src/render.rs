@@ -93,6 +93,10 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
         Fact::Interrupting { turn, .. } => named("interrupting", json!({ "turn": turn })),
         Fact::Rewound(rewound) => named("rewound", shapes::rewound(rewound)),
         Fact::TakenBack(by) => named("workspace_rewound", serde_json::to_value(by).unwrap_or_default()),
+        Fact::Idle { ms, left_ms: Some(left) } => {
+            named("timeout_warning", json!({ "idleDurationMs": ms, "remainingMs": left }))
+        }
+        Fact::Idle { ms, left_ms: None } => named("session_idle", json!({ "idleDurationMs": ms })),
         Fact::Paused => named("paused", json!({})),
         Fact::Stopped => named("stopped", json!({})),
         Fact::Ended => named("ended", json!({})),

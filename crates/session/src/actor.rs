@@ -6,6 +6,7 @@ mod close;
 mod commit;
 mod exec;
 mod hear;
+mod idle;
 mod load;
 mod permission;
 mod recall;
@@ -32,7 +33,7 @@ use crate::{
     logs::Logs,
     pool::{Mood, MoodCell},
     rooms::Rooms,
-    state::{Next, State},
+    state::{Next, State, Wish},
 };
 use ash_driver::{Driver, Ear};
 use ash_model::{Beside, Incarnation, Status, TurnId};
@@ -42,6 +43,7 @@ use ash_store::{Lease, Session};
 use close::Closing;
 use exec::Execs;
 use hear::Unwritten;
+use idle::Idle;
 use rewind::Rewinding;
 use save::Occasion;
 use settings::Change;
@@ -111,6 +113,9 @@ pub(crate) struct Actor {
     /// What was heard and could not be written yet.
     unwritten: Option<Unwritten>,
     idle_since: Instant,
+    idle: Idle,
+    /// What was wanted while the session let go of its sandbox.
+    later: Vec<(Wish, Reply<Answer>)>,
     /// The number under which a tree that could not be trusted was kept, for the next receipt.
     salvage: Option<u64>,
     /// When an agent that was asked to stop its turn is ended instead.
@@ -233,7 +238,13 @@ impl Actor {
         let saving = self.not_before.filter(|_| self.effect.is_none() && !self.state.is_at_rest());
         let unwritten = self.unwritten.as_ref().map(|unwritten| unwritten.again);
         let idle = self.is_idle().then_some(self.idle_since + IDLE);
-        let beside = [self.execs.deadline(), self.midway(), self.next_expiry(), self.change_deadline()];
+        let beside = [
+            self.execs.deadline(),
+            self.midway(),
+            self.next_expiry(),
+            self.change_deadline(),
+            self.idle_deadline(),
+        ];
         let stirs = self.stirs_at().filter(|_| self.effect.is_none());
         let all = [dirty, closing, saving, unwritten, idle, self.patience, self.held_until(), stirs];
         all.into_iter().chain(beside).flatten().min()
@@ -254,6 +265,7 @@ impl Actor {
 
     /// Does what is to be done now, if nothing long is under way.
     async fn drive(&mut self) -> Result<()> {
+        self.note_use();
         let driven = self.drive_on().await;
         self.mood.set(self.mood_now());
         if self.is_shared() {
@@ -279,6 +291,7 @@ impl Actor {
         self.write_again().await?;
         self.let_go().await?;
         self.expire_requests().await?;
+        self.look_whether_idle().await?;
         self.drive_changes().await?;
         if self.is_idle() && self.idle_since + IDLE <= Instant::now() {
             // Whoever asks from here on finds another keeper; what was asked before is still answered.

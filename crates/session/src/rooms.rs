@@ -45,6 +45,8 @@ pub struct Settings {
     pub permission_timeout: Duration,
     /// How long work in the background holds a turn whose answer is there.
     pub max_wait: Duration,
+    /// How long a session may be idle before its sandbox is let go of; zero: for ever.
+    pub idle_timeout: Duration,
     /// How long a turn runs before it is captured on its way; zero: it never is.
     pub checkpoint_every: Duration,
     /// Where the keys of tenants are whose snapshots are sealed; `None`: nothing is sealed.

@@ -67,6 +67,7 @@ pub(super) struct Settable {
     permission_timeout: Option<u64>,
     on_permission_timeout: Option<OnPermissionTimeout>,
     max_wait: Option<u64>,
+    idle_timeout: Option<u64>,
     durability: Option<Durability>,
     ephemeral: Option<bool>,
 }
@@ -87,7 +88,12 @@ impl Settable {
             let error = format!("permissionMode must be one of {}", PERMISSION_MODES.join(", "));
             return Err(Problem::invalid("invalid_body", error));
         }
-        for (name, given) in [("permissionTimeout", self.permission_timeout), ("maxWait", self.max_wait)] {
+        let seconds = [
+            ("permissionTimeout", self.permission_timeout),
+            ("maxWait", self.max_wait),
+            ("idleTimeout", self.idle_timeout),
+        ];
+        for (name, given) in seconds {
             if given.is_some_and(|seconds| seconds > LONGEST_WAIT) {
                 let error = format!("{name} must be 0 to {LONGEST_WAIT} seconds");
                 return Err(Problem::invalid("invalid_body", error));
@@ -109,6 +115,7 @@ impl Settable {
             permission_timeout: self.permission_timeout.or(before.permission_timeout),
             on_permission_timeout: self.on_permission_timeout.or(before.on_permission_timeout),
             max_wait: self.max_wait.or(before.max_wait),
+            idle_timeout: self.idle_timeout.or(before.idle_timeout),
             durability: self.durability.or(before.durability),
             ephemeral: self.ephemeral.or(before.ephemeral),
             base: before.base,

@@ -44,6 +44,17 @@ impl Closing {
         }
     }
 
+    /// Nobody uses it.
+    pub(super) fn idle() -> Closing {
+        let how = How::Wish(Wish::Release { by_force: false }, Vec::new());
+        Closing { how, deadline: Instant::now() + GOODBYE, stage: Stage::Resting }
+    }
+
+    /// Only its sandbox goes: whoever wants something of it meanwhile gets it afterwards.
+    pub(super) fn is_release(&self) -> bool {
+        matches!(self.how, How::Wish(Wish::Release { .. }, _))
+    }
+
     pub(super) fn shutdown(deadline: Instant, reply: Reply<()>) -> Closing {
         Closing { how: How::Shutdown(reply), deadline, stage: Stage::Resting }
     }
@@ -55,7 +66,6 @@ impl Closing {
             (How::Wish(Wish::End, _), Wish::End) => None,
             (How::Wish(Wish::End, _), _) => Some(Refused::Not(Status::Ended).into()),
             (How::Wish(..), Wish::End) => None,
-            (How::Wish(Wish::Release { .. }, _), _) => Some(Refused::Not(Status::Paused).into()),
             (How::Wish(..), _) => Some(Refused::Not(Status::Stopped).into()),
         }
     }
@@ -179,7 +189,13 @@ impl Actor {
     async fn conclude(&mut self) -> Result<()> {
         let Some(closing) = self.closing.take() else { return Ok(()) };
         match closing.how {
-            How::Wish(wish, replies) => self.conclude_wish(&wish, replies).await,
+            How::Wish(wish, replies) => {
+                self.conclude_wish(&wish, replies).await?;
+                for (wish, reply) in std::mem::take(&mut self.later) {
+                    Box::pin(self.grant(wish, reply)).await?;
+                }
+                Ok(())
+            }
             How::Shutdown(reply) => {
                 let facts = self.state.shut_down();
                 if !facts.is_empty() {

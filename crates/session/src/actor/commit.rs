@@ -3,7 +3,7 @@
 use super::Actor;
 use crate::{Error, Result, state::State};
 use ash_driver::Say;
-use ash_model::{Delta, Fact, Note, TurnId};
+use ash_model::{Delta, Fact, Note, Status, TurnId};
 use ash_store::{Append, Checkpoint, Heard};
 
 impl Actor {
@@ -38,8 +38,13 @@ impl Actor {
             state.apply(seq, &fact);
             notes.push(Note { turn, at, fact });
         }
-        let noted = !notes.is_empty();
         let ended = notes.iter().filter(|note| matches!(note.fact, Fact::Finished { .. })).count();
+        if ended > 0 && state.turns.is_empty() && state.status == Status::Active {
+            let fact = Fact::Idle { ms: 0, left_ms: None };
+            state.apply(first + notes.len() as u64, &fact);
+            notes.push(Note { turn: None, at, fact });
+        }
+        let noted = !notes.is_empty();
         let resting = checkpoint.is_some() || state.status != self.state.status;
         let append = Append {
             session: self.session.no,
@@ -102,6 +107,7 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         | Fact::Failed { .. }
         | Fact::Rewound(_)
         | Fact::TakenBack(_)
+        | Fact::Idle { .. }
         | Fact::Ended => None,
     }
 }

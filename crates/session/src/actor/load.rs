@@ -1,6 +1,6 @@
 //! Taking over a session: claim it, read its log, find out what is left of its sandbox, and draw the conclusions.
 
-use super::{Actor, Done, Execs, Hands, Purpose, Reply, Request, wake};
+use super::{Actor, Done, Execs, Hands, Idle, Purpose, Reply, Request, wake};
 use crate::{
     Error, Result,
     common::{self, Common, Pen, Waiting, Walls},
@@ -100,6 +100,8 @@ impl Actor {
             closing: None,
             unwritten: None,
             idle_since: Instant::now(),
+            idle: Idle::new(),
+            later: Vec::new(),
             salvage: None,
             patience: None,
             held_since: None,
@@ -319,6 +321,7 @@ impl Actor {
                 return true;
             };
             self.touch();
+            self.idle = Idle::new();
             let marked = self.live.mark_dirty();
             reply.send(marked.map(|()| (self.live_source(uid), Some(pen)))).ok();
         }

@@ -119,7 +119,7 @@ impl Actor {
         }
     }
 
-    async fn grant(&mut self, wish: Wish, reply: Reply<Answer>) -> Result<()> {
+    pub(super) async fn grant(&mut self, wish: Wish, reply: Reply<Answer>) -> Result<()> {
         let reply = match &mut self.closing {
             Some(closing) => match closing.join(&wish, reply) {
                 Some(reply) => reply,
@@ -127,6 +127,10 @@ impl Actor {
             },
             None => reply,
         };
+        if self.closing.as_ref().is_some_and(Closing::is_release) && !matches!(wish, Wish::Stop | Wish::End) {
+            self.later.push((wish, reply));
+            return Ok(());
+        }
         if let Some(refusal) = self.closing.as_ref().and_then(|closing| closing.refusal(&wish)) {
             reply.send(Err(refusal)).ok();
             return Ok(());

@@ -117,6 +117,7 @@ impl World {
             | Fact::Paused
             | Fact::Stopped
             | Fact::TakenBack(_)
+            | Fact::Idle { .. }
             | Fact::Failed { .. } => {}
         }
     }

@@ -1,0 +1,83 @@
+//! A session that nobody uses lets go of its sandbox: it is captured, released and paused, and comes back with the next
+//! message. Of a shared sandbox the last one that leaves ends it.
+
+use super::{Actor, close::Closing};
+use crate::Result;
+use ash_model::{Fact, Status};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long before it happens it is said; halfway, if that is later.
+const WARNING: Duration = Duration::from_secs(5 * 60);
+
+/// Since when nobody has used a session.
+pub(super) struct Idle {
+    pub(super) since: Instant,
+    warned: bool,
+}
+
+impl Idle {
+    pub(super) fn new() -> Idle {
+        Idle { since: Instant::now(), warned: false }
+    }
+}
+
+impl Actor {
+    /// How long it may be idle; `None`: for ever.
+    fn idle_timeout(&self) -> Option<Duration> {
+        let usual = self.rooms.settings.idle_timeout;
+        let own = self.session.options.idle_timeout.map(Duration::from_secs);
+        Some(own.unwrap_or(usual)).filter(|timeout| !timeout.is_zero())
+    }
+
+    /// Somebody wants something of it, or waits for it.
+    fn is_used(&self) -> bool {
+        let waiting = self.pausing.len() + self.resuming.len() + self.forking.len() + self.writing.len();
+        let busy = !self.state.turns.is_empty() || self.execs.is_busy() || self.ear.stirs();
+        busy || waiting > 0
+            || !self.rewinding.is_empty()
+            || !self.changes.is_empty()
+            || self.closing.is_some()
+            || self.hands.is_none()
+            || !matches!(self.state.status, Status::Active | Status::Paused)
+    }
+
+    pub(super) fn note_use(&mut self) {
+        if self.is_used() {
+            self.idle = Idle::new();
+        }
+    }
+
+    /// When something is to be said or done about it.
+    pub(super) fn idle_deadline(&self) -> Option<Instant> {
+        let timeout = self.idle_timeout().filter(|_| !self.is_used() && self.effect.is_none())?;
+        let warns = !self.idle.warned && self.tells_of_idling();
+        let after = if warns { timeout - WARNING.min(timeout / 2) } else { timeout };
+        Some(self.idle.since + after)
+    }
+
+    /// One that was paused on purpose only keeps a sandbox at hand.
+    fn tells_of_idling(&self) -> bool {
+        self.state.status == Status::Active
+    }
+
+    pub(super) async fn look_whether_idle(&mut self) -> Result<()> {
+        if self.idle_deadline().is_none_or(|at| at > Instant::now()) {
+            return Ok(());
+        }
+        let Some(timeout) = self.idle_timeout() else { return Ok(()) };
+        let idle = self.idle.since.elapsed();
+        let over = idle >= timeout;
+        if self.tells_of_idling() {
+            let left = timeout.saturating_sub(idle);
+            let left_ms = (!over).then(|| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+            let ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+            self.note(vec![Fact::Idle { ms, left_ms }]).await?;
+        }
+        self.idle.warned = true;
+        if over {
+            self.close(Closing::idle());
+        }
+        Ok(())
+    }
+}
