@@ -9,7 +9,7 @@ use super::{
 use crate::{Error, Result, history::standing, live::Stamp, state::Wish};
 use ash_model::{Fact, Status};
 use ash_snapshot::{Entry, Folder, Owner, Progress, RelPath, TreeId};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 pub(super) struct Rewinding {
     wish: Wish,
@@ -224,6 +224,7 @@ impl Actor {
             rewound: self.state.rewound,
             fallback: None,
             mended: None,
+            mends: BTreeMap::new(),
         };
         let live = self.live.clone();
         self.dirty = None;

@@ -146,7 +146,7 @@ impl Actor {
         self.take_hands(hands);
         self.ear = ear;
         self.salvage = None;
-        if let Err(error) = self.live.note_mended(None) {
+        if let Err(error) = self.live.note_mended(self.session.native_id, None) {
             // Then the next receipt says it again.
             tracing::warn!(session = %self.session.id, %error, "the stamp still says that the memory was mended");
         }
@@ -293,7 +293,7 @@ impl Waking {
     /// and stays as it was.
     async fn descend(&mut self, way: &Way<'_>, rungs: &[Rung]) -> Result<(Started, Vec<Fact>)> {
         let (mut failed, mut tried) = (Vec::new(), Vec::new());
-        let before = self.live.stamp().and_then(|stamp| stamp.mended);
+        let before = self.live.mended(self.session.native_id);
         for rung in rungs.iter().copied() {
             let inside = self.rooms.inside(&self.live);
             let recalled = self.recall(rung, (way.driver, &inside), before.as_ref()).await?;
@@ -309,7 +309,7 @@ impl Waking {
                     for tried in tried.iter().chain([&recalled]).rev() {
                         self.take_back(tried).await;
                     }
-                    self.live.note_mended(before)?;
+                    self.live.note_mended(self.session.native_id, before)?;
                     return Err(error);
                 }
             }
