@@ -322,7 +322,7 @@ impl Waking {
         match self.start(&mut part, way, inside, &recalled).await {
             Ok((said, position, ear)) => {
                 let found = recalled.found.or(said);
-                let forgot = self.state.told > 0 && found.as_ref().is_some_and(|found| !found.found);
+                let forgot = self.state.told > 0 && found.as_ref().is_some_and(Remembered::is_nothing);
                 let tier = if forgot { Tier::History } else { recalled.tier };
                 let recalled = Recalled { found, tier, ..recalled };
                 Ok(Started { part, position, recalled, ear })
