@@ -8,6 +8,9 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+/// What is done, and in whose place.
+type Trick<'t> = (&'t Path, &'t dyn Fn(&Path));
+
 const FORK: &str = "22222222-2222-4222-8222-222222222222";
 
 #[test]
@@ -115,7 +118,7 @@ fn what_is_no_file_is_no_transcript_and_is_put_aside() {
     let folder = transcript.parent().expect("a folder");
     fs::rename(&transcript, &elsewhere).expect("moved");
     let whole = fs::read(&elsewhere).expect("transcript");
-    let tricks: [(&Path, &dyn Fn(&Path)); 4] = [
+    let tricks: [Trick<'_>; 4] = [
         (&transcript, &|at| symlink(&elsewhere, at).expect("link")),
         (&transcript, &|at| fs::create_dir(at).expect("folder")),
         (&transcript, &|at| mkfifoat(CWD, at, Mode::RWXU).expect("pipe")),
