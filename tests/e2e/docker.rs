@@ -76,6 +76,21 @@ fn as_root_in_docker_claude_code_lives_on() {
     again(&["claude::a_conversation_survives_every_death", "claude::a_turn_in_which_it_dies"]);
 }
 
+#[test]
+fn as_root_in_docker_sessions_share_a_workspace() {
+    again(&["shared::"]);
+}
+
+#[test]
+fn as_root_in_docker_named_workspaces_do_what_they_were_asked_to() {
+    again(&["acceptance::with_the_built_in_agent"]);
+}
+
+#[test]
+fn as_root_in_docker_named_workspaces_do_so_with_claude_code() {
+    again(&["acceptance::with_claude_code", "ladder::the_steps_down"]);
+}
+
 /// The container of a session, by the name that its shim noted.
 async fn container(server: &Server, id: &str) -> String {
     server.note(id).await["container"]["name"].as_str().expect("a name").to_owned()

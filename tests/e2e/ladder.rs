@@ -222,7 +222,7 @@ async fn what_was_lost_is_said_even_if_the_server_dies_before_it_could_say_it() 
     })
     .await;
     let stamp = std::fs::read_to_string(live.join("stamp")).expect("a stamp");
-    assert!(stamp.contains("mended"), "{stamp}");
+    assert!(stamp.contains("mends"), "{stamp}");
     stage.server.kill9();
     assert!(!asking.await.expect("asked"), "nobody was told");
     std::fs::remove_file(&refuse).expect("removed");

@@ -61,6 +61,7 @@ impl Place {
 
     /// Makes our transcript what `resume` asks for. None: nothing was asked for and nothing is there.
     pub(crate) fn prepare(&self, resume: Option<&str>) -> Result<Option<Resumed>, Error> {
+        self.clear()?;
         let own = self.seal()?;
         match resume {
             // Without an entry of its own a fork is made again: it lost power before its copy was on the disk.
@@ -70,6 +71,16 @@ impl Place {
             Some(_) => Ok(own.or(Some(Resumed::NOTHING))),
             None => Ok(own),
         }
+    }
+
+    /// A link, a pipe or a directory in the place of our transcript is none, and a link in the place of a folder leads
+    /// elsewhere. It is put aside, where whoever made it finds it.
+    fn clear(&self) -> Result<(), Error> {
+        let folders = [self.folder.parent(), Some(&self.folder)].into_iter().flatten();
+        for folder in folders {
+            put_aside_unless(folder, fs::FileType::is_dir)?;
+        }
+        put_aside_unless(&self.file(&self.session), fs::FileType::is_file)
     }
 
     /// Cuts a torn end off, so that the next entry starts on a line of its own.
@@ -86,7 +97,7 @@ impl Place {
     /// The other session may still be running: it is read, never written.
     fn fork(&self, other: &str) -> Result<Resumed, Error> {
         let (from, to) = (self.file(other), self.file(&self.session));
-        if !from.exists() {
+        if !fs::symlink_metadata(&from).is_ok_and(|found| found.is_file()) {
             return Ok(Resumed::NOTHING);
         }
         let half = to.with_extension("tmp");
@@ -106,6 +117,19 @@ impl Place {
             Ok(())
         })?;
         Ok((Transcript { path, open: None }, conversation))
+    }
+}
+
+fn put_aside_unless(path: &Path, is_right: fn(&fs::FileType) -> bool) -> Result<(), Error> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if !is_right(&found.file_type()) => {
+            let mut aside = path.as_os_str().to_owned();
+            aside.push(format!(".{}", crate::ids::uuid()));
+            fs::rename(path, aside).map_err(failed("put aside what is in the place of", path))
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed("look at", path)(error)),
     }
 }
 

@@ -144,6 +144,13 @@ pub struct Remembered {
     pub damaged: u64,
 }
 
+impl Remembered {
+    /// It is not there, or nothing of it could be read.
+    pub fn is_nothing(&self) -> bool {
+        !self.found || (self.turns == 0 && self.damaged > 0)
+    }
+}
+
 pub trait Driver: Send + Sync {
     fn launch(&self, launch: &Launch) -> Command;
     /// The lines that say it, each with its newline.

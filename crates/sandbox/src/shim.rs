@@ -8,6 +8,7 @@ mod clients;
 mod docker;
 mod hold;
 mod life;
+mod ooms;
 mod processes;
 mod sandbox;
 mod stdio;
@@ -24,6 +25,7 @@ use ash_model::{Consistency, Epoch};
 
 use self::{
     client::{Client, Lost},
+    ooms::Ooms,
     sandbox::Sandbox,
     stdio::{Process, READ_SIZE, Read, Stream},
 };
@@ -127,7 +129,7 @@ struct Shim {
     /// The number of the last input of each process.
     last_ins: BTreeMap<u16, u64>,
     hold: Hold,
-    oom_seen: u64,
+    ooms: Ooms,
     buffer: Vec<u8>,
     batch: Vec<u8>,
 }
@@ -162,7 +164,7 @@ fn begin() -> io::Result<Shim> {
         epoch: Epoch(0),
         last_ins: BTreeMap::new(),
         hold: Hold::None,
-        oom_seen: 0,
+        ooms: Ooms::default(),
         buffer: vec![0; READ_SIZE],
         batch: Vec::new(),
     })

@@ -10,14 +10,15 @@ use ash_snapshot::{
 use ash_store::Hold;
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::HashSet,
+    collections::{BTreeMap, HashSet},
     fs,
     io::Write,
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
+use uuid::Uuid;
 
 /// Written beside the tree, never inside it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,9 +34,12 @@ pub(crate) struct Stamp {
     /// The tree is an older one than it should be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fallback: Option<Fallback>,
-    /// What was done to the agent's memory in it, until a receipt has said so.
+    /// What was done to the memory of the only agent in it. Nobody writes it any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mended: Option<Mending>,
+    /// What was done to agents' memories in it, by their conversations' own ids, until a receipt has said so.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) mends: BTreeMap<Uuid, Mending>,
 }
 
 /// How an agent's memory was mended.
@@ -113,6 +117,8 @@ pub(crate) struct Live {
     dir: PathBuf,
     /// Who knows what was touched in the tree since it was captured, once it was.
     followed: Arc<Mutex<Option<Followed>>>,
+    /// Whoever changes the stamp holds it: sessions of one workspace come back at the same time.
+    stamping: Arc<Mutex<()>>,
 }
 
 struct Followed {
@@ -142,13 +148,21 @@ const SCRAPS: [&str; 2] = ["tree.new", "tree.gone"];
 impl Recipe {
     fn stamp(&self, uid: Option<u32>) -> Stamp {
         let (epoch, boot, rewound) = (self.epoch, self.boot.clone(), self.rewound);
-        Stamp { epoch, boot, uid, rewound, fallback: self.fallback.clone(), mended: None }
+        Stamp {
+            epoch,
+            boot,
+            uid,
+            rewound,
+            fallback: self.fallback.clone(),
+            mended: None,
+            mends: BTreeMap::new(),
+        }
     }
 }
 
 impl Live {
     pub(crate) fn new(root: &Path, workspace: WorkspaceId) -> Live {
-        Live { dir: root.join(workspace.to_string()), followed: Arc::default() }
+        Live { dir: root.join(workspace.to_string()), followed: Arc::default(), stamping: Arc::default() }
     }
 
     pub(crate) fn run(&self) -> PathBuf {
@@ -181,6 +195,7 @@ impl Live {
     }
 
     pub(crate) fn adopt(&self, epoch: Epoch, uids: &Uids) -> Result<Option<u32>> {
+        let _alone = self.stamping();
         let stamp = self.stamp().ok_or(Error::NoWorkspace)?;
         uids.keep(stamp.uid);
         let uid = stamp.uid;
@@ -188,11 +203,25 @@ impl Live {
         Ok(uid)
     }
 
-    /// Says beside the tree what is about to be done to the agent's memory in it: whoever dies before the receipt
+    /// How an agent's memory was mended by somebody who died before it was said.
+    pub(crate) fn mended(&self, whose: Uuid) -> Option<Mending> {
+        let mut stamp = self.stamp()?;
+        stamp.mends.remove(&whose).or(stamp.mended)
+    }
+
+    /// Says beside the tree what is about to be done to an agent's memory in it: whoever dies before the receipt
     /// would find a memory that looks whole.
-    pub(crate) fn note_mended(&self, mended: Option<Mending>) -> Result<()> {
-        let stamp = self.stamp().ok_or(Error::NoWorkspace)?;
-        if stamp.mended == mended { Ok(()) } else { self.write_stamp(&Stamp { mended, ..stamp }) }
+    pub(crate) fn note_mended(&self, whose: Uuid, mended: Option<Mending>) -> Result<()> {
+        let _alone = self.stamping();
+        let before = self.stamp().ok_or(Error::NoWorkspace)?;
+        let mut stamp = Stamp { mended: None, ..before.clone() };
+        stamp.mends.remove(&whose);
+        stamp.mends.extend(mended.map(|mended| (whose, mended)));
+        if stamp == before { Ok(()) } else { self.write_stamp(&stamp) }
+    }
+
+    fn stamping(&self) -> MutexGuard<'_, ()> {
+        self.stamping.lock().expect("nobody panics while holding it")
     }
 
     fn write_stamp(&self, stamp: &Stamp) -> Result<()> {
@@ -254,6 +283,7 @@ impl Live {
             .map_err(Error::io("cannot put the tree in place"))?;
         // Without it, or with that of another tree, the next capture only has more to read.
         fs::rename(self.dir.join("index.new"), self.index()).ok();
+        let _alone = self.stamping();
         self.write_stamp(stamp)
     }
 
@@ -512,36 +542,39 @@ mod tests {
 
     #[test]
     fn a_stamp_is_written_and_read_as_in_the_first_version() {
-        let stamps = [
-            (Some(60001), 0, None, r#"{"epoch":7,"boot":"b0","uid":60001}"#),
-            (None, 0, None, r#"{"epoch":7,"boot":"b0","uid":null}"#),
-            (None, 42, None, r#"{"epoch":7,"boot":"b0","uid":null,"rewound":42}"#),
-            (
-                None,
-                0,
-                Some(Fallback { instead_of: 5, used: 3, why: "w".to_owned() }),
-                r#"{"epoch":7,"boot":"b0","uid":null,"fallback":{"insteadOf":5,"used":3,"why":"w"}}"#,
-            ),
-        ];
-        for (uid, rewound, fallback, text) in stamps {
-            let stamp =
-                Stamp { epoch: Epoch(7), boot: "b0".to_owned(), uid, rewound, fallback, mended: None };
-            assert_eq!(serde_json::to_string(&stamp).expect("plain"), text);
-            assert_eq!(serde_json::from_str::<Stamp>(text).expect("read"), stamp);
-        }
-        let mended = Mending { tier: Tier::Repaired, repairs: vec!["r".to_owned()], lost: Vec::new() };
-        let text =
-            r#"{"epoch":7,"boot":"b0","uid":null,"mended":{"tier":"repaired","repairs":["r"],"lost":[]}}"#;
-        let stamp = Stamp {
+        let plain = Stamp {
             epoch: Epoch(7),
             boot: "b0".to_owned(),
             uid: None,
             rewound: 0,
             fallback: None,
-            mended: Some(mended),
+            mended: None,
+            mends: BTreeMap::new(),
         };
-        assert_eq!(serde_json::to_string(&stamp).expect("plain"), text);
-        assert_eq!(serde_json::from_str::<Stamp>(text).expect("read"), stamp);
+        let fallback = Some(Fallback { instead_of: 5, used: 3, why: "w".to_owned() });
+        let mended = Mending { tier: Tier::Repaired, repairs: vec!["r".to_owned()], lost: Vec::new() };
+        let mends = BTreeMap::from([(Uuid::nil(), mended.clone())]);
+        let stamps = [
+            (Stamp { uid: Some(60001), ..plain.clone() }, r#"{"epoch":7,"boot":"b0","uid":60001}"#),
+            (plain.clone(), r#"{"epoch":7,"boot":"b0","uid":null}"#),
+            (Stamp { rewound: 42, ..plain.clone() }, r#"{"epoch":7,"boot":"b0","uid":null,"rewound":42}"#),
+            (
+                Stamp { fallback, ..plain.clone() },
+                r#"{"epoch":7,"boot":"b0","uid":null,"fallback":{"insteadOf":5,"used":3,"why":"w"}}"#,
+            ),
+            (
+                Stamp { mended: Some(mended), ..plain.clone() },
+                r#"{"epoch":7,"boot":"b0","uid":null,"mended":{"tier":"repaired","repairs":["r"],"lost":[]}}"#,
+            ),
+            (
+                Stamp { mends, ..plain },
+                r#"{"epoch":7,"boot":"b0","uid":null,"mends":{"00000000-0000-0000-0000-000000000000":{"tier":"repaired","repairs":["r"],"lost":[]}}}"#,
+            ),
+        ];
+        for (stamp, text) in stamps {
+            assert_eq!(serde_json::to_string(&stamp).expect("plain"), text);
+            assert_eq!(serde_json::from_str::<Stamp>(text).expect("read"), stamp);
+        }
     }
 
     #[test]

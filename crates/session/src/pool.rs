@@ -229,10 +229,7 @@ impl Sessions {
         let mut state = State::new(0);
         state.apply(1, &created);
         let no = session.no;
-        if session.slug.is_none() {
-            self.seat(no, |rooms, seat| async move { Ok(Actor::newborn(rooms, session, state, seat)) })
-                .await?;
-        }
+        self.seat(no, |rooms, seat| Actor::newborn(rooms, session, state, seat)).await?;
         self.ask(no, |reply| Request::Wish { wish: Wish::Resume, reply }).await?;
         self.get(no).await
     }

@@ -1,9 +1,15 @@
 //! What is remembered: across restarts, in forks, and with a transcript that has suffered.
 
 use crate::harness::{Place, SESSION};
+use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::json;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// What is done, and in whose place.
+type Trick<'t> = (&'t Path, &'t dyn Fn(&Path));
 
 const FORK: &str = "22222222-2222-4222-8222-222222222222";
 
@@ -101,6 +107,38 @@ fn damage_in_the_middle_costs_only_what_it_hit() {
     assert_eq!(
         (&resumed["turns"], &resumed["entries"], &resumed["damaged"]),
         (&json!(2), &json!(6), &json!(2))
+    );
+}
+
+#[test]
+fn what_is_no_file_is_no_transcript_and_is_put_aside() {
+    let place = Place::new();
+    place.fresh().answer("a", "first");
+    let (transcript, elsewhere) = (place.transcript(SESSION), place.transcript(FORK));
+    let folder = transcript.parent().expect("a folder");
+    fs::rename(&transcript, &elsewhere).expect("moved");
+    let whole = fs::read(&elsewhere).expect("transcript");
+    let tricks: [Trick<'_>; 4] = [
+        (&transcript, &|at| symlink(&elsewhere, at).expect("link")),
+        (&transcript, &|at| fs::create_dir(at).expect("folder")),
+        (&transcript, &|at| mkfifoat(CWD, at, Mode::RWXU).expect("pipe")),
+        (folder, &|at| {
+            fs::rename(at, at.with_extension("moved")).expect("moved");
+            symlink("/nowhere", at).expect("link");
+        }),
+    ];
+    for (at, trick) in tricks {
+        fs::remove_file(&transcript).ok();
+        trick(at);
+        let mut agent = place.resumed();
+        assert_eq!(agent.hello()["found"], false, "{at:?}");
+        assert!(agent.answer("b", "second").starts_with("This is turn 1."), "{at:?}");
+        assert!(fs::symlink_metadata(&transcript).expect("transcript").is_file(), "{at:?}");
+    }
+    assert_eq!(
+        fs::read(folder.with_extension("moved").join(elsewhere.file_name().expect("name")))
+            .expect("transcript"),
+        whole
     );
 }
 

@@ -109,8 +109,8 @@ impl Shim {
         }
         self.processes.clear();
         self.leftovers.clear();
-        let oom = self.oom_grew();
-        journal::gone(&mut self.batch, how, oom);
+        self.count_ooms();
+        journal::gone(&mut self.batch, how, self.ooms.unsaid > 0);
         self.commit();
         self.phase = Phase::Gone;
         self.since = Instant::now();
@@ -136,8 +136,8 @@ impl Shim {
         self.batch.shrink_to(1 << 20);
     }
 
-    pub(super) fn oom_grew(&mut self) -> bool {
+    pub(super) fn count_ooms(&mut self) {
         let count = self.sandbox.as_ref().map_or(0, Sandbox::oom_kills);
-        std::mem::replace(&mut self.oom_seen, count) < count
+        self.ooms.count(count, Instant::now());
     }
 }

@@ -108,9 +108,10 @@ impl Shim {
             return;
         }
         self.finish_streams(number);
-        let grew = self.oom_grew();
         let killed = self.processes.remove(&number).is_some_and(|process| process.killed);
-        let oom = grew && signal == Some(libc::SIGKILL) && !killed;
+        self.count_ooms();
+        let oom = self.ooms.unsaid > 0 && signal == Some(libc::SIGKILL) && !killed;
+        self.ooms.unsaid -= u64::from(oom);
         journal::exit(&mut self.batch, number, Exit { code, signal, oom });
         self.commit();
         self.write_client();

@@ -29,11 +29,24 @@ pub(crate) struct Seat {
 }
 
 impl Actor {
-    /// For a session that was made a moment ago: nobody had it before.
-    pub(crate) fn newborn(rooms: Arc<Rooms>, session: Session, state: State, seat: Seat) -> Actor {
+    /// For a session that was made a moment ago: nobody had it before. Its workspace may have been somebody's, if it has
+    /// a name.
+    pub(crate) async fn newborn(
+        rooms: Arc<Rooms>,
+        session: Session,
+        state: State,
+        seat: Seat,
+    ) -> Result<Actor> {
         let common = rooms.common(session.workspace);
-        let lease = common.of_new(session.workspace);
-        Actor::with(rooms, session, state, (lease, common), seat)
+        if session.slug.is_none() {
+            let lease = common.of_new(session.workspace);
+            return Ok(Actor::with(rooms, session, state, (lease, common), seat));
+        }
+        let _floor = common.floor().await;
+        let (lease, first) = common.claim(&rooms, session.workspace).await?;
+        let mut actor = Actor::with(rooms, session, state, (lease, common.clone()), seat);
+        actor.look_around(first).await?;
+        Ok(actor)
     }
 
     /// For a session that somebody had before, who may have died at any line.
@@ -142,8 +155,19 @@ impl Actor {
         }
     }
 
-    /// `first`: nobody here has looked after the workspace before.
     async fn take_over(&mut self, first: bool) -> Result<()> {
+        let found = self.look_around(first).await?;
+        let on_interrupted = self.session.options.on_interrupted.unwrap_or(OnInterrupted::Continue);
+        let facts = self.state.bereaved(found, on_interrupted);
+        if !facts.is_empty() {
+            self.note(facts).await?;
+        }
+        self.lose_patience_later();
+        Ok(())
+    }
+
+    /// What is left of the sandbox, with all that it still said. `first`: nobody here has looked after the workspace before.
+    async fn look_around(&mut self, first: bool) -> Result<Found> {
         if first && self.live.has_scraps() {
             let live = self.live.clone();
             wake::blocking(move || live.erase_scraps()).await?;
@@ -162,17 +186,11 @@ impl Actor {
             let run = self.live.run();
             wake::blocking(move || Ok(ash_sandbox::reap(&run)?)).await?;
         }
-        let on_interrupted = self.session.options.on_interrupted.unwrap_or(OnInterrupted::Continue);
-        let facts = self.state.bereaved(found, on_interrupted);
-        if !facts.is_empty() {
-            self.note(facts).await?;
-        }
         // Whatever happened meanwhile, no checkpoint of ours has it.
         if first && self.tree().is_some() && !self.is_ephemeral() {
             self.dirty = Some(Instant::now());
         }
-        self.lose_patience_later();
-        Ok(())
+        Ok(found)
     }
 
     /// A shim that outlived the last server is taken over; any other is ended.

@@ -145,7 +145,7 @@ impl Waking {
                 let tier = if rebuilt { Tier::Rebuilt } else { Tier::Repaired };
                 let mut mending = Mending { tier, repairs, lost }.after(before.as_ref());
                 mending.lost.extend(unsure);
-                live.note_mended(Some(mending.clone()))?;
+                live.note_mended(id, Some(mending.clone()))?;
                 let aside = at.replace(&lines, owner)?;
                 Ok((mending, aside, at.survey(driver, &expected)?))
             })

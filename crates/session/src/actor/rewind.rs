@@ -10,7 +10,7 @@ use super::{
 use crate::{Error, Result, history::standing, live::Stamp, state::Wish};
 use ash_model::{Fact, Status};
 use ash_snapshot::{Folder, Owner, Progress, RelPath, TreeId};
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 pub(super) struct Rewinding {
     wish: Wish,
@@ -252,6 +252,7 @@ impl Actor {
             rewound: if self.is_shared() { self.common.back() } else { self.state.rewound },
             fallback: None,
             mended: None,
+            mends: BTreeMap::new(),
         };
         let live = self.live.clone();
         self.dirty = None;

@@ -149,7 +149,7 @@ impl Actor {
         self.take_hands(hands);
         self.ear = ear;
         self.salvage = None;
-        if let Err(error) = self.live.note_mended(None) {
+        if let Err(error) = self.live.note_mended(self.session.native_id, None) {
             // Then the next receipt says it again.
             tracing::warn!(session = %self.session.id, %error, "the stamp still says that the memory was mended");
         }
@@ -300,7 +300,7 @@ impl Waking {
     /// and stays as it was.
     async fn descend(&mut self, way: &Way<'_>, rungs: &[Rung]) -> Result<(Started, Vec<Fact>)> {
         let (mut failed, mut tried) = (Vec::new(), Vec::new());
-        let before = self.live.stamp().and_then(|stamp| stamp.mended);
+        let before = self.live.mended(self.session.native_id);
         for rung in rungs.iter().copied() {
             let inside = self.rooms.inside(&self.live);
             let recalled = self.recall(rung, (way.driver, &inside), before.as_ref()).await?;
@@ -316,7 +316,7 @@ impl Waking {
                     for tried in tried.iter().chain([&recalled]).rev() {
                         self.take_back(tried).await;
                     }
-                    self.live.note_mended(before)?;
+                    self.live.note_mended(self.session.native_id, before)?;
                     return Err(error);
                 }
             }
@@ -329,7 +329,7 @@ impl Waking {
         match self.start(&mut part, way, inside, &recalled).await {
             Ok((said, position, ear)) => {
                 let found = recalled.found.or(said);
-                let forgot = self.state.told > 0 && found.as_ref().is_some_and(|found| !found.found);
+                let forgot = self.state.told > 0 && found.as_ref().is_some_and(Remembered::is_nothing);
                 let tier = if forgot { Tier::History } else { recalled.tier };
                 let recalled = Recalled { found, tier, ..recalled };
                 Ok(Started { part, position, recalled, ear })
