@@ -45,7 +45,7 @@ pub(crate) fn pack(place: &Place, file: &mut std::fs::File) -> Answer<u64> {
     }
     let mut tar = tar::Builder::new(GzEncoder::new(&mut *file, Compression::fast()));
     for info in &files {
-        let path = RelPath::from_bytes(&info.path).map_err(|error| Problem::internal(error.to_string()))?;
+        let path = RelPath::met(&info.path).map_err(|error| Problem::internal(error.to_string()))?;
         // Gone or replaced since it was listed: the workspace is alive.
         let FoundFile::File { size, bytes } = place.open(&path)? else { continue };
         append(&mut tar, &info.path, (size, info.mtime_ms), bytes).map_err(Problem::internal)?;
