@@ -3,7 +3,11 @@
 
 use crate::{Error, Result};
 use ash_snapshot::{Change, Entry, FileInfo, Folder, Links, Owner, RelPath, Repo, TreeId, changes};
-use std::{io::Read, path::PathBuf, sync::Arc};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// More than anybody can look at; a bomb of small files must not fill our memory.
 const MOST_FILES: usize = 200_000;
@@ -21,7 +25,10 @@ pub struct Place {
 }
 
 pub enum Found {
-    File { size: u64, bytes: Box<dyn Read + Send> },
+    File {
+        size: u64,
+        bytes: Box<dyn Read + Send>,
+    },
     NotAFile,
     Missing,
 }
@@ -37,7 +44,7 @@ impl Place {
 
     pub fn list(&self, skip: &dyn Fn(&[u8], bool) -> bool) -> Result<Vec<FileInfo>> {
         match &self.source {
-            FileSource::Live { workspace, .. } => Ok(Folder::open(workspace)?.walk(skip, MOST_FILES)?),
+            FileSource::Live { workspace, .. } => Ok(open(workspace)?.walk(skip, MOST_FILES)?),
             FileSource::Checkpoint { tree } => {
                 let files = self.repo.list(tree, "workspace")?;
                 Ok(files.into_iter().filter(|file| !is_skipped(&file.path, skip)).collect())
@@ -47,14 +54,12 @@ impl Place {
 
     pub fn open(&self, path: &RelPath) -> Result<Found> {
         match &self.source {
-            FileSource::Live { workspace, .. } => {
-                match Folder::open(workspace)?.open_file(path, Links::Inside) {
-                    Ok((file, stat)) => {
-                        Ok(Found::File { size: stat.size, bytes: Box::new(file.take(stat.size)) })
-                    }
-                    Err(error) => missing_or(error),
+            FileSource::Live { workspace, .. } => match open(workspace)?.open_file(path, Links::Inside) {
+                Ok((file, stat)) => {
+                    Ok(Found::File { size: stat.size, bytes: Box::new(file.take(stat.size)) })
                 }
-            }
+                Err(error) => missing_or(error),
+            },
             FileSource::Checkpoint { tree } => match self.repo.read(tree, "workspace", path)? {
                 Some(Entry::File { size, content }) => Ok(Found::File { size, bytes: Box::new(content) }),
                 Some(Entry::Link(_) | Entry::Dir) => Ok(Found::NotAFile),
@@ -70,7 +75,7 @@ impl Place {
         before.retain(|leaf| !is_skipped(&leaf.path, skip));
         match &self.source {
             FileSource::Live { workspace, .. } => {
-                let folder = Folder::open(workspace)?;
+                let folder = open(workspace)?;
                 let now = folder.leaves(skip, MOST_FILES)?;
                 if now.len() == MOST_FILES {
                     return Err(Error::TooManyFiles(MOST_FILES));
@@ -113,11 +118,19 @@ impl Place {
     fn writable(&self) -> Result<(Folder, Option<Owner>)> {
         match &self.source {
             FileSource::Live { workspace, uid } => {
-                Ok((Folder::open(workspace)?, uid.map(|uid| Owner { uid, gid: uid })))
+                Ok((open(workspace)?, uid.map(|uid| Owner { uid, gid: uid })))
             }
             FileSource::Checkpoint { .. } => Err(Error::NoWorkspace),
         }
     }
+}
+
+/// Between being told where the tree is and coming there somebody may have put another one in its place, or deleted it.
+fn open(workspace: &Path) -> Result<Folder> {
+    Folder::open(workspace).map_err(|error| match error {
+        ash_snapshot::Error::NotFound { .. } => Error::Moved,
+        error => error.into(),
+    })
 }
 
 fn is_skipped(path: &[u8], skip: &dyn Fn(&[u8], bool) -> bool) -> bool {
