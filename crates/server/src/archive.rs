@@ -154,16 +154,17 @@ fn too_large(error: String) -> Problem {
 fn unwritable(path: &RelPath, error: ash_session::Error) -> Problem {
     match &error {
         ash_session::Error::Snapshot(cause) => match cause.kind() {
-            Trouble::NotAFile => Problem::new(
-                Kind::Conflict,
-                "in_the_way",
-                format!("Something is in the way of {path}: {cause}"),
-            ),
+            Trouble::NotAFile => in_the_way(path, cause),
             Trouble::Invalid | Trouble::NotFound => invalid(&format!("{path} cannot be written: {cause}")),
+            Trouble::Io if ash_session::is_closed(cause) => in_the_way(path, cause),
             Trouble::Full | Trouble::Damaged | Trouble::Io => error.into(),
         },
         _ => error.into(),
     }
+}
+
+fn in_the_way(path: &RelPath, cause: &ash_snapshot::Error) -> Problem {
+    Problem::new(Kind::Conflict, "in_the_way", format!("Something is in the way of {path}: {cause}"))
 }
 
 fn name(bytes: &[u8]) -> Answer<RelPath> {

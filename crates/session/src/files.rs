@@ -30,6 +30,8 @@ pub enum Found {
         bytes: Box<dyn Read + Send>,
     },
     NotAFile,
+    /// Even to us, who own it.
+    Closed,
     Missing,
 }
 
@@ -143,8 +145,15 @@ fn is_skipped(path: &[u8], skip: &dyn Fn(&[u8], bool) -> bool) -> bool {
     false
 }
 
+/// Agents take away permissions, and an ordinary user's server has no others.
+pub fn is_closed(error: &ash_snapshot::Error) -> bool {
+    let denied = |source: &std::io::Error| source.kind() == std::io::ErrorKind::PermissionDenied;
+    matches!(error, ash_snapshot::Error::Io { source, .. } if denied(source))
+}
+
 fn missing_or(error: ash_snapshot::Error) -> Result<Found> {
     match error.kind() {
+        ash_snapshot::Trouble::Io if is_closed(&error) => Ok(Found::Closed),
         ash_snapshot::Trouble::NotFound => Ok(Found::Missing),
         // A link that leads outside is not a file of this workspace.
         ash_snapshot::Trouble::NotAFile | ash_snapshot::Trouble::Invalid => Ok(Found::NotAFile),

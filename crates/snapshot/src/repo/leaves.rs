@@ -59,10 +59,12 @@ impl Repo {
     /// What a file holds now; `None` if there is no file any more.
     pub fn content_id(&self, folder: &Folder, path: &RelPath) -> Result<Option<ContentId>, Error> {
         let failed = |e: Errno| Error::system("read", path.as_bytes(), e);
-        let Some((file, lent)) = there(open_to_read(folder.fd(), path.as_bytes())).map_err(failed)? else {
-            return Ok(None);
+        let found = match open_to_read(folder.fd(), path.as_bytes()) {
+            Err(Errno::ACCESS) => folder.read_by_force(path),
+            found => found.map(|(file, lent)| (file, lent.is)),
         };
-        let named = cutting::name_of(&file, lent.is.size, &self.naming);
+        let Some((file, is)) = there(found).map_err(failed)? else { return Ok(None) };
+        let named = cutting::name_of(&file, is.size, &self.naming);
         Ok(Some(ContentId(named.map_err(|e| Error::system("read", path.as_bytes(), e))?)))
     }
 }
