@@ -21,6 +21,7 @@ mod folder;
 mod gcs;
 mod history;
 mod hostile;
+mod hostile_workspace;
 mod keep;
 mod kill_server;
 mod ladder;
