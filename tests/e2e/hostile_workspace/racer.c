@@ -57,7 +57,8 @@ static void pair(int root, const char *a, const char *b, const char *target) {
         renameat(root, b, root, aside);
     }
     if (!is(root, a, S_IFDIR) && !is(root, b, S_IFDIR)) unlinkat(root, a, 0), mkdirat(root, a, 0755);
-    symlinkat(target, root, is(root, a, S_IFDIR) ? b : a);
+    const char *other = is(root, a, S_IFDIR) ? b : a;
+    if (!is(root, other, S_IFLNK)) unlinkat(root, other, 0), symlinkat(target, root, other);
     fill(root, a);
     fill(root, b);
 }
@@ -117,7 +118,8 @@ static void mend(int root, int count, char **targets) {
         snprintf(file, sizeof file, "%s/f", targets[i]);
         mkdirat(root, d, 0755);
         if (!is(root, f, S_IFREG) && !is(root, g, S_IFREG)) unlinkat(root, f, 0), put(root, f);
-        symlinkat(file, root, is(root, f, S_IFREG) ? g : f);
+        const char *other = is(root, f, S_IFREG) ? g : f;
+        if (!is(root, other, S_IFLNK)) unlinkat(root, other, 0), symlinkat(file, root, other);
     }
     mkdirat(root, "erased", 0755);
     int erased = openat(root, "erased", O_DIRECTORY | O_NOFOLLOW);
