@@ -72,6 +72,11 @@ fn as_root_in_docker_keys_stay_outside_and_nobody_else_is_hurt() {
 }
 
 #[test]
+fn as_root_in_docker_nothing_outside_is_touched_while_links_are_swapped_in() {
+    again(&["hostile_workspace::nothing_outside_is_touched_while"]);
+}
+
+#[test]
 fn as_root_in_docker_claude_code_lives_on() {
     again(&["claude::a_conversation_survives_every_death", "claude::a_turn_in_which_it_dies"]);
 }

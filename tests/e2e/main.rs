@@ -22,6 +22,7 @@ mod folder;
 mod gcs;
 mod history;
 mod hostile;
+mod hostile_workspace;
 mod idle;
 mod keep;
 mod kill_server;

@@ -1,6 +1,6 @@
 //! Workspaces with a name: several conversations, one place to work.
 
-use crate::support::{Client, Server, eventually, signal};
+use crate::support::{Client, Server, as_root, eventually, signal};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -556,4 +556,40 @@ async fn a_shared_workspace_that_nobody_uses_need_not_be_here() {
         assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
         assert_eq!(client.exec(id, "cat one.txt two.txt").await["stdout"], "12");
     }
+}
+
+/// One takes the memory of all while another one's turn is under way: both come back as they were, and the turn goes on.
+#[tokio::test]
+async fn as_root_a_turn_goes_on_after_another_session_took_all_memory() {
+    assert!(as_root(), "memory is limited by cgroups, which are root's");
+    let server = Server::with(&[("ASH_SANDBOX_MEMORY_MB", "64")]).await;
+    let client = server.client();
+    let (greedy, busy) = (create(&client, "narrow").await, create(&client, "narrow").await);
+    client.say(&greedy, "the tower is high").await;
+    client.say(&busy, "the water is cold").await;
+    let mut stream = client.send(&busy, "run: echo > begun; until [ -e go ]; do sleep 0.01; done").await;
+    let workspace = server.live(&busy).await.join("tree/workspace");
+    eventually("its tool runs", async || workspace.join("begun").exists().then_some(())).await;
+    // Files on /tmp are memory, which the death of no process gives back.
+    let greed = json!({ "command": "head -c 200000000 /dev/zero > /tmp/greed" });
+    let (status, said) = client.ask(Method::POST, &format!("/api/sessions/{greedy}/exec"), Some(greed)).await;
+    assert_eq!((status.as_u16(), &said["code"]), (500, &json!("sandbox_oom")), "{said}");
+    let frames = stream.rest().await;
+    let last = frames.last().expect("a frame");
+    assert_eq!((last.event.as_str(), &last.data["code"]), ("error", &json!("sandbox_oom")), "{frames:#?}");
+    for id in [&greedy, &busy] {
+        client.until_status(id, "error").await;
+        assert_eq!(client.session(id).await["error"]["code"], "sandbox_oom");
+    }
+    for (id, own, turn) in [(&busy, "the water is cold", "turn 3"), (&greedy, "the tower is high", "turn 2")]
+    {
+        let receipt = client.action(id, "resume").await["resume"].clone();
+        assert_eq!(receipt["tier"], "native", "{receipt}");
+        client.exec(id, "touch go").await;
+        let text = client.text(id, "what was first?").await;
+        assert!(text.contains(own) && text.contains(turn), "{text}");
+    }
+    let events = client.get(&format!("/api/sessions/{busy}/events?limit=1000")).await.to_string();
+    assert!(events.contains("turn_continued"), "{events}");
+    assert_eq!(server.processes(&greedy).await.init, server.processes(&busy).await.init);
 }

@@ -36,24 +36,30 @@ fn is_skipped(name: &[u8], is_dir: bool) -> bool {
 /// Writes the workspace's files into `file` and rewinds it.
 pub(crate) fn pack(place: &Place, file: &mut std::fs::File) -> Answer<u64> {
     let files = place.list(&is_skipped)?;
-    let total: u64 = files.iter().map(|file| file.size).sum();
-    if total > MOST_BYTES {
-        let error = format!(
-            "The workspace holds {total} bytes, more than the {MOST_BYTES} of a bundle; fetch single files instead"
-        );
-        return Err(Problem::new(Kind::TooLarge, "bundle_too_large", error));
-    }
+    fits(files.iter().map(|file| file.size).sum())?;
+    let mut total = 0;
     let mut tar = tar::Builder::new(GzEncoder::new(&mut *file, Compression::fast()));
     for info in &files {
-        let path = RelPath::from_bytes(&info.path).map_err(|error| Problem::internal(error.to_string()))?;
-        // Gone or replaced since it was listed: the workspace is alive.
+        let path = RelPath::met(&info.path).map_err(|error| Problem::internal(error.to_string()))?;
+        // Gone, replaced or grown since it was listed: the workspace is alive.
         let FoundFile::File { size, bytes } = place.open(&path)? else { continue };
+        total += size;
+        fits(total)?;
         append(&mut tar, &info.path, (size, info.mtime_ms), bytes).map_err(Problem::internal)?;
     }
     tar.into_inner().and_then(GzEncoder::finish).map_err(Problem::internal)?;
     let length = file.stream_position().map_err(Problem::internal)?;
     file.rewind().map_err(Problem::internal)?;
     Ok(length)
+}
+
+fn fits(total: u64) -> Answer<()> {
+    let error = || {
+        format!(
+            "The workspace holds {total} bytes, more than the {MOST_BYTES} of a bundle; fetch single files instead"
+        )
+    };
+    if total > MOST_BYTES { Err(too_large(error())) } else { Ok(()) }
 }
 
 fn append<W: Write>(
@@ -148,16 +154,17 @@ fn too_large(error: String) -> Problem {
 fn unwritable(path: &RelPath, error: ash_session::Error) -> Problem {
     match &error {
         ash_session::Error::Snapshot(cause) => match cause.kind() {
-            Trouble::NotAFile => Problem::new(
-                Kind::Conflict,
-                "in_the_way",
-                format!("Something is in the way of {path}: {cause}"),
-            ),
+            Trouble::NotAFile => in_the_way(path, cause),
             Trouble::Invalid | Trouble::NotFound => invalid(&format!("{path} cannot be written: {cause}")),
+            Trouble::Io if ash_session::is_closed(cause) => in_the_way(path, cause),
             Trouble::Full | Trouble::Damaged | Trouble::Io => error.into(),
         },
         _ => error.into(),
     }
+}
+
+fn in_the_way(path: &RelPath, cause: &ash_snapshot::Error) -> Problem {
+    Problem::new(Kind::Conflict, "in_the_way", format!("Something is in the way of {path}: {cause}"))
 }
 
 fn name(bytes: &[u8]) -> Answer<RelPath> {

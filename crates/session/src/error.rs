@@ -84,6 +84,8 @@ pub enum Error {
     NotFar { seconds: u64, why: String },
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
+    #[error("the workspace's files were replaced in the middle of the request; ask again")]
+    Moved,
     /// The one who looked after the session is gone; asking again finds another.
     #[error("the session's keeper ended in the middle of the request; ask again")]
     Gone,
@@ -119,6 +121,7 @@ impl Error {
             | Error::Crowded
             | Error::Capacity(_)
             | Error::Gone
+            | Error::Moved
             | Error::Silent => Kind::Unavailable,
             Error::Store(error) => error.kind(),
             Error::Sandbox(error) => error.kind(),
@@ -159,7 +162,7 @@ impl Error {
             Error::Capacity(_) | Error::Crowded => "capacity_reached",
             Error::LittleSpace(_) | Error::Store(ash_store::Error::Full) => "disk_full",
             Error::Store(ash_store::Error::Taken(_)) => "session_exists",
-            Error::Store(ash_store::Error::Stale) | Error::Gone => "try_again",
+            Error::Store(ash_store::Error::Stale) | Error::Gone | Error::Moved => "try_again",
             Error::Store(_) => "store_failed",
             Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) => "object_store_failed",
             Error::Far(_) => "object_store_damaged",

@@ -3,7 +3,11 @@
 
 use crate::{Error, Result, common::Pen};
 use ash_snapshot::{Change, Entry, FileInfo, Folder, Links, Owner, RelPath, Repo, TreeId, changes};
-use std::{io::Read, path::PathBuf, sync::Arc};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// More than anybody can look at; a bomb of small files must not fill our memory.
 const MOST_FILES: usize = 200_000;
@@ -23,8 +27,13 @@ pub struct Place {
 }
 
 pub enum Found {
-    File { size: u64, bytes: Box<dyn Read + Send> },
+    File {
+        size: u64,
+        bytes: Box<dyn Read + Send>,
+    },
     NotAFile,
+    /// Even to us, who own it.
+    Closed,
     Missing,
 }
 
@@ -39,7 +48,7 @@ impl Place {
 
     pub fn list(&self, skip: &dyn Fn(&[u8], bool) -> bool) -> Result<Vec<FileInfo>> {
         match &self.source {
-            FileSource::Live { workspace, .. } => Ok(Folder::open(workspace)?.walk(skip, MOST_FILES)?),
+            FileSource::Live { workspace, .. } => Ok(open(workspace)?.walk(skip, MOST_FILES)?),
             FileSource::Checkpoint { tree } => {
                 let files = self.repo.list(tree, "workspace")?;
                 Ok(files.into_iter().filter(|file| !is_skipped(&file.path, skip)).collect())
@@ -49,14 +58,12 @@ impl Place {
 
     pub fn open(&self, path: &RelPath) -> Result<Found> {
         match &self.source {
-            FileSource::Live { workspace, .. } => {
-                match Folder::open(workspace)?.open_file(path, Links::Inside) {
-                    Ok((file, stat)) => {
-                        Ok(Found::File { size: stat.size, bytes: Box::new(file.take(stat.size)) })
-                    }
-                    Err(error) => missing_or(error),
+            FileSource::Live { workspace, .. } => match open(workspace)?.open_file(path, Links::Inside) {
+                Ok((file, stat)) => {
+                    Ok(Found::File { size: stat.size, bytes: Box::new(file.take(stat.size)) })
                 }
-            }
+                Err(error) => missing_or(error),
+            },
             FileSource::Checkpoint { tree } => match self.repo.read(tree, "workspace", path)? {
                 Some(Entry::File { size, content }) => Ok(Found::File { size, bytes: Box::new(content) }),
                 Some(Entry::Link(_) | Entry::Dir) => Ok(Found::NotAFile),
@@ -72,7 +79,7 @@ impl Place {
         before.retain(|leaf| !is_skipped(&leaf.path, skip));
         match &self.source {
             FileSource::Live { workspace, .. } => {
-                let folder = Folder::open(workspace)?;
+                let folder = open(workspace)?;
                 let now = folder.leaves(skip, MOST_FILES)?;
                 if now.len() == MOST_FILES {
                     return Err(Error::TooManyFiles(MOST_FILES));
@@ -115,11 +122,19 @@ impl Place {
     fn writable(&self) -> Result<(Folder, Option<Owner>)> {
         match &self.source {
             FileSource::Live { workspace, uid } => {
-                Ok((Folder::open(workspace)?, uid.map(|uid| Owner { uid, gid: uid })))
+                Ok((open(workspace)?, uid.map(|uid| Owner { uid, gid: uid })))
             }
             FileSource::Checkpoint { .. } => Err(Error::NoWorkspace),
         }
     }
+}
+
+/// Between being told where the tree is and coming there somebody may have put another one in its place, or deleted it.
+fn open(workspace: &Path) -> Result<Folder> {
+    Folder::open(workspace).map_err(|error| match error {
+        ash_snapshot::Error::NotFound { .. } => Error::Moved,
+        error => error.into(),
+    })
 }
 
 fn is_skipped(path: &[u8], skip: &dyn Fn(&[u8], bool) -> bool) -> bool {
@@ -132,8 +147,15 @@ fn is_skipped(path: &[u8], skip: &dyn Fn(&[u8], bool) -> bool) -> bool {
     false
 }
 
+/// Agents take away permissions, and an ordinary user's server has no others.
+pub fn is_closed(error: &ash_snapshot::Error) -> bool {
+    let denied = |source: &std::io::Error| source.kind() == std::io::ErrorKind::PermissionDenied;
+    matches!(error, ash_snapshot::Error::Io { source, .. } if denied(source))
+}
+
 fn missing_or(error: ash_snapshot::Error) -> Result<Found> {
     match error.kind() {
+        ash_snapshot::Trouble::Io if is_closed(&error) => Ok(Found::Closed),
         ash_snapshot::Trouble::NotFound => Ok(Found::Missing),
         // A link that leads outside is not a file of this workspace.
         ash_snapshot::Trouble::NotAFile | ash_snapshot::Trouble::Invalid => Ok(Found::NotAFile),

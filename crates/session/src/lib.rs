@@ -25,7 +25,7 @@ mod workspaces;
 pub use ash_snapshot::Change;
 pub use error::{Error, Result};
 pub use far::{Far, FarSession, Returned};
-pub use files::{FileSource, Found as FoundFile, Place};
+pub use files::{FileSource, Found as FoundFile, Place, is_closed};
 pub use follow::{Follower, Heard, Restoring};
 pub use keep::{Keep, Swept};
 pub use live::Uids;

@@ -41,6 +41,8 @@ impl Sessions {
         }
         let common = rooms.common(workspace.id);
         let _floor = common.floor().await;
+        // Nobody is sent there any more.
+        common.set_tree(None);
         let (live, here) = (common.live.clone(), rooms.clone());
         blocking(move || {
             ash_sandbox::reap(&live.run())?;
@@ -48,7 +50,6 @@ impl Sessions {
         })
         .await?;
         rooms.store.deleted(workspace.id, rooms.clock()).await?;
-        common.set_tree(None);
         tracing::info!(workspace = %workspace.slug, tenant = %workspace.tenant, "deleted");
         Ok(())
     }

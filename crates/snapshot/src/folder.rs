@@ -135,7 +135,13 @@ impl Folder {
     /// Opens a regular file for reading; anything else is `NotAFile`.
     pub fn open_file(&self, path: &RelPath, links: Links) -> Result<(File, Stat), Error> {
         let failed = |e| Error::system("open", path.as_bytes(), e);
-        let handle = open::beneath(self.fd(), path.as_bytes(), open::FILE, links).map_err(failed)?;
+        let handle = match open::beneath(self.fd(), path.as_bytes(), open::FILE, links) {
+            Err(Errno::ACCESS) => match self.read_by_force(path) {
+                Err(Errno::INVAL) => return Err(Error::NotAFile { path: path.to_string() }),
+                opened => opened.map_err(failed)?.0.into(),
+            },
+            opened => opened.map_err(failed)?,
+        };
         let is = Attributes::of(&handle).map_err(failed)?;
         if is.kind != Kind::File {
             return Err(Error::NotAFile { path: path.to_string() });
@@ -205,6 +211,17 @@ impl Folder {
             folder = &folder[..folder.len().saturating_sub(name.len() + 1)];
         }
         Ok(())
+    }
+
+    /// Opens a file that is closed to its owner too, or in a folder that is: what it takes is lent for as long.
+    pub(crate) fn read_by_force(&self, path: &RelPath) -> rustix::io::Result<(File, Attributes)> {
+        let mut descent = Descent::from(self, Purpose::Read)?;
+        let (folder, name) = path.split();
+        for step in folder.split(|&b| b == b'/').filter(|step| step != b".") {
+            descent.down(step)?;
+        }
+        let (file, lent) = open_to_read(descent.here(), name)?;
+        Ok((file, lent.is))
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -118,6 +118,7 @@ fn content(place: &Place, name: &RelPath, most: u64) -> Answer<Vec<u8>> {
     match place.open(name)? {
         FoundFile::Missing => Err(Problem::not_found("file_not_found", "File not found")),
         FoundFile::NotAFile => Err(Problem::invalid("not_a_file", "Path is not a file")),
+        FoundFile::Closed => Err(closed()),
         FoundFile::File { size, .. } if size > most => {
             Err(Problem::invalid("file_too_large", format!("File too large ({size} bytes, max {most})")))
         }
@@ -127,6 +128,14 @@ fn content(place: &Place, name: &RelPath, most: u64) -> Answer<Vec<u8>> {
             Ok(content)
         }
     }
+}
+
+fn closed() -> Problem {
+    Problem::new(
+        Kind::Conflict,
+        "closed",
+        "Its permissions close it, or its folder, to the server; chmod it first",
+    )
 }
 
 fn raw(path: &str, bytes: Vec<u8>, source: &'static str) -> Response {
@@ -262,6 +271,7 @@ pub(super) async fn delete(
     match removed {
         FoundFile::Missing => Err(Problem::not_found("file_not_found", "File not found")),
         FoundFile::NotAFile => Err(Problem::invalid("not_a_file", "Path is not a file")),
+        FoundFile::Closed => Err(closed()),
         FoundFile::File { .. } => Ok(Json(json!({ "path": path, "deleted": true }))),
     }
 }

@@ -182,8 +182,8 @@ impl Actor {
         let common = self.common.clone();
         self.effect = Some(tokio::spawn(async move {
             let _floor = common.floor().await;
-            if common.walls().is_some() {
-                // Somebody else was faster.
+            // Somebody else was faster, who may have made another tree, or deleted the workspace.
+            if common.walls().is_some() || !live.has_leftovers(common.tree().is_some()) {
                 return Done::Salvaged(Ok(None));
             }
             let salvaged = blocking(move || {

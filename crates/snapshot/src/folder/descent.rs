@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 
-use super::{Attributes, Folder, Forced, force, open};
+use super::{Attributes, Folder, Forced, Links, force, open};
 
 /// Further up, handles are closed and opened again by `..` on the way back.
 const OPEN_LEVELS: usize = 64;
@@ -75,6 +75,24 @@ impl Descent {
     /// Goes back to the directory one came from, and to no other: a tree that was moved meanwhile is ESTALE.
     pub(crate) fn up(&mut self) -> Result<()> {
         self.leave(|_| Ok(()))
+    }
+
+    /// Goes up to whatever is now at the path of the directory one came from, which was moved. False: nothing is, and
+    /// the same has to be asked for the one above it. The root is always there.
+    pub(crate) fn return_to(&mut self, path: &[u8]) -> Result<bool> {
+        self.levels.pop();
+        let [root, .., at] = &mut self.levels[..] else { return Ok(true) };
+        let root = root.dir.as_ref().expect("the root stays open").handle.as_fd();
+        match open::beneath(root, path, open::DIRECTORY, Links::Refuse) {
+            Ok(handle) => {
+                let is = Attributes::of(&handle)?;
+                let lent = at.lent.filter(|_| is.id == at.id);
+                *at = Level::of(Forced::again(handle, lent)?);
+                Ok(true)
+            }
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// Goes up; `last` is done to the directory when the way up is open already, so it may take away our own

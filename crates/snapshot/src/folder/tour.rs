@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::Dir;
+use rustix::io::Errno;
 
 use super::{Attributes, Descent, Folder, Kind, Listed, Purpose};
 use crate::Error;
@@ -46,13 +47,27 @@ impl Tour {
     }
 
     fn leave(&mut self) -> Result<(), Error> {
-        if self.descent.depth() > 0 {
-            self.descent.up().map_err(|e| Error::system("return from", &self.path, e))?;
+        let is_deep = self.descent.depth() > 0;
+        self.forget_level();
+        match if is_deep { self.descent.up() } else { Ok(()) } {
+            Err(Errno::STALE) => {}
+            done => return done.map_err(|e| Error::system("return to", &self.path, e)),
         }
+        // Somebody moved it while we were further down. The tour goes on with what is in its place now.
+        while !self
+            .descent
+            .return_to(self.path.strip_suffix(b"/").unwrap_or(&self.path))
+            .map_err(|e| Error::system("return to", &self.path, e))?
+        {
+            self.forget_level();
+        }
+        Ok(())
+    }
+
+    fn forget_level(&mut self) {
         if let Some(level) = self.levels.pop() {
             self.path.truncate(level.path_before);
         }
-        Ok(())
     }
 
     /// Enters a directory that was just met; what is met next is inside it.

@@ -53,7 +53,7 @@ fn is_same(was: &Leaf, is: &Leaf, ask: Ask<'_>) -> Result<bool, Error> {
             }
             let content = match content {
                 Some(content) => Some(*content),
-                None => ask(&RelPath::from_bytes(&is.path)?)?,
+                None => ask(&RelPath::met(&is.path)?)?,
             };
             Ok(*was_content == content)
         }

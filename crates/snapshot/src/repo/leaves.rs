@@ -1,5 +1,7 @@
 //! Everything with a content, by path: what two states of a workspace are told apart by.
 
+use rustix::io::Errno;
+
 use super::Repo;
 use super::read::visit;
 use crate::cutting;
@@ -56,11 +58,13 @@ impl Repo {
 
     /// What a file holds now; `None` if there is no file any more.
     pub fn content_id(&self, folder: &Folder, path: &RelPath) -> Result<Option<ContentId>, Error> {
-        let failed = |e: rustix::io::Errno| Error::system("read", path.as_bytes(), e);
-        let Some((file, lent)) = there(open_to_read(folder.fd(), path.as_bytes())).map_err(failed)? else {
-            return Ok(None);
+        let failed = |e: Errno| Error::system("read", path.as_bytes(), e);
+        let found = match open_to_read(folder.fd(), path.as_bytes()) {
+            Err(Errno::ACCESS) => folder.read_by_force(path),
+            found => found.map(|(file, lent)| (file, lent.is)),
         };
-        let named = cutting::name_of(&file, lent.is.size, &self.naming);
+        let Some((file, is)) = there(found).map_err(failed)? else { return Ok(None) };
+        let named = cutting::name_of(&file, is.size, &self.naming);
         Ok(Some(ContentId(named.map_err(|e| Error::system("read", path.as_bytes(), e))?)))
     }
 }
@@ -77,7 +81,7 @@ impl Folder {
         {
             let Met::Entry(name) = met else { continue };
             let path = tour.path_of(&name);
-            // Gone since it was listed: the folder is alive.
+            // The folder is alive.
             let Some(is) = there(tour.attributes(&name)).map_err(|e| Error::system("read", &path, e))? else {
                 continue;
             };
@@ -107,10 +111,11 @@ fn file(is: &Attributes) -> LeafKind {
     LeafKind::File { size: is.size, mode: is.mode(), content: None }
 }
 
+/// `None`: it is gone, or something else is in its place since it was listed.
 fn there<T>(found: rustix::io::Result<T>) -> rustix::io::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
-        Err(rustix::io::Errno::NOENT) => Ok(None),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::INVAL | Errno::STALE) => Ok(None),
         Err(e) => Err(e),
     }
 }

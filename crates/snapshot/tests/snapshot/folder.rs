@@ -251,6 +251,45 @@ fn a_walk_sees_regular_files_in_order_up_to_a_limit() {
     assert_eq!(listed, [Listed { name: b"file".to_vec(), kind: Kind::File }]);
 }
 
+/// Further down than a walk keeps folders open, it is taken out of the folder that it came through: it goes on with what is
+/// there by then, if anything is.
+#[test]
+fn a_walk_goes_on_when_the_folder_it_is_in_was_moved() {
+    let bottom = format!("a/{}bottom", "d/".repeat(80));
+    let cases: [(fn(&Bench), &[&str]); 3] = [
+        (|_| {}, &[&bottom, "a/old", "a/same", "zz"]),
+        (|bench| std::fs::rename(bench.at("a"), bench.at("b")).expect("moved"), &[&bottom, "zz"]),
+        (
+            |bench| {
+                std::fs::rename(bench.at("a"), bench.at("b")).expect("moved");
+                bench.write("a/same", "y");
+            },
+            &[&bottom, "a/same", "zz"],
+        ),
+    ];
+    for (change, expected) in cases {
+        let set = || {
+            let bench = Bench::new();
+            [&bottom, "a/old", "a/same", "zz"].iter().for_each(|path| bench.write(path, "x"));
+            bench
+        };
+        let moved = |bench: &Bench, name: &[u8]| {
+            if name == b"bottom" {
+                std::fs::rename(bench.at("a/d"), bench.at("elsewhere")).expect("moved");
+                change(bench);
+            }
+            false
+        };
+        let text = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+        let bench = set();
+        let walked = open(&bench.workspace()).walk(&|name, _| moved(&bench, name), 100).expect("walked");
+        assert_eq!(walked.iter().map(|file| text(&file.path)).collect::<Vec<_>>(), expected);
+        let bench = set();
+        let leaves = open(&bench.workspace()).leaves(&|name, _| moved(&bench, name), 100).expect("walked");
+        assert_eq!(leaves.iter().map(|leaf| text(&leaf.path)).collect::<Vec<_>>(), expected);
+    }
+}
+
 #[test]
 fn a_link_is_not_opened_as_a_folder_with_or_without_a_slash() {
     let bench = tempting();
