@@ -144,9 +144,11 @@ fn another_prompt_after_a_cut_turn_does_not_stumble_over_it() {
 fn without_room_for_the_transcript_nothing_runs_and_the_reason_is_told() {
     let place = Place::new();
     let transcript = place.transcript(SESSION);
+    let mut agent = place.fresh();
+    agent.hello();
+    // After it has looked: what it finds there when it starts it puts aside.
     fs::create_dir_all(transcript.parent().expect("a folder")).expect("folder");
     std::os::unix::fs::symlink(place.work("later/file"), &transcript).expect("a link to nowhere");
-    let mut agent = place.fresh();
     let lines = agent.ask(TURN, PROMPT);
     assert_eq!(types(&lines), ["result"]);
     assert_eq!(lines[0]["terminal_reason"], "transcript_error");
