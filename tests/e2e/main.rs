@@ -31,6 +31,7 @@ mod life;
 mod model;
 mod model_server;
 mod ordinary_user;
+mod own_key;
 mod permissions;
 mod permissions_shell;
 #[path = "../support/proxy.rs"]

@@ -115,6 +115,14 @@ impl Provider {
     }
 }
 
+/// A way to a model that a client brings with a key of its own. The key is not in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OwnProvider {
+    pub r#type: String,
+    pub base_url: String,
+}
+
 /// What a caller may set on a session. Stored with it, re-applied on every start. Holds no secret.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -124,6 +132,9 @@ pub struct Options {
     /// None: the agent's own, else whoever the server has a key for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<Provider>,
+    /// Whoever comes back has to bring the key again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_provider: Option<OwnProvider>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -3,9 +3,9 @@
 
 use ash_model::{
     AgentName, AnsweredBy, Ask, Asked, Beside, Call, Consistency, Death, Durability, Fact, From, How,
-    Incarnation, OnInterrupted, OnPermissionTimeout, Options, Outcome, Path, PermissionId, Problem, Provider,
-    Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Then, Tier, Timestamp, TurnId, Usage,
-    Verdict,
+    Incarnation, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider, Path, PermissionId,
+    Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Then, Tier, Timestamp,
+    TurnId, Usage, Verdict,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -26,6 +26,7 @@ fn beginnings() -> Vec<Fact> {
     let options = Options {
         base: None,
         max_wait: None,
+        own_provider: None,
         idle_timeout: None,
         durability: None,
         ephemeral: None,
@@ -288,10 +289,13 @@ fn shared() -> Vec<Fact> {
 fn idle() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
     let options = Options { idle_timeout: Some(60), ..Options::default() };
+    let own = OwnProvider { r#type: "anthropic".into(), base_url: "https://models.example".into() };
+    let own = Options { own_provider: Some(own), ..Options::default() };
     vec![
         Fact::Idle { ms: 0, left_ms: None },
         Fact::Idle { ms: 1_500_000, left_ms: Some(300_000) },
-        Fact::Created { agent, version: 2, options },
+        Fact::Created { agent: agent.clone(), version: 2, options },
+        Fact::Created { agent, version: 2, options: own },
     ]
 }
 

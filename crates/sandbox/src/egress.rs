@@ -49,13 +49,23 @@ pub struct Egress {
     /// They win over what comes from inside.
     #[serde(serialize_with = "reveal", deserialize_with = "conceal")]
     pub headers: BTreeMap<String, SecretString>,
+    /// It must be somewhere on the Internet, whatever its name says: somebody else than the operator chose it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub public: bool,
 }
 
 impl Egress {
     /// Whether a shim would take it.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         Route::new(self).map(drop).map_err(|why| Error::Egress { why })
     }
+}
+
+/// The server that a URL names, and whether that is a host's name, to be reached by https.
+pub fn origin_of(url: &str) -> Option<(String, bool)> {
+    let url = reqwest::Url::parse(url).ok().filter(|url| url.origin().is_tuple())?;
+    let is_name = url.domain().is_some_and(|host| host.contains('.'));
+    Some((url.origin().ascii_serialization(), url.scheme() == "https" && is_name))
 }
 
 impl fmt::Debug for Egress {
@@ -71,7 +81,9 @@ impl PartialEq for Egress {
         let plain = |headers: &BTreeMap<String, SecretString>| {
             headers.iter().map(|(n, v)| (n.clone(), v.expose_secret().to_owned())).collect::<Vec<_>>()
         };
-        self.upstream == other.upstream && plain(&self.headers) == plain(&other.headers)
+        self.upstream == other.upstream
+            && self.public == other.public
+            && plain(&self.headers) == plain(&other.headers)
     }
 }
 

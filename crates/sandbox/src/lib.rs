@@ -33,7 +33,7 @@ use ash_model::{Epoch, Image, Incarnation, Kind};
 use serde::{Deserialize, Serialize};
 
 pub use docker::Docker;
-pub use egress::Egress;
+pub use egress::{Egress, origin_of};
 pub use frame::{Hello, HostProcess, Start};
 pub use journal::{Exit, Record, What, drain};
 pub use limits::Limits;

@@ -39,6 +39,8 @@ pub(crate) struct App {
     pub(crate) default_runtime: ash_model::Runtime,
     pub(crate) scratch: PathBuf,
     pub(crate) origins: Vec<String>,
+    /// Which clients may bring keys for although they are not on the Internet.
+    pub(crate) provider_urls: Vec<String>,
     /// Held by whoever changes a session's options: they are read, changed and written as one.
     pub(crate) changing_options: Arc<Alone>,
     pub(crate) minting: keys::Secret,
@@ -172,6 +174,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         default_runtime: config.default_runtime,
         scratch: data.join("scratch"),
         origins: config.allowed_origins.clone(),
+        provider_urls: config.provider_urls.clone(),
         changing_options: Arc::default(),
         minting: keys::Secret::of(&data.join("seal.key"))?,
     };

@@ -64,6 +64,9 @@ pub struct Config {
     /// never)
     #[arg(long, env = "ASH_IDLE_TIMEOUT", default_value = "1800", value_parser = seconds)]
     pub idle_timeout: Duration,
+    /// Base URLs that clients may bring keys of their own for although they are not on the Internet, separated by commas
+    #[arg(long, env = "ASH_PROVIDER_URLS", value_delimiter = ',')]
+    pub provider_urls: Vec<String>,
     /// Seconds after which a turn that still runs is captured, again and again (0: only when it is over)
     #[arg(long, env = "ASH_CHECKPOINT_EVERY", default_value = "300", value_parser = seconds)]
     pub checkpoint_every: Duration,
@@ -218,7 +221,7 @@ impl Config {
         });
         let headers: BTreeMap<_, _> = key.or(token).into_iter().collect();
         let upstream = self.anthropic_base_url.clone();
-        (!headers.is_empty() || upstream != ANTHROPIC).then_some(Egress { upstream, headers })
+        (!headers.is_empty() || upstream != ANTHROPIC).then_some(Egress { upstream, headers, public: false })
     }
 
     /// Sandboxes that a Docker engine makes.

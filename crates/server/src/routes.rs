@@ -7,6 +7,7 @@ mod health;
 mod keys;
 mod messages;
 mod permissions;
+mod provider;
 mod sessions;
 mod take;
 mod workspaces;

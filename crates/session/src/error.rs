@@ -21,6 +21,12 @@ pub enum Error {
         "There is no key for model calls: set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN for the server and restart it, or write runtime = \"builtin\" and provider = \"offline\" into the agent's ash.toml to work without a model"
     )]
     NoKey,
+    #[error(
+        "The session was made with a key of its client's own, which is kept nowhere: resume it with `provider` again"
+    )]
+    ProviderRequired,
+    #[error("A key of one's own is for a sandbox of one's own: leave out `workspace`, or `provider`")]
+    ProviderShared,
     #[error("No workspace available for this session")]
     NoWorkspace,
     /// The sandbox or its agent could not be started, or died.
@@ -109,9 +115,13 @@ impl Error {
             | Error::NoSuchWorkspace(_)
             | Error::NoCheckpoint => Kind::NotFound,
             Error::Removed(_) => Kind::Gone,
-            Error::NoClaude | Error::NoKey | Error::NothingWhole { .. } | Error::Key(_) | Error::NoBucket => {
-                Kind::Unprocessable
-            }
+            Error::NoClaude
+            | Error::NoKey
+            | Error::ProviderRequired
+            | Error::ProviderShared
+            | Error::NothingWhole { .. }
+            | Error::Key(_)
+            | Error::NoBucket => Kind::Unprocessable,
             Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) | Error::NotFar { .. } => {
                 Kind::Unavailable
             }
@@ -145,6 +155,8 @@ impl Error {
             Error::NoAgent(_) => "agent_not_found",
             Error::NoClaude => "runtime_missing",
             Error::NoKey => "model_key_missing",
+            Error::ProviderRequired => "provider_required",
+            Error::ProviderShared => "provider_shared",
             Error::NoWorkspace => "no_workspace",
             Error::WorkspaceBusy(_) => "workspace_busy",
             Error::AnothersCheckpoint(_) => "checkpoint_of_another",

@@ -2,6 +2,7 @@
 //! below it. Knows no HTTP and no SQL. Read `state.rs` first, then `actor.rs`.
 
 mod actor;
+mod brought;
 mod calls;
 mod common;
 mod error;

@@ -13,6 +13,7 @@ use ash_model::{
     AgentName, Ask, Cursor, Fact, Note, Options, Receipt, Seq, SessionId, SessionNo, Slug, Status, TenantId,
     Timestamp, TurnId, WorkspaceId,
 };
+use ash_sandbox::Egress;
 use ash_snapshot::{Folder, Owner, TreeId};
 use ash_store::{Card, Checkpoint, Env, Session};
 use futures::future::BoxFuture;
@@ -92,6 +93,8 @@ pub struct NewSession {
     pub workspace: Option<Slug>,
     pub options: Options,
     pub env: Env,
+    /// The client's own way to a model.
+    pub way: Option<Egress>,
 }
 
 #[derive(Debug, Clone)]
@@ -193,8 +196,11 @@ impl Sessions {
             .agent(&new.tenant, &new.agent)
             .await?
             .ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
-        rooms.settings.program(agent.runtime)?;
-        rooms.settings.provider(new.options.provider.or(agent.provider))?;
+        rooms.settings.program(agent.runtime, &new.options)?;
+        rooms.settings.provider(&new.options, agent.provider)?;
+        if new.workspace.is_some() && new.way.is_some() {
+            return Err(Error::ProviderShared);
+        }
         let workspace = match &new.workspace {
             Some(slug) => Some(self.make_workspace(&new.tenant, slug, &agent.name).await?),
             None => None,
@@ -226,6 +232,9 @@ impl Sessions {
                 at: rooms.clock(),
             })
             .await?;
+        if let Some(way) = new.way {
+            rooms.brought.bring(session.no, way);
+        }
         let mut state = State::new(0);
         state.apply(1, &created);
         let no = session.no;
@@ -372,6 +381,15 @@ impl Sessions {
         let session = self.end(no).await?;
         self.rooms.store.trash(no, self.rooms.clock()).await?;
         Ok(session)
+    }
+
+    /// The client's own way to a model, for the next start.
+    pub fn bring(&self, session: &Session, way: Egress) -> Result<()> {
+        if session.slug.is_some() {
+            return Err(Error::ProviderShared);
+        }
+        self.rooms.brought.bring(session.no, way);
+        Ok(())
     }
 
     /// The receipt is missing if the session was active all along.

@@ -2,12 +2,15 @@
 
 use crate::{
     Error, Far, Result,
+    brought::Brought,
     common::Common,
     follow::Bells,
     keys,
     live::{Live, Uids},
 };
-use ash_model::{Durability, Provider, Receipt, Runtime, Saved, TakenBack, TenantId, Timestamp, WorkspaceId};
+use ash_model::{
+    Durability, Options, Provider, Receipt, Runtime, Saved, TakenBack, TenantId, Timestamp, WorkspaceId,
+};
 use ash_sandbox::{Backend, Egress, Inside, Limits, Spec};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
 use ash_store::{Session, Store};
@@ -67,18 +70,21 @@ pub struct Settings {
 
 impl Settings {
     /// The program of a runtime that is not part of ours. Its directory is visible inside.
-    pub(crate) fn program(&self, runtime: Runtime) -> Result<Option<&Path>> {
+    pub(crate) fn program(&self, runtime: Runtime, options: &Options) -> Result<Option<&Path>> {
         match runtime {
             Runtime::Builtin => Ok(None),
             // Without a way out it would try again for minutes, and then fail.
-            Runtime::Claude if self.egress.is_none() => Err(Error::NoKey),
+            Runtime::Claude if self.egress.is_none() && options.own_provider.is_none() => Err(Error::NoKey),
             Runtime::Claude => self.claude.as_deref().map(Some).ok_or(Error::NoClaude),
         }
     }
 
     /// Who answers the built-in agent: who was asked for, else whoever there is a key for.
-    pub(crate) fn provider(&self, wanted: Option<Provider>) -> Result<Provider> {
-        match (wanted, &self.egress) {
+    pub(crate) fn provider(&self, options: &Options, usual: Option<Provider>) -> Result<Provider> {
+        if options.own_provider.is_some() {
+            return Ok(Provider::Anthropic);
+        }
+        match (options.provider.or(usual), &self.egress) {
             (Some(Provider::Anthropic), None) => Err(Error::NoKey),
             (Some(wanted), _) => Ok(wanted),
             (None, Some(_)) => Ok(Provider::Anthropic),
@@ -87,7 +93,7 @@ impl Settings {
     }
 
     /// The way to a model, for a sandbox whose agent needs one. Whatever else runs there could use it too.
-    pub(crate) fn way_out(&self, runtime: Runtime, provider: Provider) -> Option<Egress> {
+    fn way_out(&self, runtime: Runtime, provider: Provider) -> Option<Egress> {
         match (runtime, provider) {
             (Runtime::Builtin, Provider::Offline) => None,
             (Runtime::Builtin, Provider::Anthropic) | (Runtime::Claude, _) => self.egress.clone(),
@@ -104,6 +110,7 @@ pub struct Rooms {
     pub settings: Settings,
     /// Tells what sandboxes touched, where the kernel lets us know.
     pub(crate) tracker: Option<ash_snapshot::Watch>,
+    pub(crate) brought: Brought,
     pub(crate) bells: Bells,
     pub(crate) wakes: Semaphore,
     pub(crate) restores: Semaphore,
@@ -141,6 +148,7 @@ impl Rooms {
             watch,
             settings,
             tracker,
+            brought: Brought::default(),
             bells: Bells::default(),
             wakes: Semaphore::new(WAKES),
             restores: Semaphore::new(RESTORES),
@@ -204,6 +212,19 @@ impl Rooms {
         let common = Arc::new(Common::new(Live::new(&self.settings.live_dir, workspace)));
         commons.insert(workspace, Arc::downgrade(&common));
         common
+    }
+
+    /// The way to a model: the server's, or the one that the client brought.
+    pub(crate) fn way_out(
+        &self,
+        session: &Session,
+        runtime: Runtime,
+        provider: Provider,
+    ) -> Result<Option<Egress>> {
+        match session.options.own_provider {
+            Some(_) => self.brought.get(session.no).map(Some).ok_or(Error::ProviderRequired),
+            None => Ok(self.settings.way_out(runtime, provider)),
+        }
     }
 
     /// Who took the files of a session's workspace back since then, but for itself.

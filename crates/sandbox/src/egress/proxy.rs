@@ -4,6 +4,7 @@
 use std::{
     convert::Infallible,
     io,
+    net::{IpAddr, SocketAddr},
     os::unix::net::UnixListener as StdListener,
     pin::Pin,
     sync::Arc,
@@ -21,7 +22,10 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
-use reqwest::{Body, Client};
+use reqwest::{
+    Body, Client,
+    dns::{Addrs, Name, Resolve, Resolving},
+};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{oneshot, watch},
@@ -196,11 +200,56 @@ fn connect(route: &Route) -> Result<Client, Refusal> {
         .tcp_keepalive(KEEPALIVE)
         .pool_idle_timeout(IDLE)
         .pool_max_idle_per_host(MOST_IDLE);
+    let builder = if route.public { builder.dns_resolver(Arc::new(Public)) } else { builder };
     let builder = match &route.socket {
         Some(path) => builder.unix_socket(path.as_path()),
         None => builder,
     };
     builder.build().map_err(|e| Refusal::because(&e))
+}
+
+/// Names that lead to this machine or its neighbours lead nowhere.
+struct Public;
+
+impl Resolve for Public {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let public: Vec<SocketAddr> = found.filter(|address| is_public(address.ip())).collect();
+            match public.is_empty() {
+                true => Err("the name leads to no public address".into()),
+                false => Ok(Box::new(public.into_iter()) as Addrs),
+            }
+        })
+    }
+}
+
+fn is_public(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => {
+            let [a, b, ..] = v4.octets();
+            let shared = a == 100 && (64..128).contains(&b);
+            let benchmarks = a == 198 && (18..20).contains(&b);
+            !(v4.is_loopback()
+                || v4.is_private()
+                || v4.is_link_local()
+                || v4.is_unspecified()
+                || v4.is_multicast()
+                || v4.is_broadcast()
+                || v4.is_documentation()
+                || shared
+                || benchmarks
+                || a == 0
+                || a >= 240)
+        }
+        IpAddr::V6(v6) => {
+            // Only what is handed out to networks, without those that hold an address of the other kind.
+            let first = v6.segments()[0];
+            let translated =
+                v6.segments()[..2] == [0x64, 0xff9b] || first == 0x2002 || v6.segments()[..2] == [0x2001, 0];
+            (0x2000..0x4000).contains(&first) && !translated && v6.segments()[..2] != [0x2001, 0xdb8]
+        }
+    }
 }
 
 /// A request's body on its way out: no more than it may be, and no trailers, which would be headers that nobody
@@ -251,6 +300,45 @@ impl Drop for Upload {
     fn drop(&mut self) {
         if let (Some(incoming), Some(back)) = (self.incoming.take(), self.back.take()) {
             let _ = back.send(incoming);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_only_this_machines_to_reach_is_not_public() {
+        for address in [
+            "127.0.0.1",
+            "0.0.0.0",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "198.18.0.1",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "fe80::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "64:ff9b::7f00:1",
+            "2002:7f00:1::",
+            "2001:db8::1",
+            "2001::1",
+            "ff02::1",
+        ] {
+            assert!(!is_public(address.parse().expect("an address")), "{address}");
+        }
+        for address in ["1.1.1.1", "160.79.104.10", "2606:4700:4700::1111", "::ffff:8.8.8.8"] {
+            assert!(is_public(address.parse().expect("an address")), "{address}");
         }
     }
 }

@@ -16,6 +16,7 @@ pub(super) struct Route {
     base: Url,
     /// Instead of the network.
     pub(super) socket: Option<PathBuf>,
+    pub(super) public: bool,
     /// Marked as sensitive: nothing prints them.
     pub(super) headers: HeaderMap,
     /// Made by the first request; a new policy has connections of its own.
@@ -41,7 +42,11 @@ impl Route {
         if !plain || base.query().is_some() || base.fragment().is_some() {
             return Err("an upstream has no user, query or fragment; keys belong into headers".to_owned());
         }
-        Ok(Self { base, socket, headers: headers(policy)?, client: OnceLock::new() })
+        let public = policy.public;
+        if public && (socket.is_some() || base.scheme() != "https" || base.domain().is_none()) {
+            return Err("an upstream that a client brings is https: with the name of a host".to_owned());
+        }
+        Ok(Self { base, socket, public, headers: headers(policy)?, client: OnceLock::new() })
     }
 
     /// Where a request from inside goes.
@@ -116,13 +121,26 @@ mod tests {
 
     fn policy(upstream: &str) -> Egress {
         let headers = BTreeMap::from([("x-api-key".to_owned(), "sesame".into())]);
-        Egress { upstream: upstream.to_owned(), headers }
+        Egress { upstream: upstream.to_owned(), headers, public: false }
     }
 
     fn leads(upstream: &str, target: &str) -> Result<String, Refusal> {
         let route = Route::new(&policy(upstream)).expect("a policy");
         let target = target.parse::<Uri>().map_err(|_| Refusal::Target("no target"))?;
         route.url(&target).map(|url| url.to_string())
+    }
+
+    #[test]
+    fn what_a_client_brings_has_the_name_of_a_host() {
+        for (upstream, fine) in [
+            ("https://models.example", true),
+            ("https://10.0.0.1", false),
+            ("https://[::1]", false),
+            ("http://localhost", false),
+            ("unix:/run/docker.sock", false),
+        ] {
+            assert_eq!(Route::new(&Egress { public: true, ..policy(upstream) }).is_ok(), fine, "{upstream}");
+        }
     }
 
     #[test]
@@ -204,7 +222,8 @@ mod tests {
             [("x-api-key", "sesame\r\nx: y"), ("bad name", "sesame"), ("connection", "sesame")]
         {
             let headers = BTreeMap::from([(name.to_owned(), value.into())]);
-            let why = Route::new(&Egress { upstream: "https://host".into(), headers }).expect_err("refused");
+            let why = Route::new(&Egress { upstream: "https://host".into(), headers, public: false })
+                .expect_err("refused");
             assert!(why.contains(name) && !why.contains("sesame"), "{why}");
         }
     }

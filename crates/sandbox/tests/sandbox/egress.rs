@@ -111,7 +111,7 @@ impl Call {
 }
 
 fn policy(upstream: String, key: &str) -> Option<Egress> {
-    Some(Egress { upstream, headers: BTreeMap::from([("x-api-key".to_owned(), key.into())]) })
+    Some(Egress { upstream, headers: BTreeMap::from([("x-api-key".to_owned(), key.into())]), public: false })
 }
 
 async fn connected(rig: &Rig, upstream: &Upstream, key: &str) -> Live {

@@ -4,7 +4,11 @@ use super::{
     MOST_MODEL, MOST_SYSTEM_PROMPT,
     take::{Asked, Body, Part, at_most, can_wait, environment, open_session, session, session_anywhere},
 };
-use super::{agents, workspaces};
+use super::{
+    agents,
+    provider::{self, Wanted},
+    workspaces,
+};
 use crate::{
     app::App,
     auth::Caller,
@@ -13,9 +17,10 @@ use crate::{
     shapes,
 };
 use ash_model::{
-    AgentName, Durability, OnInterrupted, OnPermissionTimeout, Options, Provider, SessionId, SessionNo,
-    Setting, Status, Timestamp,
+    AgentName, Durability, OnInterrupted, OnPermissionTimeout, Options, SessionId, SessionNo, Setting,
+    Status, Timestamp,
 };
+use ash_sandbox::Egress;
 use ash_session::{Fork, NewSession};
 use ash_store::{Filter, Session};
 use axum::{
@@ -79,6 +84,11 @@ impl Settable {
         model.into_iter().chain(self.permission_mode.clone().map(Setting::PermissionMode)).collect()
     }
 
+    /// Who is to answer, taken out: there may be a key in it.
+    fn wanted(&mut self, app: &App) -> Answer<Option<Wanted>> {
+        self.provider.take().map(|given| provider::wanted(app, given)).transpose()
+    }
+
     fn over(self, before: Options) -> Answer<Options> {
         at_most("model", self.model.as_deref(), MOST_MODEL)?;
         at_most("systemPrompt", self.system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
@@ -101,7 +111,8 @@ impl Settable {
         }
         Ok(Options {
             model: self.model.or(before.model),
-            provider: self.provider.map(provider).transpose()?.or(before.provider),
+            provider: before.provider,
+            own_provider: before.own_provider,
             system_prompt: self.system_prompt.or(before.system_prompt),
             permission_mode: self.permission_mode.or(before.permission_mode),
             allowed_tools: self.allowed_tools.or(before.allowed_tools),
@@ -123,18 +134,17 @@ impl Settable {
     }
 }
 
-/// A name, or an object with nothing but its `type`: whoever sends a key with it must hear that it is not taken.
-fn provider(given: Value) -> Answer<Provider> {
-    let name = match &given {
-        Value::Object(fields) if fields.len() == 1 => fields.get("type"),
-        other => Some(other),
-    };
-    name.and_then(Value::as_str).and_then(Provider::parse).ok_or_else(|| {
-        Problem::invalid(
-            "invalid_body",
-            "provider must be \"offline\" or \"anthropic\"; keys are set for the server, not for a session",
-        )
-    })
+/// What is stored, and what is not.
+fn with_provider(options: Options, wanted: Option<Wanted>) -> (Options, Option<Egress>) {
+    match wanted {
+        None => (options, None),
+        Some(Wanted::Known(known)) => {
+            (Options { provider: Some(known), own_provider: None, ..options }, None)
+        }
+        Some(Wanted::Own(own, way)) => {
+            (Options { provider: None, own_provider: Some(own), ..options }, Some(way))
+        }
+    }
 }
 
 fn shown(app: &App, session: &Session) -> Value {
@@ -156,7 +166,9 @@ pub(super) async fn create(
         .map_err(|_| Problem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
     let workspace = workspace.map(|name| workspaces::slug(&name)).transpose()?;
     can_wait(&app, options.durability)?;
-    let options = options.over(Options::default())?;
+    let mut options = options;
+    let wanted = options.wanted(&app)?;
+    let (options, way) = with_provider(options.over(Options::default())?, wanted);
     let mut vars = env.unwrap_or_default();
     vars.extend(extra_env.unwrap_or_default());
     let env = environment(vars)?;
@@ -164,7 +176,7 @@ pub(super) async fn create(
     let claim =
         once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
-    let new = NewSession { tenant: caller.0.clone(), id: id.clone(), agent, workspace, options, env };
+    let new = NewSession { tenant: caller.0.clone(), id: id.clone(), agent, workspace, options, env, way };
     let made = match made_before(&app, &caller, &claim, &id).await {
         Some(session) => session,
         None => {
@@ -244,9 +256,14 @@ pub(super) async fn change_config(
 /// A live agent first: what it does not agree to is not stored.
 async fn change_live(app: App, no: SessionNo, change: Settable) -> Answer<()> {
     let _alone = app.changing_options.lock(no).await;
-    let settings = change.settings();
+    let mut change = change;
+    let (settings, wanted) = (change.settings(), change.wanted(&app)?);
     can_wait(&app, change.durability)?;
-    let options = change.over(app.sessions.get(no).await?.options)?;
+    let session = app.sessions.get(no).await?;
+    let (options, way) = with_provider(change.over(session.options.clone())?, wanted);
+    if let Some(way) = way {
+        app.sessions.bring(&session, way)?;
+    }
     app.sessions.change_options(no, options.clone(), settings).await?;
     Ok(app.sessions.rooms().store.set_options(no, &options).await?)
 }
@@ -293,8 +310,19 @@ pub(super) async fn end(
     Ok(answer(&app, &app.sessions.end(found.no).await?))
 }
 
-pub(super) async fn resume(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+/// With options, which count from then on.
+pub(super) async fn resume(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    body: Body<Settable>,
+) -> Answer<Json<Value>> {
     let found = session_anywhere(&app, &caller, &id).await?;
+    if found.card.status != Status::Ended && body.bytes.iter().any(|byte| *byte == b':') {
+        // To its end even if the caller hangs up.
+        let changing = tokio::spawn(change_live(app.clone(), found.no, body.value));
+        changing.await.map_err(|_| Problem::internal("the change was cut off"))??;
+    }
     let (session, receipt) = app.sessions.resume(&found).await?;
     Ok(Json(json!({ "session": shown(&app, &session), "resume": receipt })))
 }

@@ -58,7 +58,8 @@ impl Actor {
             at,
         };
         self.rooms.store.append(&self.lease, append).await?;
-        self.state = state;
+        let before = std::mem::replace(&mut self.state, state).status;
+        self.forget_key(before).await;
         if noted {
             self.deltas = 0;
         }
@@ -68,6 +69,32 @@ impl Actor {
         (0..ended).for_each(|_| self.rooms.watch.turn_over());
         self.rooms.bells.ring(self.session.no);
         Ok(())
+    }
+
+    /// A key that a client brought is kept as long as the session is active, or may go on by itself.
+    async fn forget_key(&mut self, before: Status) {
+        let rests = matches!(self.state.status, Status::Paused | Status::Stopped | Status::Ended);
+        if self.session.options.own_provider.is_none() || !rests || before == self.state.status {
+            return;
+        }
+        self.rooms.brought.forget(self.session.no);
+        if let Some(hands) = &self.hands {
+            hands.remote.egress(None).await.ok();
+        }
+    }
+
+    /// Whether a wish that wakes the session needs a key that nobody has. With one, a sandbox that is there gets it.
+    pub(super) async fn lacks_key(&self) -> bool {
+        if self.session.options.own_provider.is_none() {
+            return false;
+        }
+        match (self.rooms.brought.get(self.session.no), &self.hands) {
+            (Some(way), Some(hands)) => hands.remote.egress(Some(way)).await.is_err(),
+            (Some(_), None) => false,
+            // Its shim has it, from a server that died.
+            (None, Some(_)) => self.state.status != Status::Active,
+            (None, None) => true,
+        }
     }
 
     /// A full disk is the caller's to know, not the end of us; a lost lease is.

@@ -221,8 +221,11 @@ impl Actor {
                 remote.signal(*process, 9).await.ok();
             }
         }
-        // The server's key may be another one now. A shim of an older server has no way out, and needs none.
-        remote.egress(self.way_out().await?).await.ok();
+        // The server's key may be another one now. A shim of an older server has no way out, and needs none; a key that a
+        // client brought is in the shim alone.
+        if self.session.options.own_provider.is_none() {
+            remote.egress(self.way_out().await?).await.ok();
+        }
         let walls = Walls::new(incarnation, remote, room);
         for ((no, heard), records) in heard.into_iter().zip(records) {
             walls.ack(no, heard.position).await;
@@ -272,10 +275,10 @@ impl Actor {
         let Session { tenant, agent, version, runtime, options, .. } = &self.session;
         // Of an agent that was deleted meanwhile the turn goes on, as it began.
         let version = self.rooms.store.version(tenant, agent, *version).await?;
-        let wanted = options.provider.or(version.and_then(|version| version.provider));
+        let usual = version.and_then(|version| version.provider);
         // Without a key there is no way, whoever was asked for.
-        let provider = self.rooms.settings.provider(wanted).unwrap_or(Provider::Anthropic);
-        Ok(self.rooms.settings.way_out(*runtime, provider))
+        let provider = self.rooms.settings.provider(options, usual).unwrap_or(Provider::Anthropic);
+        self.rooms.way_out(&self.session, *runtime, provider)
     }
 
     /// What a dead shim wrote down after we last listened: a turn may have come to its end in it.

@@ -253,8 +253,11 @@ impl Waking {
         }
         let version = self.version().await?;
         let driver = ash_driver::driver(version.runtime);
-        let program = self.rooms.settings.program(version.runtime)?.map(Path::to_owned);
-        let provider = self.rooms.settings.provider(self.session.options.provider.or(version.provider))?;
+        let options = &self.session.options;
+        let program = self.rooms.settings.program(version.runtime, options)?.map(Path::to_owned);
+        let provider = self.rooms.settings.provider(options, version.provider)?;
+        // Before anything is built: without its key it would only fail later.
+        self.rooms.way_out(&self.session, version.runtime, provider)?;
         self.floor = Some(self.free_floor().await);
         let tree = match self.walls() {
             Some(_) => Tree { origin: Origin::Live, uid: self.common.tree().flatten(), fallback: None },
@@ -516,7 +519,7 @@ impl Waking {
         let (remote, process) = (&walls.remote, *process);
         let start =
             Start { process, argv: command.argv, env, cwd: inside.workspace, raw: false, stdin: true };
-        remote.egress(self.rooms.settings.way_out(version.runtime, *provider)).await?;
+        remote.egress(self.rooms.way_out(&self.session, version.runtime, *provider)?).await?;
         remote.start(start).await?;
         remote
             .input(

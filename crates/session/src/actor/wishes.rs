@@ -142,6 +142,10 @@ impl Actor {
                 return Ok(());
             }
         };
+        if matches!(wish, Wish::Prompt { .. } | Wish::Resume) && self.lacks_key().await {
+            reply.send(Err(Error::ProviderRequired)).ok();
+            return Ok(());
+        }
         match wish {
             // Sent twice with one key: the first one counts. If it was cut, this is the wish to go on.
             Wish::Prompt { turn, .. } if self.rooms.store.turn(self.session.no, turn).await?.is_some() => {
