@@ -572,7 +572,7 @@ impl Stage {
                 // A rewind has just taken the tree away.
                 assert!(saved.status.success() || said.contains("No such file"), "{said}");
                 self.count("snapshot", if saved.status.success() { 200 } else { 400 });
-                for _ in 0..50 {
+                for _ in 0..10 {
                     // While it is filled again it may not become empty.
                     let erased = Folder::erase(&tree.join(root).join("erased"));
                     self.count("erase", if erased.is_ok() { 200 } else { 400 });

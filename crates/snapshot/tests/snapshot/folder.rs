@@ -256,7 +256,8 @@ fn a_walk_sees_regular_files_in_order_up_to_a_limit() {
 #[test]
 fn a_walk_goes_on_when_the_folder_it_is_in_was_moved() {
     let bottom = format!("a/{}bottom", "d/".repeat(80));
-    let cases: [(fn(&Bench), &[&str]); 3] = [
+    type Change = fn(&Bench);
+    let cases: [(Change, &[&str]); 3] = [
         (|_| {}, &[&bottom, "a/old", "a/same", "zz"]),
         (|bench| std::fs::rename(bench.at("a"), bench.at("b")).expect("moved"), &[&bottom, "zz"]),
         (
@@ -269,7 +270,7 @@ fn a_walk_goes_on_when_the_folder_it_is_in_was_moved() {
     ];
     for (change, expected) in cases {
         let set = || {
-            let bench = Bench::new();
+            let bench = Bench::in_memory();
             [&bottom, "a/old", "a/same", "zz"].iter().for_each(|path| bench.write(path, "x"));
             bench
         };
