@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 // A tour of a tree keeps fewer levels open.
-enum { DEEP = 100, EXCHANGE = 2 };
+enum { DEEP = 100, ERASED = 16, EXCHANGE = 2 };
 
 static unsigned long swaps;
 
@@ -124,7 +124,10 @@ static void mend(int root, int count, char **targets) {
     mkdirat(root, "erased", 0755);
     int erased = openat(root, "erased", O_DIRECTORY | O_NOFOLLOW);
     if (erased >= 0) {
-        pair(erased, "d", "l", targets[1]);
+        for (int i = 0; i < ERASED; i++) {
+            snprintf(d, sizeof d, "d%d", i), snprintf(l, sizeof l, "l%d", i);
+            pair(erased, d, l, targets[1]);
+        }
         linkat(root, "swaps", erased, "hard", 0);
         close(erased);
     }
@@ -140,7 +143,10 @@ static void race(int root, int count) {
         swap(root, a, b);
         swap(root, "d0", "l0");
     }
-    swap(root, "erased/d", "erased/l");
+    for (int i = 0; i < ERASED; i++) {
+        snprintf(a, sizeof a, "erased/d%d", i), snprintf(b, sizeof b, "erased/l%d", i);
+        swap(root, a, b);
+    }
     swap(root, "pipe/f", "pipe/p");
     swap(root, "socket/f", "socket/s");
     swap(root, "small", "node_modules/huge");

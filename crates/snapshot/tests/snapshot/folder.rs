@@ -270,7 +270,7 @@ fn a_walk_goes_on_when_the_folder_it_is_in_was_moved() {
     ];
     for (change, expected) in cases {
         let set = || {
-            let bench = Bench::new();
+            let bench = Bench::in_memory();
             [&bottom, "a/old", "a/same", "zz"].iter().for_each(|path| bench.write(path, "x"));
             bench
         };
