@@ -318,7 +318,7 @@ pub(super) async fn resume(
     body: Body<Settable>,
 ) -> Answer<Json<Value>> {
     let found = session_anywhere(&app, &caller, &id).await?;
-    if found.card.status != Status::Ended && body.bytes.iter().any(|byte| *byte == b':') {
+    if found.card.status != Status::Ended && body.bytes.contains(&b':') {
         // To its end even if the caller hangs up.
         let changing = tokio::spawn(change_live(app.clone(), found.no, body.value));
         changing.await.map_err(|_| Problem::internal("the change was cut off"))??;
