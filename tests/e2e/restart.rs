@@ -261,3 +261,17 @@ async fn a_log_that_is_not_as_the_checkpoint_has_it_is_named() {
     assert_eq!(receipt["verified"], false, "{receipt}");
     assert!(receipt["lost"][0].as_str().is_some_and(|lost| lost.contains("are not the same")), "{receipt}");
 }
+
+/// Somebody removes what is on disk by hand, while the server runs: the last checkpoint has it.
+#[tokio::test]
+async fn files_that_were_removed_from_outside_come_back() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    client.say(&id, "write a.txt: kept").await;
+    client.action(&id, "stop").await;
+    std::fs::remove_dir_all(server.live(&id).await).expect("removed");
+    let receipt = client.action(&id, "resume").await["resume"].clone();
+    assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
+    assert_eq!(client.exec(&id, "cat a.txt").await["stdout"], "kept");
+}

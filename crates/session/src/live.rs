@@ -189,6 +189,11 @@ impl Live {
             && self.stamp().is_some_and(|stamp| stamp.boot == boot && epochs.contains(&stamp.epoch.0))
     }
 
+    /// Whether there is a tree at all: somebody may have removed it by hand.
+    pub(crate) fn is_there(&self) -> bool {
+        self.dir.join("tree").exists()
+    }
+
     /// Whether the tree that is here knows of the last rewind: if not, we died between the fact and the files.
     pub(crate) fn knows_of(&self, rewound: Seq) -> bool {
         self.stamp().is_some_and(|stamp| stamp.rewound == rewound)

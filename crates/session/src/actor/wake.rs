@@ -265,6 +265,11 @@ impl Waking {
                 drop(self.rooms.admit()?);
                 self.clear().await?;
                 self.tree = self.common.tree();
+                if let Some(uid) = self.tree.take_if(|_| !self.live.is_there()) {
+                    tracing::warn!(session = %self.session.id, "the files were removed from outside; the last checkpoint has them");
+                    self.rooms.uids.give_back(uid);
+                    self.common.set_tree(None);
+                }
                 self.tree(&version).await?
             }
         };
