@@ -275,7 +275,7 @@ async fn a_model_without_a_key_and_a_provider_that_is_none_are_refused() {
         (json!("anthropic"), 422, "model_key_missing", "provider = \"offline\""),
         (json!("oracle"), 400, "invalid_body", "offline"),
         (json!({ "type": "anthropic" }), 422, "model_key_missing", "ANTHROPIC_API_KEY"),
-        (json!({ "type": "anthropic", "apiKey": "k" }), 400, "invalid_body", "keys are set for the server"),
+        (json!({ "type": "oracle", "apiKey": "k" }), 422, "provider_unsupported", "anthropic"),
     ] {
         let wanted = json!({ "agent": "tester", "provider": provider });
         let (found, answer) = client.ask(Method::POST, "/api/sessions", Some(wanted)).await;

@@ -30,6 +30,7 @@ mod ladder;
 mod life;
 mod model;
 mod model_server;
+mod options;
 mod ordinary_user;
 mod own_key;
 mod permissions;

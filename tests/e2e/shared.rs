@@ -105,10 +105,10 @@ async fn a_workspace_is_one_agents() {
     assert_eq!(client.get("/api/workspaces").await["workspaces"][0]["slug"], "mine");
 }
 
-/// One message, to its end, whatever dies meanwhile.
-async fn insist(client: &Client, id: &str, text: &str, key: &str) -> Value {
+/// One message, to its end, whatever dies meanwhile; and how often it was given up on the way.
+async fn insist(client: &Client, id: &str, text: &str, key: &str) -> (Value, u64) {
     let path = format!("/api/sessions/{id}/messages");
-    let mut key = key.to_owned();
+    let (mut key, mut gave_up) = (key.to_owned(), 0);
     for _ in 0..100 {
         let request = client.request(Method::POST, &path).header("idempotency-key", &key);
         let request = request.header("accept", "application/json").json(&json!({ "content": text }));
@@ -116,10 +116,11 @@ async fn insist(client: &Client, id: &str, text: &str, key: &str) -> Value {
         if answer.status().is_success() {
             let answer: Value = answer.json().await.expect("JSON");
             if answer["error"]["code"] != "crashed_twice" {
-                return answer;
+                return (answer, gave_up);
             }
             // It was under way at two of the deaths, and was given up: it is sent again, as it says.
             key.push('+');
+            gave_up += 1;
         } else {
             // It was cut. Whoever resumes is answered when the session is back; then the same message goes on.
             client.ask(Method::POST, &format!("/api/sessions/{id}/resume"), Some(json!({}))).await;
@@ -147,13 +148,16 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
         .map(|(number, id)| {
             let (client, done) = (server.client(), done.clone());
             tokio::spawn(async move {
+                let mut given_up = 0;
                 for turn in 0..TURNS {
                     let text =
                         format!("run: echo {turn} >> of-{number}; sleep 0.05; echo said-{number}-{turn}");
-                    let said = insist(&client, &id, &text, &format!("{id}-{turn}")).await;
+                    let (said, gave_up) = insist(&client, &id, &text, &format!("{id}-{turn}")).await;
+                    given_up += gave_up;
                     assert_eq!(said["status"], "done", "{said}");
                     done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }
+                given_up
             })
         })
         .collect();
@@ -174,8 +178,9 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
         }
         pids.into_iter().for_each(|pid| signal(pid, libc::SIGKILL));
     }
+    let mut given_up = Vec::new();
     for talk in talks {
-        talk.await.expect("all turns are done");
+        given_up.push(talk.await.expect("all turns are done"));
     }
     // Each checkpoint says who else was at work.
     let checkpoints = client.get("/api/workspaces/crowd/checkpoints?limit=1000").await;
@@ -204,9 +209,11 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
     std::fs::remove_dir_all(&path).expect("deleted");
     server.launch().await;
     let client = server.client();
-    for id in &ids {
+    for (id, given_up) in ids.iter().zip(given_up) {
         let receipt = client.action(id, "resume").await["resume"].clone();
-        assert_eq!((&receipt["tier"], &receipt["lost"]), (&json!("native"), &json!([])), "{receipt}");
+        assert_eq!(receipt["tier"], "native", "{receipt}");
+        // A turn that was given up may never have come as far as the agent's memory, which is said.
+        assert!(receipt["lost"] == json!([]) || given_up > 0, "{receipt}");
     }
     for (number, id) in (0..SESSIONS).zip(&ids) {
         // A call that was cut may or may not have been made, and is not made again.

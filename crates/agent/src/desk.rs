@@ -57,8 +57,10 @@ impl Desk {
     pub(crate) fn control(&self, request_id: &Value, request: Control) {
         match request.subtype.as_str() {
             "initialize" => {
-                if request.system_prompt.is_some() {
-                    *self.room.system_prompt() = request.system_prompt;
+                let said = [request.system_prompt, request.append_system_prompt];
+                let said: Vec<String> = said.into_iter().flatten().collect();
+                if !said.is_empty() {
+                    *self.room.system_prompt() = Some(said.join("\n\n"));
                 }
                 self.room.answer(Answer::Success { request_id, response: Some(self.hello()) });
             }
@@ -132,6 +134,7 @@ impl Room {
             session: &self.flags.session,
             system_prompt: system_prompt.as_deref(),
             system: None,
+            manner: &self.flags.manner,
             out: &self.out,
             provider: provider::named(&self.flags.answers),
             transcript,

@@ -2,6 +2,7 @@
 
 use crate::ids;
 use crate::provider::DEFAULT_MODEL;
+use crate::tools::NAMES;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -11,6 +12,23 @@ pub(crate) struct Flags {
     pub(crate) resume: Option<String>,
     pub(crate) answers: Answers,
     pub(crate) system_prompt: Option<String>,
+    pub(crate) manner: Manner,
+}
+
+/// How the session wants it to work.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Manner {
+    /// Of its tools, those that it may use.
+    pub(crate) tools: Vec<&'static str>,
+    pub(crate) effort: Option<String>,
+    /// Whether words are shown while they come.
+    pub(crate) streaming: bool,
+}
+
+impl Default for Manner {
+    fn default() -> Manner {
+        Manner { tools: NAMES.to_vec(), effort: None, streaming: true }
+    }
 }
 
 /// Who does, and what it takes to reach them.
@@ -24,6 +42,7 @@ impl Flags {
     pub(crate) fn parse(args: Vec<OsString>) -> Result<Flags, String> {
         let (mut session, mut resume, mut system_prompt) = (None, None, None);
         let (mut provider, mut model, mut socket) = (None, None, None);
+        let mut manner = Manner::default();
         let mut args = args.into_iter();
         while let Some(flag) = args.next() {
             let flag = flag.to_string_lossy().into_owned();
@@ -35,14 +54,23 @@ impl Flags {
                 "--system-prompt" => system_prompt = Some(value),
                 "--provider" => provider = Some(value),
                 "--model" => model = Some(value),
+                "--tools" => manner.tools.retain(|tool| names(&value, tool)),
+                "--disallowed-tools" => manner.tools.retain(|tool| !names(&value, tool)),
+                "--effort" => manner.effort = Some(value),
+                "--streaming" => manner.streaming = value != "false",
                 "--model-socket" => socket = Some(PathBuf::from(value)),
                 _ => return Err(format!("unknown flag {flag}")),
             }
         }
         let session = session.or_else(|| resume.clone()).unwrap_or_else(ids::uuid);
         let answers = answers(provider.as_deref(), model, socket)?;
-        Ok(Flags { session, resume, answers, system_prompt })
+        Ok(Flags { session, resume, answers, system_prompt, manner })
     }
+}
+
+/// Whether a list, separated by commas, names a tool of ours.
+fn names(list: &str, tool: &str) -> bool {
+    list.split(',').any(|name| name == tool)
 }
 
 fn answers(

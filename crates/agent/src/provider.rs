@@ -5,7 +5,7 @@ mod offline;
 
 use crate::cancel::Cancel;
 use crate::conversation::{Block, Turn, Usage};
-use crate::flags::Answers;
+use crate::flags::{Answers, Manner};
 use std::time::Duration;
 
 pub(crate) use anthropic::DEFAULT_MODEL;
@@ -41,6 +41,7 @@ pub(crate) struct Again {
 
 pub(crate) struct Request<'a> {
     pub(crate) system: Option<&'a str>,
+    pub(crate) manner: &'a Manner,
     /// At least one. Calls of earlier turns may be without a result, if the turn was cut and never taken up.
     pub(crate) turns: &'a [Turn],
 }

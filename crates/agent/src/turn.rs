@@ -8,6 +8,7 @@ use crate::conversation::{
     Assistant, AssistantMessage, Block, Content, Conversation, Ended, Ending, Entry, Fact, Reason, Shown,
     Step, Subtype, ToolResult, ToolUse, Turn, User, UserMessage,
 };
+use crate::flags::Manner;
 use crate::out::Out;
 use crate::provider::{self, Provider, Reply, Request, Word};
 use crate::transcript::{self, Transcript};
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Long work takes a hundred; a model that calls tools in circles must come to an end.
 const ROUNDS: usize = 200;
+const NOT_OFFERED: &str = "[Tool call not run: this session has no such tool]";
 const NOT_RUN: &str = "[Tool call not run: the turn was interrupted]";
 
 pub(crate) struct Prompt {
@@ -32,6 +34,7 @@ pub(crate) struct Agent<'a> {
     pub(crate) system_prompt: Option<&'a str>,
     /// All that the agent is told beforehand. It stays the same while a turn lasts: thoughts are signed over it.
     pub(crate) system: Option<String>,
+    pub(crate) manner: &'a Manner,
     pub(crate) out: &'a Out,
     pub(crate) provider: Box<dyn Provider>,
     pub(crate) transcript: Transcript,
@@ -99,12 +102,14 @@ impl Agent<'_> {
 
     fn ask(&mut self, cancel: &Cancel) -> Result<Reply, Stop> {
         let mut partial = String::new();
-        let (out, session_id) = (self.out, self.session);
+        let (out, session_id, streaming) = (self.out, self.session, self.manner.streaming);
         let mut sink = |word: Word<'_>| match word {
             Word::Text(text) => {
                 partial.push_str(text);
-                let event = Event::ContentBlockDelta { index: 0, delta: Delta::TextDelta { text } };
-                out.say(&Line::StreamEvent { session_id, event });
+                if streaming {
+                    let event = Event::ContentBlockDelta { index: 0, delta: Delta::TextDelta { text } };
+                    out.say(&Line::StreamEvent { session_id, event });
+                }
             }
             Word::Again(again) => {
                 partial.clear();
@@ -112,7 +117,8 @@ impl Agent<'_> {
                 out.say(&Line::System(Notice::ApiRetry { session_id, uuid: &uuid, retry }));
             }
         };
-        let request = Request { system: self.system.as_deref(), turns: self.conversation.turns() };
+        let request =
+            Request { system: self.system.as_deref(), manner: self.manner, turns: self.conversation.turns() };
         match self.provider.answer(&request, &mut sink, cancel) {
             Ok(reply) => Ok(reply),
             Err(provider::Error::Failed(why)) => Err(Stop::Failed { reason: Reason::ApiError, why }),
@@ -140,6 +146,9 @@ impl Agent<'_> {
         for call in &calls {
             let result = match cancel.is_cancelled() {
                 true => ToolResult::refused(call.id.clone(), NOT_RUN),
+                false if !self.manner.tools.iter().any(|tool| *tool == call.name) => {
+                    ToolResult::refused(call.id.clone(), NOT_OFFERED)
+                }
                 false => tools::call(call, cancel),
             };
             self.record_result(result)?;
@@ -202,7 +211,7 @@ impl Agent<'_> {
         self.out.say(&Line::System(Notice::Init {
             session_id: self.session,
             model: self.provider.model(),
-            tools: &tools::NAMES,
+            tools: &self.manner.tools,
             cwd: &cwd.to_string_lossy(),
             turn,
         }));

@@ -19,6 +19,8 @@ pub(crate) struct Control {
     pub(crate) subtype: String,
     #[serde(rename = "systemPrompt")]
     pub(crate) system_prompt: Option<String>,
+    #[serde(rename = "appendSystemPrompt")]
+    pub(crate) append_system_prompt: Option<String>,
 }
 
 #[derive(Deserialize)]

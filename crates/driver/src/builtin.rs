@@ -25,6 +25,20 @@ impl Driver for Builtin {
         if let Some(model) = &launch.options.model {
             flag("--model", model.clone());
         }
+        for (name, tools) in [
+            ("--tools", &launch.options.available_tools),
+            ("--disallowed-tools", &launch.options.disallowed_tools),
+        ] {
+            if let Some(tools) = tools {
+                flag(name, tools.iter().map(|tool| ours(tool)).collect::<Vec<_>>().join(","));
+            }
+        }
+        if let Some(effort) = &launch.options.reasoning_effort {
+            flag("--effort", effort.clone());
+        }
+        if launch.options.streaming == Some(false) {
+            flag("--streaming", "false".to_owned());
+        }
         match launch.provider {
             Provider::Offline => {}
             Provider::Anthropic => {
@@ -45,6 +59,19 @@ impl Driver for Builtin {
 
     fn keeps(&self, _cwd: &Path, id: Uuid) -> Vec<String> {
         vec![format!(".ash/agent/{id}.jsonl")]
+    }
+}
+
+/// Tools are known by their names in Claude Code, too.
+fn ours(tool: &str) -> &str {
+    match tool {
+        "Bash" => "run",
+        "Read" => "read",
+        "Write" => "write",
+        "Edit" => "edit",
+        "LS" | "Glob" => "list",
+        "Grep" => "search",
+        other => other,
     }
 }
 

@@ -50,6 +50,16 @@ impl Driver for Claude {
             flag("--model", model);
         }
         flag("--permission-mode", permission_mode(launch.options.permission_mode.as_deref()));
+        if let Some(words) = &launch.options.append_system_prompt {
+            flag("--append-system-prompt", words);
+        }
+        if let Some(effort) = &launch.options.reasoning_effort {
+            flag("--effort", effort);
+        }
+        // An empty list is none of them.
+        if let Some(tools) = &launch.options.available_tools {
+            flag("--tools", &tools.join(","));
+        }
         for (name, tools) in [
             ("--allowedTools", &launch.options.allowed_tools),
             ("--disallowedTools", &launch.options.disallowed_tools),
@@ -68,8 +78,10 @@ impl Driver for Claude {
         if let Some(agent) = &launch.options.initial_agent {
             flag("--agent", agent);
         }
-        let mut switches =
-            vec!["--verbose", "--include-partial-messages", "--allow-dangerously-skip-permissions"];
+        let mut switches = vec!["--verbose", "--allow-dangerously-skip-permissions"];
+        if launch.options.streaming != Some(false) {
+            switches.push("--include-partial-messages");
+        }
         if matches!(launch.memory, Memory::Fork { .. }) {
             switches.push("--fork-session");
         }

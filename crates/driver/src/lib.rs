@@ -68,6 +68,8 @@ pub struct Command {
 pub enum Say {
     Hello {
         system_prompt: Option<String>,
+        /// What is said after the agent's own.
+        append_system_prompt: Option<String>,
     },
     Prompt {
         turn: TurnId,

@@ -11,10 +11,13 @@ const GARBLED: usize = 2048;
 pub(crate) fn tell(say: &Say) -> Vec<u8> {
     let line = match say {
         // Not on the command line: it may be larger than an argument, and it is nobody's business.
-        Say::Hello { system_prompt } => {
+        Say::Hello { system_prompt, append_system_prompt } => {
             let mut hello = request("hello", "initialize");
             if let Some(prompt) = system_prompt {
                 hello["request"]["systemPrompt"] = json!(prompt);
+            }
+            if let Some(prompt) = append_system_prompt {
+                hello["request"]["appendSystemPrompt"] = json!(prompt);
             }
             hello
         }

@@ -27,6 +27,10 @@ fn beginnings() -> Vec<Fact> {
         base: None,
         max_wait: None,
         own_provider: None,
+        append_system_prompt: None,
+        available_tools: None,
+        reasoning_effort: None,
+        streaming: None,
         idle_timeout: None,
         durability: None,
         ephemeral: None,
@@ -291,11 +295,19 @@ fn idle() -> Vec<Fact> {
     let options = Options { idle_timeout: Some(60), ..Options::default() };
     let own = OwnProvider { r#type: "anthropic".into(), base_url: "https://models.example".into() };
     let own = Options { own_provider: Some(own), ..Options::default() };
+    let manner = Options {
+        append_system_prompt: Some("Be kind.".into()),
+        available_tools: Some(vec!["Read".into()]),
+        reasoning_effort: Some("high".into()),
+        streaming: Some(false),
+        ..Options::default()
+    };
     vec![
         Fact::Idle { ms: 0, left_ms: None },
         Fact::Idle { ms: 1_500_000, left_ms: Some(300_000) },
         Fact::Created { agent: agent.clone(), version: 2, options },
-        Fact::Created { agent, version: 2, options: own },
+        Fact::Created { agent: agent.clone(), version: 2, options: own },
+        Fact::Created { agent, version: 2, options: manner },
     ]
 }
 

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-pub(crate) fn offered() -> Vec<Value> {
-    vec![
+/// Those of them that a session may use.
+pub(crate) fn offered(names: &[&str]) -> Vec<Value> {
+    let all = [
         tool(
             "run",
             "Runs a command with /bin/sh in the workspace. Answers what it wrote to stdout and stderr, and its exit code if \
@@ -45,7 +46,9 @@ pub(crate) fn offered() -> Vec<Value> {
             json!({ "text": string("The text."), "path": string("The folder; else the workspace.") }),
             &["text"],
         ),
-    ]
+    ];
+    let wanted = |tool: &Value| tool["name"].as_str().is_some_and(|name| names.contains(&name));
+    all.into_iter().filter(wanted).collect()
 }
 
 fn string(what: &str) -> Value {
@@ -67,7 +70,7 @@ mod tests {
 
     #[test]
     fn every_tool_is_offered_with_the_input_that_it_takes() {
-        let tools = offered();
+        let tools = offered(&NAMES);
         let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
         assert_eq!(names, NAMES);
         for tool in &tools {

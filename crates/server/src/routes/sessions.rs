@@ -36,6 +36,9 @@ const MOST_SESSIONS: u32 = 1000;
 /// The reference's, and those of Claude Code that make sense in a sandbox.
 const PERMISSION_MODES: [&str; 6] =
     ["bypassPermissions", "permissionsByAgent", "default", "acceptEdits", "plan", "dontAsk"];
+/// It is an argument of a program.
+const MOST_APPENDED: usize = 30_000;
+const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 /// A week.
 const LONGEST_WAIT: u64 = 604_800;
 
@@ -61,7 +64,14 @@ pub(super) struct Settable {
     provider: Option<Value>,
     system_prompt: Option<String>,
     permission_mode: Option<String>,
+    system_message: Option<SystemMessage>,
+    append_system_prompt: Option<String>,
+    available_tools: Option<Vec<String>>,
+    #[serde(alias = "effort")]
+    reasoning_effort: Option<String>,
+    streaming: Option<bool>,
     allowed_tools: Option<Vec<String>>,
+    #[serde(alias = "excludedTools")]
     disallowed_tools: Option<Vec<String>>,
     betas: Option<Vec<String>>,
     mcp_servers: Option<serde_json::Map<String, Value>>,
@@ -92,6 +102,7 @@ impl Settable {
     fn over(self, before: Options) -> Answer<Options> {
         at_most("model", self.model.as_deref(), MOST_MODEL)?;
         at_most("systemPrompt", self.system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
+        at_most("appendSystemPrompt", self.append_system_prompt.as_deref(), MOST_APPENDED)?;
         if let Some(mode) = &self.permission_mode
             && !PERMISSION_MODES.contains(&mode.as_str())
         {
@@ -109,11 +120,25 @@ impl Settable {
                 return Err(Problem::invalid("invalid_body", error));
             }
         }
+        if let Some(effort) = &self.reasoning_effort
+            && !EFFORTS.contains(&effort.as_str())
+        {
+            let error = format!("reasoningEffort must be one of {}", EFFORTS.join(", "));
+            return Err(Problem::invalid("invalid_body", error));
+        }
+        let (replaced, appended) = match self.system_message {
+            Some(message) => message.split()?,
+            None => (None, None),
+        };
         Ok(Options {
             model: self.model.or(before.model),
             provider: before.provider,
             own_provider: before.own_provider,
-            system_prompt: self.system_prompt.or(before.system_prompt),
+            system_prompt: replaced.or(self.system_prompt).or(before.system_prompt),
+            append_system_prompt: appended.or(self.append_system_prompt).or(before.append_system_prompt),
+            available_tools: self.available_tools.or(before.available_tools),
+            reasoning_effort: self.reasoning_effort.or(before.reasoning_effort),
+            streaming: self.streaming.or(before.streaming),
             permission_mode: self.permission_mode.or(before.permission_mode),
             allowed_tools: self.allowed_tools.or(before.allowed_tools),
             disallowed_tools: self.disallowed_tools.or(before.disallowed_tools),
@@ -131,6 +156,37 @@ impl Settable {
             ephemeral: self.ephemeral.or(before.ephemeral),
             base: before.base,
         })
+    }
+}
+
+/// As the guide of other SDKs has it: words, or words and whether they replace the agent's own.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SystemMessage {
+    Words(String),
+    How { mode: Option<String>, content: String },
+}
+
+impl SystemMessage {
+    /// What replaces the agent's own instructions, and what is added to them.
+    fn split(self) -> Answer<(Option<String>, Option<String>)> {
+        let (mode, content) = match self {
+            SystemMessage::Words(content) => (None, content),
+            SystemMessage::How { mode, content } => (mode, content),
+        };
+        match mode.as_deref() {
+            None | Some("append") => {
+                at_most("systemMessage", Some(&content), MOST_APPENDED)?;
+                Ok((None, Some(content)))
+            }
+            Some("replace") => {
+                at_most("systemMessage", Some(&content), MOST_SYSTEM_PROMPT)?;
+                Ok((Some(content), None))
+            }
+            Some(_) => {
+                Err(Problem::invalid("invalid_body", "systemMessage.mode must be \"append\" or \"replace\""))
+            }
+        }
     }
 }
 

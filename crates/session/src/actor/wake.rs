@@ -530,7 +530,10 @@ impl Waking {
             .input(
                 process,
                 1,
-                driver.tell(&Say::Hello { system_prompt: self.session.options.system_prompt.clone() }),
+                driver.tell(&Say::Hello {
+                    system_prompt: self.session.options.system_prompt.clone(),
+                    append_system_prompt: self.session.options.append_system_prompt.clone(),
+                }),
             )
             .await?;
         tokio::time::timeout(GREETING, self.listen((process, records), *driver))

@@ -30,14 +30,17 @@ pub(super) enum Thoughts {
 }
 
 pub(super) fn body(model: &str, request: &Request<'_>, thoughts: Thoughts) -> Vec<u8> {
-    let body = json!({
+    let mut body = json!({
         "model": model,
         "max_tokens": MOST_TOKENS,
         "stream": true,
         "system": system(request.system),
-        "tools": tools::offered(),
+        "tools": tools::offered(&request.manner.tools),
         "messages": messages(model, request.turns, thoughts),
     });
+    if let Some(effort) = &request.manner.effort {
+        body["output_config"] = json!({ "effort": effort });
+    }
     body.to_string().into_bytes()
 }
 
@@ -213,6 +216,7 @@ fn is_blank(text: &str) -> bool {
 mod tests {
     use super::*;
     use crate::conversation::{Conversation, Entry};
+    use crate::flags::Manner;
 
     /// The lines of a transcript, without what does not matter here.
     fn conversation(entries: &[Value]) -> Vec<Turn> {
@@ -398,7 +402,11 @@ mod tests {
     fn the_request_has_what_the_api_asks_for_and_two_places_to_remember() {
         let turns = conversation(&[user("a", json!("hello"))]);
         let body = |system| {
-            let body = body("m", &Request { system, turns: &turns }, Thoughts::OfTheTurn);
+            let body = body(
+                "m",
+                &Request { system, manner: &Manner::default(), turns: &turns },
+                Thoughts::OfTheTurn,
+            );
             serde_json::from_slice::<Value>(&body).expect("json")
         };
         let asked = body(Some("Be kind."));
