@@ -7,6 +7,7 @@ mod bad_input;
 mod builtin_model;
 mod claude;
 mod claude_kills;
+mod cleaning;
 mod clients;
 mod corners;
 mod crowd;
@@ -31,6 +32,7 @@ mod life;
 mod model;
 mod model_server;
 mod ordinary_user;
+mod owners;
 mod permissions;
 mod permissions_shell;
 #[path = "../support/proxy.rs"]
