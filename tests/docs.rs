@@ -74,6 +74,11 @@ fn the_api_page_is_true() {
 }
 
 #[test]
+fn the_deployment_page_is_true() {
+    run("docs/deployment.md");
+}
+
+#[test]
 fn the_operations_page_is_true() {
     run("docs/operations.md");
 }
@@ -92,5 +97,5 @@ fn no_page_has_commands_that_nothing_runs() {
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     pages.sort();
-    assert_eq!(pages, ["api.md", "model-server.md", "operations.md", "tutorial.md"]);
+    assert_eq!(pages, ["api.md", "deployment.md", "model-server.md", "operations.md", "tutorial.md"]);
 }

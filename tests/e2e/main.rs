@@ -7,6 +7,7 @@ mod bad_input;
 mod builtin_model;
 mod claude;
 mod claude_kills;
+mod cleaning;
 mod clients;
 mod corners;
 mod crowd;
@@ -33,6 +34,7 @@ mod model_server;
 mod options;
 mod ordinary_user;
 mod own_key;
+mod owners;
 mod permissions;
 mod permissions_shell;
 #[path = "../support/proxy.rs"]

@@ -49,6 +49,7 @@ impl Failure {
             Kind::TooLarge => 7,
             Kind::Unprocessable => 8,
             Kind::Unavailable => 9,
+            Kind::Forbidden => 10,
         }
     }
 }
@@ -103,6 +104,10 @@ impl Api {
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value> {
         self.json(self.request(Method::POST, path).json(body)).await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, body: &Value) -> Result<Value> {
+        self.json(self.request(Method::PATCH, path).json(body)).await
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Result<Value> {
@@ -188,6 +193,7 @@ async fn refusal(response: Response) -> Failure {
 fn kind(status: StatusCode) -> Kind {
     match status.as_u16() {
         401 => Kind::Unauthorized,
+        403 => Kind::Forbidden,
         404 => Kind::NotFound,
         409 => Kind::Conflict,
         410 => Kind::Gone,

@@ -44,6 +44,26 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Workspace,
     },
+    /// API keys: create, list, delete
+    Key {
+        #[command(flatten)]
+        settings: Settings,
+        #[command(subcommand)]
+        command: Key,
+    },
+    /// Who ordered what: every deletion, and every key made or removed, newest first
+    Audit {
+        #[command(flatten)]
+        settings: Settings,
+        /// Only of this session
+        #[arg(long, value_name = "ID")]
+        session: Option<String>,
+        /// Not before this: how long ago, as 24h or 7d, or a time
+        #[arg(long, value_name = "WHEN")]
+        since: Option<String>,
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+    },
     /// Snapshots of any folder, without a server: save, list, restore, diff, verify, gc, …
     Snapshot {
         #[command(flatten)]
@@ -199,6 +219,15 @@ pub(crate) enum Session {
         workspace: Option<String>,
         #[arg(long)]
         model: Option<String>,
+        /// Whose it is, if your key has no owner
+        #[arg(long)]
+        owner: Option<String>,
+        /// Something to find it again by
+        #[arg(short, long = "metadata", value_name = "NAME=VALUE")]
+        metadata: Vec<String>,
+        /// End it and put it in the trash so long after its last activity, for example 24h or 7d
+        #[arg(long, value_name = "DURATION", value_parser = ash_model::duration)]
+        ttl: Option<Duration>,
         /// What needs leave: bypassPermissions (nothing), default, acceptEdits, plan or dontAsk
         #[arg(long, value_name = "MODE")]
         permission_mode: Option<String>,
@@ -221,14 +250,15 @@ pub(crate) enum Session {
         raw: bool,
     },
     /// All sessions, newest first
-    List {
-        #[arg(long)]
-        agent: Option<String>,
-        #[arg(long)]
-        status: Option<String>,
-        #[arg(long, default_value_t = 50)]
-        limit: u32,
+    List(Listing),
+    /// Replace what is noted on it; without any, nothing is
+    Label {
+        id: String,
+        #[arg(value_name = "NAME=VALUE")]
+        metadata: Vec<String>,
     },
+    /// End sessions that nobody has used for long; lists them and asks first
+    Prune(Prune),
     /// One session
     Get { id: String },
     /// Save it and let it rest; its sandbox stays warm
@@ -357,6 +387,71 @@ pub(crate) enum Session {
     },
 }
 
+#[derive(Args)]
+pub(crate) struct Listing {
+    #[arg(long)]
+    pub(crate) agent: Option<String>,
+    /// starting, active, paused, stopped, error or ended
+    #[arg(long)]
+    pub(crate) status: Option<String>,
+    /// In this shared workspace
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) workspace: Option<String>,
+    /// Whose id begins so
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) id_prefix: Option<String>,
+    #[arg(long)]
+    pub(crate) owner: Option<String>,
+    /// On which this is noted
+    #[arg(short, long = "metadata", value_name = "NAME=VALUE")]
+    pub(crate) metadata: Vec<String>,
+    /// Last active longer ago, for example 24h or 7d
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) older_than: Option<String>,
+    /// Last active since
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) newer_than: Option<String>,
+    #[arg(long, default_value_t = 50)]
+    pub(crate) limit: u32,
+}
+
+#[derive(Args)]
+pub(crate) struct Prune {
+    /// Last active longer ago, for example 24h or 7d
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) older_than: String,
+    /// Only those that are paused, stopped, error or ended
+    #[arg(long)]
+    pub(crate) status: Option<String>,
+    #[arg(long)]
+    pub(crate) owner: Option<String>,
+    /// And put them in the trash, also those that have ended
+    #[arg(long)]
+    pub(crate) purge: bool,
+    /// Say what would go, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Key {
+    /// Make one; it is shown once
+    Create {
+        #[arg(long)]
+        label: Option<String>,
+        /// It opens only what belongs to this owner [default: everything of the tenant]
+        #[arg(long)]
+        owner: Option<String>,
+    },
+    /// All of them, without their texts
+    List,
+    /// Whoever has it is locked out from now on
+    Delete { id: String },
+}
+
 /// Where snapshots are kept.
 #[derive(Args)]
 pub(crate) struct Repository {
@@ -415,26 +510,11 @@ pub(crate) enum Snapshot {
         #[arg(long)]
         dry_run: bool,
         /// Leave packs alone that are younger, for example 90s, 30m, 24h or 7d
-        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+        #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = ash_model::duration)]
         grace: Duration,
     },
     /// Sessions that checkpoints of a server's repository tell of
     Sessions,
-}
-
-/// As people write it: a number and a unit.
-fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = match &text[digits.len()..] {
-        "s" | "" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => 0,
-    };
-    let seconds = digits.parse().ok().and_then(|number: u64| number.checked_mul(unit));
-    let seconds = seconds.filter(|_| unit > 0);
-    seconds.map(Duration::from_secs).ok_or_else(|| "write it as 90s, 30m, 24h or 7d".to_owned())
 }
 
 #[derive(Args)]
@@ -522,14 +602,6 @@ mod tests {
             std::fs::write(path, page()).expect("write");
         }
         assert_eq!(std::fs::read_to_string(path).unwrap_or_default(), page(), "run it with UPDATE_DOCS=1");
-    }
-
-    #[test]
-    fn durations_are_a_number_and_a_unit() {
-        let seconds = |text| super::duration(text).ok().map(|duration| duration.as_secs());
-        let said = ["90s", "30m", "24h", "7d", "5", "h", "1w", "-1s", ""].map(seconds);
-        let expected = [Some(90), Some(1800), Some(86_400), Some(604_800), Some(5), None, None, None, None];
-        assert_eq!(said, expected);
     }
 
     #[test]

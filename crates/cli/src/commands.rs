@@ -2,12 +2,14 @@
 
 mod agents;
 mod chat;
+mod cleaning;
 mod daemon;
 mod dev;
 mod doctor;
 mod far;
 mod folder;
 mod history;
+mod keys;
 mod link;
 mod permission;
 pub(crate) mod serve;
@@ -18,7 +20,7 @@ mod workspaces;
 
 use crate::{
     api::{Api, Failure, Result},
-    args::{Command, Session},
+    args::Command,
 };
 
 /// Runs a client command; answers the exit code.
@@ -35,9 +37,14 @@ pub(crate) async fn run(command: Command) -> Result<u8> {
         Command::Workspace { settings, command } => {
             done(workspaces::run(&Api::new(&settings), command, settings.json).await)
         }
+        Command::Key { settings, command } => {
+            done(keys::run(&Api::new(&settings), command, settings.json).await)
+        }
+        Command::Audit { settings, session, since, limit } => {
+            done(cleaning::audit(&Api::new(&settings), (session, since, limit), settings.json).await)
+        }
         Command::Sessions { settings, from: None } => {
-            let all = Session::List { agent: None, status: None, limit: 100 };
-            sessions::run(&Api::new(&settings), all, settings.json).await
+            sessions::all(&Api::new(&settings), settings.json).await
         }
         Command::Sessions { settings, from: Some(from) } => done(far::sessions(from, settings.json).await),
         Command::Restore { from, lazy, json } => far::restore(from, lazy, json).await,

@@ -53,6 +53,10 @@ impl Driver for Claude {
         if let Some(words) = &launch.options.append_system_prompt {
             flag("--append-system-prompt", words);
         }
+        if launch.options.append_system_prompt.is_some() || launch.options.system_prompt.is_some() {
+            // Otherwise it goes on with what it was told first, whatever is said later.
+            flag("--system-prompt-snapshot", "off");
+        }
         if let Some(effort) = &launch.options.reasoning_effort {
             flag("--effort", effort);
         }

@@ -2,8 +2,8 @@
 //! here did not happen. The JSON of a fact is a stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, AnsweredBy, Asked, Call, Incarnation, Options, PermissionId, Receipt, Seq, SessionId, Setting,
-    Tier, Timestamp, TurnId, Verdict, kind::Problem,
+    AgentName, AnsweredBy, Asked, Call, Incarnation, Metadata, Options, PermissionId, Receipt, Seq,
+    SessionId, Setting, Tier, Timestamp, TurnId, Verdict, kind::Problem,
 };
 use serde::{Deserialize, Serialize};
 
@@ -170,6 +170,10 @@ pub enum Fact {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         left_ms: Option<u64>,
     },
+    /// What callers note on it is this from now on.
+    Labelled {
+        metadata: Metadata,
+    },
     Ended,
 }
 
@@ -204,6 +208,7 @@ impl Fact {
             Fact::Rewound(_) => "rewound",
             Fact::TakenBack(_) => "taken_back",
             Fact::Idle { .. } => "idle",
+            Fact::Labelled { .. } => "labelled",
             Fact::Ended => "ended",
         }
     }

@@ -2,8 +2,8 @@
 //! packs everything can be told again. A stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, Beside, Consistency, Epoch, Image, Options, Provider, Runtime, Seq, SessionId, Slug, Status,
-    TenantId, Timestamp, TurnId, WorkspaceId, luggage::Line,
+    AgentName, Beside, Consistency, Epoch, Image, Metadata, Options, OwnerId, Provider, Runtime, Seq,
+    SessionId, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId, luggage::Line,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -64,6 +64,11 @@ pub struct Manifest {
     /// A fork has its parent's events up to this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<Seq>,
+    /// Whose it is, of the tenant's people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<OwnerId>,
+    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    pub metadata: Metadata,
     /// The checkpoints that a fork began with.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub first: Vec<FarCheckpoint>,
@@ -129,5 +134,12 @@ mod tests {
         let most = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","epoch":3,"seq":19,"agent":"a","version":2,"runtime":"claude","nativeId":"00000000-0000-0000-0000-000000000002","options":{"model":"m"},"env":"sealed","parent":"s0","base":7,"first":[{"number":1,"turn":null,"seq":7,"tree":"t1","size":9,"consistency":"frozen","files":1,"bytes":2,"at":"2025-11-15T22:00:00.007Z"}],"status":"active","title":"t","lastText":"l","turns":2,"createdAt":"2025-11-15T22:00:00.007Z","lastActiveAt":"2025-11-15T22:00:01.007Z","checkpoint":{"number":3,"turn":"00000000-0000-0000-0000-000000000003","seq":19,"tree":"t2","size":9,"consistency":"live","salvage":true,"midTurn":true,"files":1,"bytes":2,"skipped":1,"unsettled":0,"at":"2025-11-15T22:00:00.007Z"},"chain":"t2","covers":17,"events":[{"seq":18,"turn":null,"at":"2025-11-15T22:00:00.007Z","kind":"paused","json":"{}"}]}"#;
         let read: Manifest = serde_json::from_str(most).expect("a manifest");
         assert_eq!(serde_json::to_string(&read).expect("plain"), most);
+    }
+
+    #[test]
+    fn an_owner_and_metadata_are_kept_far_away_as_in_the_first_version() {
+        let owned = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","epoch":3,"seq":19,"agent":"a","version":2,"runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{"ttl":60},"owner":"alice@example.com","metadata":{"ticket":"42"},"status":"paused","turns":1,"createdAt":"2025-11-15T22:00:00.007Z","lastActiveAt":"2025-11-15T22:00:01.007Z","covers":0}"#;
+        let read: Manifest = serde_json::from_str(owned).expect("a manifest");
+        assert_eq!(serde_json::to_string(&read).expect("plain"), owned);
     }
 }

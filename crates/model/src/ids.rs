@@ -73,6 +73,14 @@ checked_name!(
 );
 
 checked_name!(
+    /// Who of a tenant's people a key and a session belong to.
+    OwnerId,
+    "Owner",
+    "must be 1 to 128 letters, digits, '-', '_', '.', '@', '+' or ':'",
+    |t| (1..=128).contains(&t.len()) && plain(t, b"-_.@+:")
+);
+
+checked_name!(
     /// An agent's name.
     AgentName,
     "Agent name",

@@ -8,6 +8,8 @@ pub enum Kind {
     Invalid,
     /// No valid key.
     Unauthorized,
+    /// A valid key, which may not do this.
+    Forbidden,
     /// It is not there, or not the caller's.
     NotFound,
     /// It contradicts what is there.

@@ -6,6 +6,7 @@ pub mod far;
 mod ids;
 mod kind;
 pub mod luggage;
+mod metadata;
 mod permission;
 mod receipt;
 mod time;
@@ -16,13 +17,14 @@ pub use fact::{
     Usage,
 };
 pub use ids::{
-    AgentName, BadName, Epoch, Image, Incarnation, PermissionId, Seq, SessionId, SessionNo, Slug, TenantId,
-    TurnId, WorkspaceId,
+    AgentName, BadName, Epoch, Image, Incarnation, OwnerId, PermissionId, Seq, SessionId, SessionNo, Slug,
+    TenantId, TurnId, WorkspaceId,
 };
 pub use kind::{Kind, Problem};
+pub use metadata::{BadMetadata, Metadata};
 pub use permission::{AnsweredBy, Asked, Call, How, OnPermissionTimeout, Setting, Verdict};
 pub use receipt::{Compared, From, Path, Receipt, Source, Tier};
-pub use time::Timestamp;
+pub use time::{Timestamp, duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -178,6 +180,9 @@ pub struct Options {
     /// Seconds that nobody uses it before its sandbox is let go of, 0 for ever; without it, as the server is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout: Option<u64>,
+    /// Seconds after its last activity at which it is ended and put in the trash; without it, or with 0, never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u64>,
     /// When a turn is done; without it, as the server is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,

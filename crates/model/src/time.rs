@@ -1,6 +1,7 @@
 //! One time type: milliseconds since 1970, shown as ISO 8601 in UTC.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(pub i64);
@@ -33,9 +34,34 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
+/// As people write it: a number and a unit.
+pub fn duration(text: &str) -> Result<Duration, &'static str> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match &text[digits.len()..] {
+        "s" | "" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => 0,
+    };
+    let digits = Some(digits).filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()));
+    let seconds =
+        digits.and_then(|digits| digits.parse().ok()).and_then(|number: u64| number.checked_mul(unit));
+    seconds.filter(|_| unit > 0).map(Duration::from_secs).ok_or("write it as 90s, 30m, 24h or 7d")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Timestamp;
+    use super::{Timestamp, duration};
+
+    #[test]
+    fn durations_are_a_number_and_a_unit() {
+        let seconds = |text| duration(text).ok().map(|duration| duration.as_secs());
+        let said = ["90s", "30m", "24h", "7d", "5", "h", "1w", "-1s", "+1s", ""].map(seconds);
+        let expected =
+            [Some(90), Some(1800), Some(86_400), Some(604_800), Some(5), None, None, None, None, None];
+        assert_eq!(said, expected);
+    }
 
     #[test]
     fn times_look_like_javascripts() {

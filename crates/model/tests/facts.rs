@@ -3,9 +3,9 @@
 
 use ash_model::{
     AgentName, AnsweredBy, Ask, Asked, Beside, Call, Consistency, Death, Durability, Fact, From, How,
-    Incarnation, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider, Path, PermissionId,
-    Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Then, Tier, Timestamp,
-    TurnId, Usage, Verdict,
+    Incarnation, Metadata, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider, Path,
+    PermissionId, Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Then,
+    Tier, Timestamp, TurnId, Usage, Verdict,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -32,6 +32,7 @@ fn beginnings() -> Vec<Fact> {
         reasoning_effort: None,
         streaming: None,
         idle_timeout: None,
+        ttl: None,
         durability: None,
         ephemeral: None,
         permission_timeout: None,
@@ -290,6 +291,18 @@ fn shared() -> Vec<Fact> {
     vec![Fact::Saved(saved), Fact::TakenBack(TakenBack { by: other, checkpoint: 6, to: 3 })]
 }
 
+fn labels() -> Vec<Fact> {
+    let agent = AgentName::parse("helper").expect("a name");
+    let options = Options { ttl: Some(3600), ..Options::default() };
+    let noted = std::collections::BTreeMap::from([("ticket".to_owned(), "42".to_owned())]);
+    let metadata = Metadata::try_from(noted).expect("one entry");
+    vec![
+        Fact::Labelled { metadata },
+        Fact::Labelled { metadata: Metadata::default() },
+        Fact::Created { agent, version: 2, options },
+    ]
+}
+
 fn idle() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
     let options = Options { idle_timeout: Some(60), ..Options::default() };
@@ -384,12 +397,13 @@ fn every_fact() -> Vec<Fact> {
         own_turns(),
         shared(),
         idle(),
+        labels(),
     ]
     .concat()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 28;
+const KINDS: usize = 29;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -420,6 +434,7 @@ fn place(fact: &Fact) -> usize {
         Fact::Setting { .. } => 24,
         Fact::TakenBack(_) => 26,
         Fact::Idle { .. } => 27,
+        Fact::Labelled { .. } => 28,
     }
 }
 

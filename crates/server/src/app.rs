@@ -44,6 +44,7 @@ pub(crate) struct App {
     /// Held by whoever changes a session's options: they are read, changed and written as one.
     pub(crate) changing_options: Arc<Alone>,
     pub(crate) minting: keys::Secret,
+    pub(crate) retention: ash_session::Retention,
 }
 
 /// A reason not to start, or not to go on; the words are for the operator.
@@ -59,6 +60,8 @@ impl From<ash_session::Error> for Failure {
 
 /// So often it is looked how much space is left.
 const LOOK_AT_DISK: Duration = Duration::from_secs(5);
+/// At least so often it is looked which sessions are to go by themselves.
+const CLEAN: Duration = Duration::from_secs(60);
 /// How long a server that stops goes on sending to the object store.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 /// How long deltas and idempotency keys are kept.
@@ -85,6 +88,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     if !config.gc_every.is_zero() {
         tokio::spawn(sweep_forever(app.sessions.clone(), config.gc_every, config.keep()));
     }
+    tokio::spawn(clean_forever(app.sessions.clone(), config.retention.clone(), config.gc_every));
     tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.keep()));
     run(listener, &app, config.stop_grace).await?;
     store.close().await;
@@ -177,6 +181,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         provider_urls: config.provider_urls.clone(),
         changing_options: Arc::default(),
         minting: keys::Secret::of(&data.join("seal.key"))?,
+        retention: config.retention.clone(),
     };
     Ok((app, SocketAddr::new(config.host, config.port)))
 }
@@ -298,6 +303,19 @@ async fn sweep_forever(sessions: Sessions, every: Duration, keep: ash_session::K
         rounds.tick().await;
         if let Err(error) = sessions.sweep(&keep).await {
             tracing::warn!(%error, "nothing was collected");
+        }
+    }
+}
+
+/// Oftener than packs are collected: a time to live is meant in minutes, and it costs little to look.
+async fn clean_forever(sessions: Sessions, retention: ash_session::Retention, sweeps: Duration) {
+    let every = if sweeps.is_zero() { CLEAN } else { sweeps.min(CLEAN) };
+    let mut rounds = tokio::time::interval(every);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        if let Err(error) = sessions.clean(&retention).await {
+            tracing::warn!(%error, "what is to go by itself was not looked for");
         }
     }
 }

@@ -109,6 +109,9 @@ pub struct Config {
     /// Seconds that a purged session stays in the trash before it is gone for good
     #[arg(long, env = "ASH_TRASH_TTL", default_value = "604800", value_parser = seconds)]
     pub trash_ttl: Duration,
+    /// Sessions that go by themselves, as STATUS:AGE=FATE, comma-separated: ended:7d=purge,paused:90d=end [default: none]
+    #[arg(long, env = "ASH_RETENTION", value_name = "RULES", default_value = "", hide_default_value = true, value_parser = ash_session::Retention::parse)]
+    pub retention: ash_session::Retention,
     /// Seconds between two searches for what nobody needs in the object store
     #[arg(long, env = "ASH_REMOTE_GC_EVERY", default_value = "86400", value_parser = seconds)]
     pub remote_gc_every: Duration,

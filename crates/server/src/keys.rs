@@ -1,7 +1,7 @@
 //! API keys: random, shown once, kept as hashes.
 
 use ash_model::{TenantId, Timestamp};
-use ash_store::{Key, Store};
+use ash_store::{Key, Order, Scope, Store};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use std::{
     fs,
@@ -9,6 +9,9 @@ use std::{
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
+
+/// The rule by which a server without a key makes one.
+const BOOTSTRAP: &str = "bootstrap";
 
 pub(crate) fn hash(key: &str) -> String {
     blake3::hash(key.as_bytes()).to_hex().to_string()
@@ -44,16 +47,18 @@ fn fresh() -> std::io::Result<String> {
     Ok(format!("ash_{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
-/// A new key for a tenant. The text is not kept anywhere.
+/// A new key for a tenant, or for one owner there. The text is not kept anywhere.
 pub(crate) async fn mint(
     store: &dyn Store,
-    tenant: TenantId,
+    Scope { tenant, owner }: Scope,
     label: String,
+    by: Order,
 ) -> Result<(Key, String), ash_session::Error> {
     let text =
         fresh().map_err(|source| ash_session::Error::Io { what: "no random numbers".to_owned(), source })?;
-    let key = Key { id: uuid::Uuid::new_v4().to_string(), tenant, label, created_at: Timestamp::now() };
-    store.add_key(key.clone(), hash(&text)).await?;
+    let key =
+        Key { id: uuid::Uuid::new_v4().to_string(), tenant, owner, label, created_at: Timestamp::now() };
+    store.add_key(key.clone(), hash(&text), by).await?;
     Ok((key, text))
 }
 
@@ -62,12 +67,13 @@ pub(crate) async fn mint_once(
     store: &dyn Store,
     key: Key,
     (text, again): (&str, bool),
+    by: Order,
 ) -> Result<Option<Key>, ash_session::Error> {
     if again {
-        let is_there = store.key_owner(&hash(text)).await?.as_ref() == Some(&key.tenant);
+        let is_there = store.key(&hash(text)).await?.is_some_and(|there| there.id == key.id);
         return Ok(is_there.then_some(key));
     }
-    store.add_key(key.clone(), hash(text)).await?;
+    store.add_key(key.clone(), hash(text), by).await?;
     Ok(Some(key))
 }
 
@@ -75,12 +81,12 @@ pub(crate) async fn mint_once(
 pub(crate) async fn bootstrap(store: &dyn Store, file: &Path) -> Result<(), ash_session::Error> {
     let tenant = TenantId::main();
     if let Ok(text) = fs::read_to_string(file)
-        && store.key_owner(&hash(text.trim())).await? == Some(tenant.clone())
+        && store.key(&hash(text.trim())).await?.is_some_and(|key| key.tenant == tenant && key.owner.is_none())
     {
         return Ok(());
     }
     let label = if store.keys(&tenant).await?.is_empty() { "auto-generated" } else { "cli-recovery" };
-    let (_, text) = mint(store, tenant, label.to_owned()).await?;
+    let (_, text) = mint(store, Scope::all(&tenant), label.to_owned(), Order::of_rule(BOOTSTRAP)).await?;
     write_private(file, &text)
         .map_err(|source| ash_session::Error::Io { what: format!("cannot write {}", file.display()), source })
 }

@@ -5,8 +5,8 @@ use crate::{
     app::App,
     problem::{Answer, Problem},
 };
-use ash_model::{Kind, TenantId};
-use ash_store::Claimed;
+use ash_model::Kind;
+use ash_store::{Claimed, Scope};
 use axum::http::HeaderMap;
 
 /// What to make, and whether somebody may have made it already.
@@ -25,7 +25,7 @@ pub(crate) fn key(headers: &HeaderMap) -> Answer<Option<&str>> {
 
 pub(crate) async fn once(
     app: &App,
-    tenant: &TenantId,
+    scope: &Scope,
     headers: &HeaderMap,
     (route, body): (&str, &[u8]),
     proposed: String,
@@ -33,9 +33,12 @@ pub(crate) async fn once(
     let Some(key) = key(headers)? else {
         return Ok(Once { resource: proposed, again: false });
     };
+    // Two owners may think of the same key. No header has a line break.
+    let own = scope.owner.as_ref().map(|owner| format!("{owner}\n{key}"));
+    let key = own.as_deref().unwrap_or(key);
     let hash = blake3::hash(body).to_hex();
     let store = &app.sessions.rooms().store;
-    match store.once(tenant, route, key, &hash, &proposed, app.sessions.rooms().clock()).await? {
+    match store.once(&scope.tenant, route, key, &hash, &proposed, app.sessions.rooms().clock()).await? {
         Claimed::First(resource) => Ok(Once { resource, again: false }),
         Claimed::Again(resource) => Ok(Once { resource, again: true }),
         Claimed::Other => Err(Problem::new(

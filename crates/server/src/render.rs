@@ -97,6 +97,7 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
             named("timeout_warning", json!({ "idleDurationMs": ms, "remainingMs": left }))
         }
         Fact::Idle { ms, left_ms: None } => named("session_idle", json!({ "idleDurationMs": ms })),
+        Fact::Labelled { metadata } => named("metadata", json!({ "metadata": metadata })),
         Fact::Paused => named("paused", json!({})),
         Fact::Stopped => named("stopped", json!({})),
         Fact::Ended => named("ended", json!({})),

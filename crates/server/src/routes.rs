@@ -2,10 +2,13 @@
 
 mod agents;
 mod checkpoints;
+mod cleaning;
 mod files;
 mod health;
 mod keys;
+mod listing;
 mod messages;
+mod owners;
 mod permissions;
 mod provider;
 mod sessions;
@@ -47,8 +50,8 @@ pub(crate) fn router(app: App) -> Router {
         .route("/api/agents/{name}", get(agents::get).patch(agents::change).delete(agents::delete))
         .route("/api/agents/{name}/config", get(agents::config).patch(agents::change_config))
         // Sessions
-        .route("/api/sessions", get(sessions::list).post(sessions::create))
-        .route("/api/sessions/{id}", get(sessions::get).delete(sessions::end))
+        .route("/api/sessions", get(listing::sessions).post(sessions::create))
+        .route("/api/sessions/{id}", get(sessions::get).patch(owners::change).delete(sessions::end))
         .route("/api/sessions/{id}/config", patch(sessions::change_config))
         .route("/api/sessions/{id}/pause", post(sessions::pause))
         .route("/api/sessions/{id}/resume", post(sessions::resume))
@@ -84,6 +87,10 @@ pub(crate) fn router(app: App) -> Router {
         .route("/api/sessions/{id}/checkpoints", get(checkpoints::list).post(checkpoints::create))
         .route("/api/sessions/{id}/checkpoints/{n}", get(checkpoints::get))
         .route("/api/sessions/{id}/checkpoints/{n}/diff", get(checkpoints::diff))
+        // What goes by itself, and who ordered what
+        .route("/api/retention", get(cleaning::retention).post(cleaning::retain))
+        .route("/api/prune", post(cleaning::prune))
+        .route("/api/audit", get(cleaning::audit))
         // Keys
         .route("/api/api-keys", get(keys::list).post(keys::create))
         .route("/api/api-keys/{id}", delete(keys::delete))

@@ -31,7 +31,7 @@ pub(crate) fn config(agent: &Agent) -> Value {
 
 pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
     let card = &session.card;
-    json!({
+    let mut shown = json!({
         "id": session.id, "tenantId": session.tenant, "agentName": session.agent, "agentVersion": session.version,
         "runtime": session.runtime, "sandboxId": session.workspace, "workspaceId": session.workspace, "workspace": session.slug,
         "status": card.status, "model": session.options.model, "config": session.options,
@@ -40,7 +40,18 @@ pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
         "checkpoint": { "local": card.checkpoint, "remote": session.far_checkpoint },
         "createdAt": session.created_at, "lastActiveAt": session.last_active_at,
         "ageSeconds": (now.0 - session.created_at.0).max(0) / 1000,
-    })
+        "owner": session.owner, "metadata": session.metadata,
+    });
+    if let Some(expires) = expires_at(session) {
+        shown["expiresAt"] = json!(expires);
+    }
+    shown
+}
+
+/// When its time to live is over, if nobody uses it before.
+fn expires_at(session: &Session) -> Option<Timestamp> {
+    let seconds = session.options.ttl.filter(|seconds| *seconds > 0)?;
+    Some(Timestamp(session.last_active_at.0 + i64::try_from(seconds).ok()?.checked_mul(1000)?))
 }
 
 /// `current`: the one that the session stands on.
@@ -216,6 +227,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
             action("timeout_warning", json!({ "idleDurationMs": ms, "remainingMs": left }))
         }
         Fact::Idle { ms, left_ms: None } => action("session_idle", json!({ "idleDurationMs": ms })),
+        Fact::Labelled { metadata } => action("metadata", json!({ "metadata": metadata })),
         Fact::Paused => action("paused", json!({})),
         Fact::Stopped => action("stopped", json!({})),
         Fact::Ended => action("ended", json!({})),

@@ -161,6 +161,7 @@ impl Error {
             Error::WorkspaceBusy(_) => "workspace_busy",
             Error::AnothersCheckpoint(_) => "checkpoint_of_another",
             Error::NoSuchWorkspace(_) => "workspace_not_found",
+            Error::Store(ash_store::Error::SlugTaken(_)) => "workspace_taken",
             Error::Store(ash_store::Error::Deleting(_)) => "workspace_deleting",
             Error::Store(ash_store::Error::OtherAgent { .. }) => "workspace_of_another_agent",
             Error::Failed(problem) => &problem.code,

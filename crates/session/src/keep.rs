@@ -98,7 +98,7 @@ impl Sessions {
             if let Some(far) = &rooms.far {
                 far.forget(&session).await?;
             }
-            while !rooms.store.bury(session.no).await? {}
+            while !rooms.store.bury(session.no, rooms.clock()).await? {}
             tracing::info!(session = %session.id, tenant = %session.tenant, "purged");
         }
         Ok(())

@@ -10,12 +10,12 @@ use crate::{
     state::{State, Wake, Wish},
 };
 use ash_model::{
-    AgentName, Ask, Cursor, Fact, Note, Options, Receipt, Seq, SessionId, SessionNo, Slug, Status, TenantId,
-    Timestamp, TurnId, WorkspaceId,
+    AgentName, Ask, Cursor, Fact, Metadata, Note, Options, OwnerId, Receipt, Seq, SessionId, SessionNo, Slug,
+    Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::Egress;
 use ash_snapshot::{Folder, Owner, TreeId};
-use ash_store::{Card, Checkpoint, Env, Session};
+use ash_store::{Card, Checkpoint, Env, Fate, Order, Scope, Session};
 use futures::future::BoxFuture;
 use std::{
     collections::HashMap,
@@ -87,6 +87,9 @@ pub struct Sessions {
 #[derive(Debug, Clone)]
 pub struct NewSession {
     pub tenant: TenantId,
+    /// In a workspace with a name: whose that is.
+    pub owner: Option<OwnerId>,
+    pub metadata: Metadata,
     pub id: SessionId,
     pub agent: AgentName,
     /// The name of a workspace that it shares; otherwise it gets one of its own.
@@ -202,7 +205,10 @@ impl Sessions {
             return Err(Error::ProviderShared);
         }
         let workspace = match &new.workspace {
-            Some(slug) => Some(self.make_workspace(&new.tenant, slug, &agent.name).await?),
+            Some(slug) => {
+                let scope = Scope { tenant: new.tenant.clone(), owner: new.owner.clone() };
+                Some(self.make_workspace(&scope, slug, &agent.name).await?)
+            }
             None => None,
         };
         if workspace.is_none() {
@@ -214,6 +220,8 @@ impl Sessions {
             .store
             .create(ash_store::NewSession {
                 tenant: new.tenant.clone(),
+                owner: workspace.as_ref().map_or(new.owner, |workspace| workspace.owner.clone()),
+                metadata: new.metadata,
                 id: new.id.clone(),
                 workspace: workspace.as_ref().map_or_else(WorkspaceId::fresh, |workspace| workspace.id),
                 slug: workspace.as_ref().map(|workspace| workspace.slug.clone()),
@@ -301,17 +309,17 @@ impl Sessions {
         Ok(ForkPoint { memory, ..point })
     }
 
-    pub async fn find(&self, tenant: &TenantId, id: &SessionId) -> Result<Session> {
-        self.rooms.store.find(tenant, id).await?.ok_or(Error::NotFound)
+    pub async fn find(&self, scope: &Scope, id: &SessionId) -> Result<Session> {
+        self.rooms.store.find(scope, id).await?.ok_or(Error::NotFound)
     }
 
     /// The same; a session that the database does not know may be in the object store.
-    pub async fn find_anywhere(&self, tenant: &TenantId, id: &SessionId) -> Result<Session> {
-        match (self.find(tenant, id).await, &self.rooms.far) {
+    pub async fn find_anywhere(&self, scope: &Scope, id: &SessionId) -> Result<Session> {
+        match (self.find(scope, id).await, &self.rooms.far) {
             (Err(Error::NotFound), Some(far)) => {
                 let _alone = self.returning.lock().await;
-                far.bring_back(&self.rooms, tenant, id).await?;
-                self.find(tenant, id).await
+                far.bring_back(&self.rooms, scope, id).await?;
+                self.find(scope, id).await
             }
             (found, _) => found,
         }
@@ -371,16 +379,21 @@ impl Sessions {
         self.wish(no, Wish::Release { by_force }).await.map(drop)
     }
 
-    pub async fn end(&self, no: SessionNo) -> Result<Session> {
+    /// Ends it, and puts it into the trash if that is to become of it. Answers how it was at last.
+    pub async fn end(&self, no: SessionNo, by: Order, fate: Fate) -> Result<Session> {
+        self.rooms.store.order_end(no, by.clone(), fate).await?;
         self.wish(no, Wish::End).await?;
+        if fate == Fate::Purge {
+            // One that had ended before.
+            self.rooms.store.trash(no, self.rooms.clock(), by).await?;
+        }
         self.get(no).await
     }
 
-    /// Ends it and puts it into the trash. Answers how it was at last.
-    pub async fn purge(&self, no: SessionNo) -> Result<Session> {
-        let session = self.end(no).await?;
-        self.rooms.store.trash(no, self.rooms.clock()).await?;
-        Ok(session)
+    /// Notes something on it, instead of what was noted before.
+    pub async fn label(&self, no: SessionNo, metadata: Metadata) -> Result<Session> {
+        self.ask(no, |reply| Request::Label { metadata, reply }).await?;
+        self.get(no).await
     }
 
     /// The client's own way to a model, for the next start.
@@ -663,6 +676,8 @@ fn child(
     };
     ash_store::NewSession {
         tenant: parent.tenant.clone(),
+        owner: parent.owner.clone(),
+        metadata: parent.metadata.clone(),
         id: fork.id.clone(),
         workspace: parent.workspace,
         node: rooms.settings.node.clone(),

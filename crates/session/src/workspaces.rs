@@ -1,14 +1,14 @@
 //! Workspaces with a name, which sessions share.
 
 use crate::{Error, Result, Sessions, actor::blocking};
-use ash_model::{AgentName, Slug, Status, TenantId, WorkspaceId};
-use ash_store::{NewWorkspace, Workspace};
+use ash_model::{AgentName, Slug, Status, WorkspaceId};
+use ash_store::{NewWorkspace, Order, Scope, Workspace};
 
 impl Sessions {
-    /// It may be there already, but it is one agent's.
+    /// It may be there already, but it is one agent's, and one owner's.
     pub async fn make_workspace(
         &self,
-        tenant: &TenantId,
+        Scope { tenant, owner }: &Scope,
         slug: &Slug,
         agent: &AgentName,
     ) -> Result<Workspace> {
@@ -17,6 +17,7 @@ impl Sessions {
         let new = NewWorkspace {
             id: WorkspaceId::fresh(),
             tenant: tenant.clone(),
+            owner: owner.clone(),
             slug: slug.clone(),
             agent: agent.clone(),
             node: rooms.settings.node.clone(),
@@ -25,15 +26,15 @@ impl Sessions {
         Ok(rooms.store.make_workspace(new).await?)
     }
 
-    pub async fn workspace(&self, tenant: &TenantId, slug: &Slug) -> Result<Workspace> {
-        let found = self.rooms().store.find_workspace(tenant, slug).await?;
+    pub async fn workspace(&self, scope: &Scope, slug: &Slug) -> Result<Workspace> {
+        let found = self.rooms().store.find_workspace(scope, slug).await?;
         found.ok_or_else(|| Error::NoSuchWorkspace(slug.clone()))
     }
 
     /// The sandbox first, then the data, then the name: whoever dies on the way goes on with the next start.
-    pub async fn delete_workspace(&self, workspace: &Workspace) -> Result<()> {
+    pub async fn delete_workspace(&self, workspace: &Workspace, by: Order) -> Result<()> {
         let rooms = self.rooms();
-        rooms.store.begin_deleting(workspace.id, rooms.clock()).await?;
+        rooms.store.begin_deleting(workspace.id, rooms.clock(), by).await?;
         for (no, status) in rooms.store.sessions_of(workspace.id).await? {
             if status != Status::Ended {
                 self.release(no, true).await?;
@@ -58,7 +59,8 @@ impl Sessions {
     /// the next start.
     pub(crate) async fn go_on_deleting(&self) -> Result<()> {
         for workspace in self.rooms().store.half_deleted().await? {
-            if let Err(error) = self.delete_workspace(&workspace).await {
+            // Whose order it is was told when it was begun.
+            if let Err(error) = self.delete_workspace(&workspace, Order::default()).await {
                 tracing::error!(workspace = %workspace.slug, tenant = %workspace.tenant, %error, "could not be deleted");
             }
         }

@@ -1,14 +1,16 @@
 //! THE MEMORY: what happened, in a database. `Store` is the contract, `sqlite` the first to keep it;
 //! `tests/contract.rs` is what every backend must pass.
 
+mod audit;
 mod rows;
 mod seal;
 mod sqlite;
 
+pub use audit::{AuditQuery, Audited, Deed, Fate, Order};
 pub use rows::{
     Agent, Append, Card, Checkpoint, Claimed, EventQuery, Filter, Heard, Held, Hold, Holdings, Item, Key,
-    Lag, Lease, NewAgent, NewSession, NewWorkspace, Outgoing, Page, Rebuilt, Session, TurnRow, TurnState,
-    Version, WhatItem, Workspace,
+    Lag, Lease, NewAgent, NewSession, NewWorkspace, Outgoing, Page, Rebuilt, Scope, Session, TurnRow,
+    TurnState, Version, WhatItem, Workspace,
 };
 pub use seal::{Env, Seal};
 pub use sqlite::Sqlite;
@@ -36,6 +38,9 @@ pub enum Error {
     Stale,
     #[error("{0} is taken")]
     Taken(String),
+    /// Somebody else's: whoever asks learns no more than that they need another name.
+    #[error("Workspace name \"{0}\" is taken; choose another")]
+    SlugTaken(Slug),
     #[error("Workspace \"{0}\" is being deleted; try again when it is gone")]
     Deleting(Slug),
     #[error("Workspace \"{slug}\" belongs to agent \"{agent}\"; name that one, or another workspace")]
@@ -57,7 +62,11 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Error::Full | Error::Closed => Kind::Unavailable,
-            Error::Stale | Error::Taken(_) | Error::Deleting(_) | Error::OtherAgent { .. } => Kind::Conflict,
+            Error::Stale
+            | Error::Taken(_)
+            | Error::SlugTaken(_)
+            | Error::Deleting(_)
+            | Error::OtherAgent { .. } => Kind::Conflict,
             Error::Removed(_) => Kind::Gone,
             Error::Database(_)
             | Error::Migration(_)
@@ -72,10 +81,10 @@ impl Error {
 #[async_trait]
 pub trait Store: Send + Sync {
     // Keys
-    async fn key_owner(&self, hash: &str) -> Result<Option<TenantId>>;
+    async fn key(&self, hash: &str) -> Result<Option<Key>>;
     async fn keys(&self, tenant: &TenantId) -> Result<Vec<Key>>;
-    async fn add_key(&self, key: Key, hash: String) -> Result<()>;
-    async fn remove_key(&self, tenant: &TenantId, id: &str) -> Result<bool>;
+    async fn add_key(&self, key: Key, hash: String, by: Order) -> Result<()>;
+    async fn remove_key(&self, tenant: &TenantId, id: &str, at: Timestamp, by: Order) -> Result<bool>;
 
     // Agents
     async fn deploy(&self, agent: NewAgent) -> Result<Agent>;
@@ -91,12 +100,13 @@ pub trait Store: Send + Sync {
     ) -> Result<bool>;
     async fn delete_agent(&self, tenant: &TenantId, name: &AgentName, at: Timestamp) -> Result<bool>;
 
-    // Sessions. `find` is where a caller's id becomes a number; nothing else takes a caller's id.
+    // Sessions. `find` is where a caller's id becomes a number, within what they may see; nothing else takes a
+    // caller's id.
     /// Also makes its workspace, held by `node` with epoch 1.
     async fn create(&self, session: NewSession) -> Result<Session>;
-    async fn find(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<Session>>;
+    async fn find(&self, scope: &Scope, id: &SessionId) -> Result<Option<Session>>;
     async fn session(&self, no: SessionNo) -> Result<Option<Session>>;
-    async fn sessions(&self, tenant: &TenantId, filter: &Filter) -> Result<Page>;
+    async fn sessions(&self, scope: &Scope, filter: &Filter) -> Result<Page>;
     /// Sessions a crash may have left in the middle of something.
     async fn restless(&self) -> Result<Vec<SessionNo>>;
     async fn sessions_of(&self, workspace: WorkspaceId) -> Result<Vec<(SessionNo, Status)>>;
@@ -171,22 +181,32 @@ pub trait Store: Send + Sync {
     // Workspaces with a name
     /// It may be there already.
     async fn make_workspace(&self, new: NewWorkspace) -> Result<Workspace>;
-    async fn find_workspace(&self, tenant: &TenantId, slug: &Slug) -> Result<Option<Workspace>>;
-    async fn workspaces(&self, tenant: &TenantId) -> Result<Vec<Workspace>>;
+    async fn find_workspace(&self, scope: &Scope, slug: &Slug) -> Result<Option<Workspace>>;
+    async fn workspaces(&self, scope: &Scope) -> Result<Vec<Workspace>>;
     /// Those of all tenants whose deletion was begun.
     async fn half_deleted(&self) -> Result<Vec<Workspace>>;
-    /// From now on nobody comes into it.
-    async fn begin_deleting(&self, id: WorkspaceId, at: Timestamp) -> Result<()>;
+    /// From now on nobody comes into it. The first order counts.
+    async fn begin_deleting(&self, id: WorkspaceId, at: Timestamp, by: Order) -> Result<()>;
     /// Its data is gone: its name is free, and its sessions stand on no checkpoint.
     async fn deleted(&self, id: WorkspaceId, at: Timestamp) -> Result<()>;
 
+    // Cleaning up. Whatever is done, the audit says so in the same transaction.
+    /// Who wants the session to end, and what is to become of it then. Both count with the step that ends it.
+    async fn order_end(&self, no: SessionNo, by: Order, fate: Fate) -> Result<()>;
+    /// Sessions whose time to live was over then, but for those at work.
+    async fn overdue(&self, now: Timestamp) -> Result<Vec<Session>>;
+    /// Sessions that have been like this since then, and rest.
+    async fn rested(&self, status: Status, before: Timestamp) -> Result<Vec<Session>>;
+    /// Newest first.
+    async fn audit(&self, tenant: &TenantId, query: &AuditQuery) -> Result<Vec<Audited>>;
+
     // The trash
     /// An ended session: nobody finds it from now on. False: it has not ended, or is there already.
-    async fn trash(&self, no: SessionNo, at: Timestamp) -> Result<bool>;
+    async fn trash(&self, no: SessionNo, at: Timestamp, by: Order) -> Result<bool>;
     /// What is in the trash since then, but for those whose log a fork reads.
     async fn trashed(&self, before: Timestamp) -> Result<Vec<Session>>;
     /// Takes some of what is left of a session in the trash. True: nothing is left.
-    async fn bury(&self, no: SessionNo) -> Result<bool>;
+    async fn bury(&self, no: SessionNo, at: Timestamp) -> Result<bool>;
 
     // Once
     async fn once(

@@ -2,17 +2,34 @@
 
 use crate::Env;
 use ash_model::{
-    AgentName, Beside, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Note, Options, Problem,
-    Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Beside, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Metadata, Note, Options,
+    OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId, Timestamp,
+    TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
 };
 use uuid::Uuid;
 
+/// Whose sessions and workspaces somebody may see: all of a tenant's, or one owner's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    pub tenant: TenantId,
+    pub owner: Option<OwnerId>,
+}
+
+impl Scope {
+    /// For those who look after the whole tenant.
+    pub fn all(tenant: &TenantId) -> Scope {
+        Scope { tenant: tenant.clone(), owner: None }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Key {
     pub id: String,
     pub tenant: TenantId,
+    /// None: it opens all of the tenant's.
+    pub owner: Option<OwnerId>,
     pub label: String,
     pub created_at: Timestamp,
 }
@@ -62,6 +79,8 @@ pub struct Version {
 #[derive(Debug, Clone)]
 pub struct NewSession {
     pub tenant: TenantId,
+    pub owner: Option<OwnerId>,
+    pub metadata: Metadata,
     pub id: SessionId,
     pub workspace: WorkspaceId,
     /// The workspace is there already, under this name. Otherwise it is made with the session.
@@ -102,6 +121,8 @@ pub struct Card {
 pub struct Session {
     pub no: SessionNo,
     pub tenant: TenantId,
+    pub owner: Option<OwnerId>,
+    pub metadata: Metadata,
     pub id: SessionId,
     pub workspace: WorkspaceId,
     /// The name that its workspace had when it was made, if that is shared.
@@ -127,6 +148,16 @@ pub struct Session {
 pub struct Filter {
     pub agent: Option<AgentName>,
     pub status: Option<Status>,
+    /// The name that its workspace had when it was made.
+    pub workspace: Option<Slug>,
+    pub id_prefix: Option<String>,
+    pub owner: Option<OwnerId>,
+    /// All of these are noted on it.
+    pub metadata: Vec<(String, String)>,
+    /// Last active before this.
+    pub older: Option<Timestamp>,
+    /// Last active at this or after.
+    pub newer: Option<Timestamp>,
     pub limit: Option<u32>,
     pub offset: u32,
     /// Only sessions older than this one, by (created, number).
@@ -243,6 +274,7 @@ pub struct Heard {
 pub struct Workspace {
     pub id: WorkspaceId,
     pub tenant: TenantId,
+    pub owner: Option<OwnerId>,
     pub slug: Slug,
     pub agent: AgentName,
     pub created_at: Timestamp,
@@ -257,6 +289,8 @@ pub struct Workspace {
 pub struct NewWorkspace {
     pub id: WorkspaceId,
     pub tenant: TenantId,
+    /// Only if one is there already that is theirs; none: whosever it is.
+    pub owner: Option<OwnerId>,
     pub slug: Slug,
     pub agent: AgentName,
     pub node: String,

@@ -1,6 +1,8 @@
 //! SQLite: one file, one writer. The default for a single server, and nothing to install.
 
+mod audit;
 mod far;
+mod list;
 mod read;
 mod trash;
 mod workspaces;
@@ -8,9 +10,9 @@ mod write;
 mod writer;
 
 use crate::{
-    Agent, Append, Checkpoint, Claimed, Env, Error, EventQuery, Filter, Heard, Hold, Holdings, Item, Key,
-    Lag, Lease, NewAgent, NewSession, NewWorkspace, Outgoing, Page, Rebuilt, Result, Seal, Session, Store,
-    TurnRow, Version, Workspace,
+    Agent, Append, AuditQuery, Audited, Checkpoint, Claimed, Env, Error, EventQuery, Fate, Filter, Heard,
+    Hold, Holdings, Item, Key, Lag, Lease, NewAgent, NewSession, NewWorkspace, Order, Outgoing, Page,
+    Rebuilt, Result, Scope, Seal, Session, Store, TurnRow, Version, Workspace,
 };
 use ash_model::far::FarAgent;
 use ash_model::{
@@ -96,21 +98,23 @@ fn is_too_old(version: &str) -> bool {
 
 #[async_trait]
 impl Store for Sqlite {
-    async fn key_owner(&self, hash: &str) -> Result<Option<TenantId>> {
-        read::key_owner(&self.readers, hash).await
+    async fn key(&self, hash: &str) -> Result<Option<Key>> {
+        read::key(&self.readers, hash).await
     }
 
     async fn keys(&self, tenant: &TenantId) -> Result<Vec<Key>> {
         read::keys(&self.readers, tenant).await
     }
 
-    async fn add_key(&self, key: Key, hash: String) -> Result<()> {
-        self.writer.write(move |db| Box::pin(async move { write::add_key(db, &key, &hash).await })).await
+    async fn add_key(&self, key: Key, hash: String, by: Order) -> Result<()> {
+        self.writer.write(move |db| Box::pin(async move { write::add_key(db, &key, &hash, by).await })).await
     }
 
-    async fn remove_key(&self, tenant: &TenantId, id: &str) -> Result<bool> {
+    async fn remove_key(&self, tenant: &TenantId, id: &str, at: Timestamp, by: Order) -> Result<bool> {
         let (tenant, id) = (tenant.clone(), id.to_owned());
-        self.writer.write(move |db| Box::pin(async move { write::remove_key(db, &tenant, &id).await })).await
+        self.writer
+            .write(move |db| Box::pin(async move { write::remove_key(db, (&tenant, &id), at, by).await }))
+            .await
     }
 
     async fn deploy(&self, agent: NewAgent) -> Result<Agent> {
@@ -166,16 +170,16 @@ impl Store for Sqlite {
         self.session(no).await?.ok_or(Error::Damaged { what: "session", why: "just made, not there".into() })
     }
 
-    async fn find(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<Session>> {
-        read::find(&self.readers, tenant, id).await
+    async fn find(&self, scope: &Scope, id: &SessionId) -> Result<Option<Session>> {
+        read::find(&self.readers, scope, id).await
     }
 
     async fn session(&self, no: SessionNo) -> Result<Option<Session>> {
         read::session(&self.readers, no).await
     }
 
-    async fn sessions(&self, tenant: &TenantId, filter: &Filter) -> Result<Page> {
-        read::sessions(&self.readers, tenant, filter).await
+    async fn sessions(&self, scope: &Scope, filter: &Filter) -> Result<Page> {
+        list::sessions(&self.readers, scope, filter).await
     }
 
     async fn restless(&self) -> Result<Vec<SessionNo>> {
@@ -191,8 +195,8 @@ impl Store for Sqlite {
     }
 
     async fn set_options(&self, no: SessionNo, options: &Options) -> Result<()> {
-        let json = serde_json::to_string(options).expect("options are plain JSON");
-        self.writer.write(move |db| Box::pin(async move { write::set_options(db, no, &json).await })).await
+        let options = options.clone();
+        self.writer.write(move |db| Box::pin(async move { write::set_options(db, no, &options).await })).await
     }
 
     async fn count_active(&self, tenant: &TenantId) -> Result<u64> {
@@ -332,21 +336,21 @@ impl Store for Sqlite {
         self.writer.write(move |db| Box::pin(async move { workspaces::make(db, &new).await })).await
     }
 
-    async fn find_workspace(&self, tenant: &TenantId, slug: &Slug) -> Result<Option<Workspace>> {
-        workspaces::find(&self.readers, tenant, slug).await
+    async fn find_workspace(&self, scope: &Scope, slug: &Slug) -> Result<Option<Workspace>> {
+        workspaces::find(&self.readers, scope, slug).await
     }
 
-    async fn workspaces(&self, tenant: &TenantId) -> Result<Vec<Workspace>> {
-        workspaces::list(&self.readers, tenant).await
+    async fn workspaces(&self, scope: &Scope) -> Result<Vec<Workspace>> {
+        workspaces::list(&self.readers, scope).await
     }
 
     async fn half_deleted(&self) -> Result<Vec<Workspace>> {
         workspaces::half_deleted(&self.readers).await
     }
 
-    async fn begin_deleting(&self, id: WorkspaceId, at: Timestamp) -> Result<()> {
+    async fn begin_deleting(&self, id: WorkspaceId, at: Timestamp, by: Order) -> Result<()> {
         self.writer
-            .write(move |db| Box::pin(async move { workspaces::begin_deleting(db, id, at).await }))
+            .write(move |db| Box::pin(async move { workspaces::begin_deleting(db, id, at, by).await }))
             .await
     }
 
@@ -354,16 +358,32 @@ impl Store for Sqlite {
         self.writer.write(move |db| Box::pin(async move { workspaces::deleted(db, id, at).await })).await
     }
 
-    async fn trash(&self, no: SessionNo, at: Timestamp) -> Result<bool> {
-        self.writer.write(move |db| Box::pin(async move { trash::put(db, no, at).await })).await
+    async fn order_end(&self, no: SessionNo, by: Order, fate: Fate) -> Result<()> {
+        self.writer.write(move |db| Box::pin(async move { audit::order(db, no, by, fate).await })).await
+    }
+
+    async fn overdue(&self, now: Timestamp) -> Result<Vec<Session>> {
+        trash::overdue(&self.readers, now).await
+    }
+
+    async fn rested(&self, status: Status, before: Timestamp) -> Result<Vec<Session>> {
+        trash::rested(&self.readers, status, before).await
+    }
+
+    async fn audit(&self, tenant: &TenantId, query: &AuditQuery) -> Result<Vec<Audited>> {
+        audit::list(&self.readers, tenant, query).await
+    }
+
+    async fn trash(&self, no: SessionNo, at: Timestamp, by: Order) -> Result<bool> {
+        self.writer.write(move |db| Box::pin(async move { trash::put(db, no, at, &by).await })).await
     }
 
     async fn trashed(&self, before: Timestamp) -> Result<Vec<Session>> {
         trash::old(&self.readers, before).await
     }
 
-    async fn bury(&self, no: SessionNo) -> Result<bool> {
-        self.writer.write(move |db| Box::pin(async move { trash::bury(db, no).await })).await
+    async fn bury(&self, no: SessionNo, at: Timestamp) -> Result<bool> {
+        self.writer.write(move |db| Box::pin(async move { trash::bury(db, no, at).await })).await
     }
 
     async fn doom(&self, keys: &[String], at: Timestamp) -> Result<()> {

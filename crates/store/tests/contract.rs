@@ -3,6 +3,8 @@
 
 #[path = "contract/agents.rs"]
 mod agents;
+#[path = "contract/audit.rs"]
+mod audit;
 #[path = "contract/far.rs"]
 mod far;
 #[path = "contract/fixture.rs"]
@@ -13,6 +15,8 @@ mod keep;
 mod log;
 #[path = "contract/once.rs"]
 mod once;
+#[path = "contract/owners.rs"]
+mod owners;
 #[path = "contract/reading.rs"]
 mod reading;
 #[path = "contract/sessions.rs"]
@@ -37,6 +41,16 @@ macro_rules! promises {
             sessions::pages_of_a_list_leave_nothing_out
             sessions::the_restless_are_awake_starting_or_have_open_turns
             sessions::a_fork_says_where_it_comes_from
+            owners::an_owner_sees_and_finds_only_their_own
+            owners::a_key_knows_its_owner
+            owners::a_workspace_is_its_owners
+            owners::what_is_noted_is_replaced_with_the_step_that_says_so
+            owners::lists_are_narrowed_by_everything_that_is_asked
+            audit::an_end_is_told_with_who_ordered_it
+            audit::a_purge_that_was_ordered_comes_with_the_end
+            audit::a_step_that_fails_is_not_told
+            audit::every_deed_has_its_line_and_pages_leave_none_out
+            audit::what_is_overdue_or_has_rested_is_found
             log::a_step_is_there_as_a_whole
             log::a_step_that_fails_at_its_end_leaves_nothing
             log::only_the_holder_writes
@@ -91,7 +105,7 @@ macro_rules! promises {
 }
 
 mod on_sqlite {
-    use super::{agents, far, keep, log, once, reading, sessions, sqlite, trash};
+    use super::{agents, audit, far, keep, log, once, owners, reading, sessions, sqlite, trash};
 
     macro_rules! kept {
         ($($room:ident::$promise:ident)*) => {

@@ -167,7 +167,7 @@ async fn routes_and_methods_that_are_not_there_are_named() {
         ("POST /api/agents/tester", "", 405, "method_not_allowed"),
         ("DELETE /api/agents/tester/config", "", 405, "method_not_allowed"),
         ("DELETE /api/sessions", "", 405, "method_not_allowed"),
-        ("PATCH /api/sessions/<id>", "{}", 405, "method_not_allowed"),
+        ("PUT /api/sessions/<id>", "{}", 405, "method_not_allowed"),
         ("GET /api/sessions/<id>/config", "", 405, "method_not_allowed"),
         ("GET /api/sessions/<id>/pause", "", 405, "method_not_allowed"),
         ("GET /api/sessions/<id>/resume", "", 405, "method_not_allowed"),

@@ -1,9 +1,9 @@
 //! Sessions: everything one can do to them from a shell.
 
-use super::{folder, history, permission, show, variables};
+use super::{cleaning, folder, history, permission, show, variables};
 use crate::{
     api::{Api, Failure, Result, encoded},
-    args::Session,
+    args::{Listing, Session},
     out::{self, Paint, Table, paint},
     stream::{Next, Stream},
 };
@@ -14,10 +14,23 @@ use std::{collections::BTreeMap, io::Write, time::Duration};
 
 pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8> {
     match command {
-        Session::Create { agent, id, workspace, model, permission_mode, env, dir, all } => {
+        Session::Create {
+            agent,
+            id,
+            workspace,
+            model,
+            owner,
+            metadata,
+            ttl,
+            permission_mode,
+            env,
+            dir,
+            all,
+        } => {
             let dir = dir.map(|dir| folder::existing(&dir)).transpose()?;
             let options = json!({
                 "sessionId": id, "workspace": workspace, "model": model, "permissionMode": permission_mode, "extraEnv": map(&env)?,
+                "owner": owner, "metadata": map(&metadata)?, "ttl": ttl.map(|ttl| ttl.as_secs()),
             });
             let made = create(api, &agent, options).await?;
             let id = made["session"]["id"].as_str().unwrap_or_default().to_owned();
@@ -33,7 +46,16 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             }
         }
         Session::Send { id, message, raw } => send(api, &id, &message, (raw, as_json)).await,
-        Session::List { agent, status, limit } => list(api, (agent, status, limit), as_json).await,
+        Session::List(listing) => list(api, listing, as_json).await,
+        Session::Prune(prune) => cleaning::prune(api, prune, as_json).await,
+        Session::Label { id, metadata } => {
+            let id = api.session_id(&id).await?;
+            let answer = api.patch(&path(&id, ""), &json!({ "metadata": map(&metadata)? })).await?;
+            if as_json {
+                out::json(&answer)
+            }
+            Ok(0)
+        }
         Session::Get { id } => {
             let id = api.session_id(&id).await?;
             let answer = api.get(&path(&id, "")).await?;
@@ -362,18 +384,35 @@ async fn files(
     Ok(0)
 }
 
-async fn list(
-    api: &Api,
-    (agent, status, limit): (Option<String>, Option<String>, u32),
-    as_json: bool,
-) -> Result<u8> {
+/// The last hundred of whosever.
+pub(crate) async fn all(api: &Api, as_json: bool) -> Result<u8> {
+    listed(api, "/api/sessions?limit=100", as_json).await
+}
+
+async fn list(api: &Api, listing: Listing, as_json: bool) -> Result<u8> {
+    let Listing { agent, status, workspace, id_prefix, owner, metadata, older_than, newer_than, limit } =
+        listing;
     let mut query = format!("/api/sessions?limit={limit}");
-    for (name, value) in [("agent", agent), ("status", status)] {
-        if let Some(value) = value {
-            query.push_str(&format!("&{name}={}", encoded(&value)));
-        }
+    let asked = [
+        ("agent", agent),
+        ("status", status),
+        ("workspace", workspace),
+        ("idPrefix", id_prefix),
+        ("owner", owner),
+        ("olderThan", older_than),
+        ("newerThan", newer_than),
+    ];
+    for (name, value) in asked.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        query.push_str(&format!("&{name}={}", encoded(&value)));
     }
-    let answer = api.get(&query).await?;
+    for (name, value) in variables(&metadata)? {
+        query.push_str(&format!("&metadata.{}={}", encoded(&name), encoded(&value)));
+    }
+    listed(api, &query, as_json).await
+}
+
+async fn listed(api: &Api, query: &str, as_json: bool) -> Result<u8> {
+    let answer = api.get(query).await?;
     if as_json {
         out::json(&answer);
         return Ok(0);

@@ -73,6 +73,15 @@ pub(crate) fn session(session: &Value) {
     if let Some(parent) = session["parentSessionId"].as_str() {
         line("fork of", out::harmless(parent));
     }
+    if let Some(owner) = session["owner"].as_str() {
+        line("owner", out::harmless(owner));
+    }
+    for (name, value) in session["metadata"].as_object().into_iter().flatten() {
+        line("noted", out::harmless(&format!("{name}={}", value.as_str().unwrap_or_default())));
+    }
+    if let Some(expires) = session["expiresAt"].as_str() {
+        line("goes", out::harmless(expires));
+    }
     for asked in session["pending"].as_array().into_iter().flatten() {
         let (tool, id) =
             (asked["tool"].as_str().unwrap_or_default(), asked["id"].as_str().unwrap_or_default());

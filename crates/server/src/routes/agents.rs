@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     app::App,
-    auth::Caller,
+    auth::{Admin, Caller},
     once::once,
     problem::{Answer, Problem},
     shapes,
@@ -61,12 +61,12 @@ const CLAUDE_MD: &str = "CLAUDE.md";
 
 pub(super) async fn deploy(
     State(app): State<App>,
-    caller: Caller,
+    Admin(caller): Admin,
     headers: HeaderMap,
     body: Body<Deploy>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let Deploy { name, path, files, system_prompt, runtime, env } = body.value;
-    if path.is_some() && !app.is_operator(&caller.0) {
+    if path.is_some() && !app.is_operator(caller.tenant()) {
         return Err(Problem::invalid(
             "path_not_allowed",
             "Only the server's own tenant may deploy from a path; upload the files instead",
@@ -75,7 +75,7 @@ pub(super) async fn deploy(
     at_most("systemPrompt", system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
     let env = env.map(environment).transpose()?;
     let origin = path.clone().unwrap_or_else(|| PathBuf::from(format!("agents/{name}")));
-    let repo = app.sessions.rooms().repo(&caller.0)?;
+    let repo = app.sessions.rooms().repo(caller.tenant())?;
     let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
     let for_work = name.clone();
     let (tree, manifest) = blocking(move || match path {
@@ -84,7 +84,7 @@ pub(super) async fn deploy(
     })
     .await?;
     let new = NewAgent {
-        tenant: caller.0.clone(),
+        tenant: caller.tenant().clone(),
         name: name.clone(),
         tree,
         runtime: runtime.or(manifest.runtime).unwrap_or(app.default_runtime),
@@ -239,25 +239,25 @@ async fn find(app: &App, tenant: &TenantId, name: &str) -> Answer<Agent> {
 }
 
 pub(super) async fn list(State(app): State<App>, caller: Caller) -> Answer<Json<Value>> {
-    let agents = app.sessions.rooms().store.agents(&caller.0).await?;
+    let agents = app.sessions.rooms().store.agents(caller.tenant()).await?;
     Ok(Json(json!({ "agents": agents.iter().map(shapes::agent).collect::<Vec<_>>() })))
 }
 
 pub(super) async fn get(State(app): State<App>, caller: Caller, Part(name): Part) -> Answer<Json<Value>> {
-    let agent = find(&app, &caller.0, &name).await?;
+    let agent = find(&app, caller.tenant(), &name).await?;
     Ok(Json(json!({ "agent": shapes::agent(&agent) })))
 }
 
 pub(super) async fn change(
     State(app): State<App>,
-    caller: Caller,
+    Admin(caller): Admin,
     Part(name): Part,
     body: Body<Change>,
 ) -> Answer<Json<Value>> {
-    let agent = find(&app, &caller.0, &name).await?;
+    let agent = find(&app, caller.tenant(), &name).await?;
     let config = body.value.config.map(|change| merged(&agent, change));
     let env = body.value.env.map(environment).transpose()?;
-    app.sessions.rooms().store.change_agent(&caller.0, &agent.name, config, env).await?;
+    app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, config, env).await?;
     get(State(app), caller, Part(name)).await
 }
 
@@ -270,24 +270,32 @@ fn merged(agent: &Agent, change: Map<String, Value>) -> String {
 }
 
 pub(super) async fn config(State(app): State<App>, caller: Caller, Part(name): Part) -> Answer<Json<Value>> {
-    let agent = find(&app, &caller.0, &name).await?;
+    let agent = find(&app, caller.tenant(), &name).await?;
     Ok(Json(json!({ "config": shapes::config(&agent) })))
 }
 
 pub(super) async fn change_config(
     State(app): State<App>,
-    caller: Caller,
+    Admin(caller): Admin,
     Part(name): Part,
     body: Body<Map<String, Value>>,
 ) -> Answer<Json<Value>> {
-    let agent = find(&app, &caller.0, &name).await?;
+    let agent = find(&app, caller.tenant(), &name).await?;
     let config = merged(&agent, body.value);
-    app.sessions.rooms().store.change_agent(&caller.0, &agent.name, Some(config), None).await?;
+    app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, Some(config), None).await?;
     self::config(State(app), caller, Part(name)).await
 }
 
-pub(super) async fn delete(State(app): State<App>, caller: Caller, Part(name): Part) -> Answer<Json<Value>> {
-    let agent = find(&app, &caller.0, &name).await?;
-    app.sessions.rooms().store.delete_agent(&caller.0, &agent.name, app.sessions.rooms().clock()).await?;
+pub(super) async fn delete(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Part(name): Part,
+) -> Answer<Json<Value>> {
+    let agent = find(&app, caller.tenant(), &name).await?;
+    app.sessions
+        .rooms()
+        .store
+        .delete_agent(caller.tenant(), &agent.name, app.sessions.rooms().clock())
+        .await?;
     Ok(Json(json!({ "ok": true })))
 }

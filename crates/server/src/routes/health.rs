@@ -1,6 +1,6 @@
 //! How the server is.
 
-use crate::{app::App, problem::Answer};
+use crate::{app::App, auth::Admin, problem::Answer};
 use ash_model::TenantId;
 use ash_session::Far;
 use axum::{
@@ -87,7 +87,7 @@ async fn object_store(app: &App, far: &Far) -> Answer<Value> {
     Ok(shown)
 }
 
-pub(super) async fn metrics(State(app): State<App>) -> Answer<Response> {
+pub(super) async fn metrics(State(app): State<App>, _: Admin) -> Answer<Response> {
     let active = app.sessions.rooms().store.count_active(&TenantId::main()).await?;
     if let Some(far) = &app.sessions.rooms().far {
         let lag = app.sessions.rooms().store.lag().await?;

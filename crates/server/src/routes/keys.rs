@@ -3,13 +3,13 @@
 use super::take::{Body, Part};
 use crate::{
     app::App,
-    auth::Caller,
+    auth::{self, Admin, Caller},
     keys,
     once::{self, once},
     problem::{Answer, Problem},
 };
-use ash_model::{Kind, TenantId, Timestamp};
-use ash_store::Key;
+use ash_model::{Kind, OwnerId, TenantId, Timestamp};
+use ash_store::{Key, Scope};
 use axum::{
     Json,
     extract::State,
@@ -21,6 +21,8 @@ use serde_json::{Value, json};
 #[derive(Deserialize)]
 pub(super) struct New {
     label: Option<String>,
+    /// Whose sessions alone it opens; none: those of all.
+    owner: Option<OwnerId>,
 }
 
 #[derive(Deserialize)]
@@ -28,38 +30,51 @@ pub(super) struct New {
 pub(super) struct NewForTenant {
     tenant_id: Option<String>,
     label: Option<String>,
+    owner: Option<OwnerId>,
 }
 
-pub(super) async fn list(State(app): State<App>, caller: Caller) -> Answer<Json<Value>> {
-    let own = app.api_key.as_ref().filter(|_| app.is_operator(&caller.0)).map(|_| {
-        json!({ "id": "env", "label": "ASH_API_KEY (environment variable)", "keyPrefix": "••••••••", "createdAt": "" })
+pub(super) async fn list(State(app): State<App>, Admin(caller): Admin) -> Answer<Json<Value>> {
+    let own = app.api_key.as_ref().filter(|_| app.is_operator(caller.tenant())).map(|_| {
+        json!({ "id": auth::OWN, "label": "ASH_API_KEY (environment variable)", "keyPrefix": "••••••••", "createdAt": "" })
     });
-    let keys = app.sessions.rooms().store.keys(&caller.0).await?;
+    let keys = app.sessions.rooms().store.keys(caller.tenant()).await?;
     let stored = keys.iter().map(|key| {
-        json!({ "id": key.id, "label": key.label, "keyPrefix": "••••••••", "createdAt": key.created_at })
+        json!({
+            "id": key.id, "label": key.label, "owner": key.owner, "keyPrefix": "••••••••", "createdAt": key.created_at,
+        })
     });
     Ok(Json(json!({ "keys": own.into_iter().chain(stored).collect::<Vec<_>>() })))
 }
 
 pub(super) async fn create(
     State(app): State<App>,
-    caller: Caller,
+    Admin(caller): Admin,
     headers: HeaderMap,
     body: Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let store = app.sessions.rooms().store.clone();
-    let label = body.value.label.unwrap_or_else(|| "dashboard-key".to_owned());
+    let New { label, owner } = body.value;
+    let label = label.unwrap_or_else(|| "dashboard-key".to_owned());
+    let (by, tenant) = (caller.order(), caller.tenant().clone());
     if once::key(&headers)?.is_none() {
-        let (key, text) = keys::mint(store.as_ref(), caller.0, label).await?;
-        return Ok((StatusCode::CREATED, Json(json!({ "id": key.id, "key": text }))));
+        let (key, text) = keys::mint(store.as_ref(), Scope { tenant, owner }, label, by).await?;
+        return Ok((StatusCode::CREATED, Json(made(&key, &text))));
     }
     let proposed = uuid::Uuid::new_v4().to_string();
     let claim = once(&app, &caller.0, &headers, ("POST /api/api-keys", &body.bytes), proposed).await?;
     let text = app.minting.text_for(&claim.resource);
-    let key = Key { id: claim.resource, tenant: caller.0, label, created_at: Timestamp::now() };
-    let made = keys::mint_once(store.as_ref(), key, (&text, claim.again)).await?;
-    let key = made.ok_or_else(gone)?;
-    Ok((StatusCode::CREATED, Json(json!({ "id": key.id, "key": text }))))
+    let key = Key { id: claim.resource, tenant, owner, label, created_at: Timestamp::now() };
+    let minted = keys::mint_once(store.as_ref(), key, (&text, claim.again), by).await?;
+    let key = minted.ok_or_else(gone)?;
+    Ok((StatusCode::CREATED, Json(made(&key, &text))))
+}
+
+fn made(key: &Key, text: &str) -> Value {
+    let mut made = json!({ "id": key.id, "key": text });
+    if let Some(owner) = &key.owner {
+        made["owner"] = json!(owner);
+    }
+    made
 }
 
 fn gone() -> Problem {
@@ -69,6 +84,7 @@ fn gone() -> Problem {
 
 pub(super) async fn create_for_tenant(
     State(app): State<App>,
+    caller: Caller,
     body: Body<NewForTenant>,
 ) -> Answer<Json<Value>> {
     let tenant = body
@@ -78,12 +94,20 @@ pub(super) async fn create_for_tenant(
     let tenant =
         TenantId::parse(&tenant).map_err(|error| Problem::invalid("invalid_tenant", error.to_string()))?;
     let label = body.value.label.unwrap_or_else(|| "tenant-key".to_owned());
-    let (key, text) = keys::mint(app.sessions.rooms().store.as_ref(), tenant, label).await?;
-    Ok(Json(json!({ "id": key.id, "key": text, "tenantId": key.tenant })))
+    let scope = Scope { tenant, owner: body.value.owner };
+    let (key, text) = keys::mint(app.sessions.rooms().store.as_ref(), scope, label, caller.order()).await?;
+    let mut shown = made(&key, &text);
+    shown["tenantId"] = json!(key.tenant);
+    Ok(Json(shown))
 }
 
-pub(super) async fn delete(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
-    match app.sessions.rooms().store.remove_key(&caller.0, &id).await? {
+pub(super) async fn delete(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Part(id): Part,
+) -> Answer<Json<Value>> {
+    let rooms = app.sessions.rooms();
+    match rooms.store.remove_key(caller.tenant(), &id, rooms.clock(), caller.order()).await? {
         true => Ok(Json(json!({}))),
         false => Err(Problem::not_found("key_not_found", "API key not found")),
     }

@@ -5,7 +5,7 @@ use super::{
     take::{Asked, Body, Part, at_most, can_wait, environment, open_session, session, session_anywhere},
 };
 use super::{
-    agents,
+    agents, owners,
     provider::{self, Wanted},
     workspaces,
 };
@@ -17,12 +17,12 @@ use crate::{
     shapes,
 };
 use ash_model::{
-    AgentName, Durability, OnInterrupted, OnPermissionTimeout, Options, SessionId, SessionNo, Setting,
-    Status, Timestamp,
+    AgentName, Durability, OnInterrupted, OnPermissionTimeout, Options, OwnerId, SessionId, SessionNo,
+    Setting, Status,
 };
 use ash_sandbox::Egress;
 use ash_session::{Fork, NewSession};
-use ash_store::{Filter, Session};
+use ash_store::{Fate, Session};
 use axum::{
     Json,
     extract::State,
@@ -32,7 +32,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
-const MOST_SESSIONS: u32 = 1000;
 /// The reference's, and those of Claude Code that make sense in a sandbox.
 const PERMISSION_MODES: [&str; 6] =
     ["bypassPermissions", "permissionsByAgent", "default", "acceptEdits", "plan", "dontAsk"];
@@ -41,6 +40,8 @@ const MOST_APPENDED: usize = 30_000;
 const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
 /// A week.
 const LONGEST_WAIT: u64 = 604_800;
+/// Ten years.
+const LONGEST_LIFE: u64 = 315_360_000;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -50,6 +51,9 @@ pub(super) struct New {
     /// The name of a workspace that it shares with others.
     #[serde(alias = "workspaceId")]
     workspace: Option<String>,
+    /// Whose it is; only somebody without an owner of their own may say so.
+    owner: Option<OwnerId>,
+    metadata: Option<BTreeMap<String, String>>,
     extra_env: Option<BTreeMap<String, String>>,
     env: Option<BTreeMap<String, String>>,
     #[serde(flatten)]
@@ -83,6 +87,7 @@ pub(super) struct Settable {
     on_permission_timeout: Option<OnPermissionTimeout>,
     max_wait: Option<u64>,
     idle_timeout: Option<u64>,
+    ttl: Option<u64>,
     durability: Option<Durability>,
     ephemeral: Option<bool>,
 }
@@ -130,6 +135,10 @@ impl Settable {
             Some(message) => message.split()?,
             None => (None, None),
         };
+        if self.ttl.is_some_and(|seconds| seconds > LONGEST_LIFE) {
+            let error = format!("ttl must be 0 (never) to {LONGEST_LIFE} seconds");
+            return Err(Problem::invalid("invalid_body", error));
+        }
         Ok(Options {
             model: self.model.or(before.model),
             provider: before.provider,
@@ -152,6 +161,7 @@ impl Settable {
             on_permission_timeout: self.on_permission_timeout.or(before.on_permission_timeout),
             max_wait: self.max_wait.or(before.max_wait),
             idle_timeout: self.idle_timeout.or(before.idle_timeout),
+            ttl: self.ttl.or(before.ttl),
             durability: self.durability.or(before.durability),
             ephemeral: self.ephemeral.or(before.ephemeral),
             base: before.base,
@@ -203,11 +213,11 @@ fn with_provider(options: Options, wanted: Option<Wanted>) -> (Options, Option<E
     }
 }
 
-fn shown(app: &App, session: &Session) -> Value {
+pub(super) fn shown(app: &App, session: &Session) -> Value {
     shapes::session(session, app.sessions.rooms().clock())
 }
 
-fn answer(app: &App, session: &Session) -> Json<Value> {
+pub(super) fn answer(app: &App, session: &Session) -> Json<Value> {
     Json(json!({ "session": shown(app, session) }))
 }
 
@@ -217,7 +227,9 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
-    let New { agent, session_id, workspace, extra_env, env, options } = body.value;
+    let New { agent, session_id, workspace, owner, metadata, extra_env, env, options } = body.value;
+    let owner = owners::for_whom(&caller, owner)?.owner;
+    let metadata = owners::metadata(metadata.unwrap_or_default())?;
     let agent = AgentName::parse(&agent)
         .map_err(|_| Problem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
     let workspace = workspace.map(|name| workspaces::slug(&name)).transpose()?;
@@ -232,11 +244,12 @@ pub(super) async fn create(
     let claim =
         once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
-    let new = NewSession { tenant: caller.0.clone(), id: id.clone(), agent, workspace, options, env, way };
+    let tenant = caller.tenant().clone();
+    let new = NewSession { tenant, owner, metadata, id: id.clone(), agent, workspace, options, env, way };
     let made = match made_before(&app, &caller, &claim, &id).await {
         Some(session) => session,
         None => {
-            agents::make_default(&app, &caller.0, &new.agent).await?;
+            agents::make_default(&app, caller.tenant(), &new.agent).await?;
             app.sessions.create(new).await?
         }
     };
@@ -249,43 +262,6 @@ async fn made_before(app: &App, caller: &Caller, claim: &Once, id: &SessionId) -
         return None;
     }
     app.sessions.find(&caller.0, id).await.ok()
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Listing {
-    agent: Option<String>,
-    status: Option<String>,
-    limit: Option<u32>,
-    offset: Option<u32>,
-    cursor: Option<String>,
-}
-
-pub(super) async fn list(
-    State(app): State<App>,
-    caller: Caller,
-    Asked(asked): Asked<Listing>,
-) -> Answer<Json<Value>> {
-    let bad = |what: &str| Problem::invalid("invalid_query", format!("{what} is not valid"));
-    let status = asked.status.as_deref().filter(|s| !s.is_empty());
-    let status = status.map(|s| Status::parse(s).ok_or_else(|| bad("status"))).transpose()?;
-    let agent = asked.agent.as_deref().filter(|a| !a.is_empty());
-    let agent = agent.map(|a| AgentName::parse(a).map_err(|_| bad("agent"))).transpose()?;
-    let before = asked.cursor.as_deref().map(|c| parse_cursor(c).ok_or_else(|| bad("cursor"))).transpose()?;
-    if asked.limit.is_some_and(|limit| limit == 0 || limit > MOST_SESSIONS) {
-        return Err(bad("limit (1 to 1000)"));
-    }
-    let filter = Filter { agent, status, limit: asked.limit, offset: asked.offset.unwrap_or(0), before };
-    let page = app.sessions.rooms().store.sessions(&caller.0, &filter).await?;
-    let full = asked.limit.is_some_and(|limit| page.sessions.len() == limit as usize);
-    let next = page.sessions.last().filter(|_| full).map(|s| format!("{}-{}", s.created_at.0, s.no.0));
-    let sessions: Vec<Value> = page.sessions.iter().map(|session| shown(&app, session)).collect();
-    Ok(Json(json!({ "sessions": sessions, "total": page.total, "nextCursor": next })))
-}
-
-fn parse_cursor(text: &str) -> Option<(Timestamp, SessionNo)> {
-    let (at, no) = text.split_once('-')?;
-    Some((Timestamp(at.parse().ok()?), SessionNo(no.parse().ok()?)))
 }
 
 pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
@@ -360,10 +336,10 @@ pub(super) async fn end(
 ) -> Answer<Json<Value>> {
     let found = session(&app, &caller, &id).await?;
     if ending.purge {
-        let last = app.sessions.purge(found.no).await?;
+        let last = app.sessions.end(found.no, caller.order(), Fate::Purge).await?;
         return Ok(Json(json!({ "session": shown(&app, &last), "purged": true })));
     }
-    Ok(answer(&app, &app.sessions.end(found.no).await?))
+    Ok(answer(&app, &app.sessions.end(found.no, caller.order(), Fate::End).await?))
 }
 
 /// With options, which count from then on.

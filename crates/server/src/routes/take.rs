@@ -147,14 +147,6 @@ fn unreadable_path() -> Problem {
     Problem::invalid("invalid_path", "The path is not valid")
 }
 
-impl FromRequestParts<App> for Caller {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
-        parts.extensions.get::<Caller>().cloned().ok_or_else(|| Problem::internal("a route without a caller"))
-    }
-}
-
 /// The session a path names, if it is the caller's.
 pub(crate) async fn session(app: &App, caller: &Caller, id: &str) -> Answer<Session> {
     let id =

@@ -1,6 +1,7 @@
 //! Workspaces with a name.
 
 use super::files::Listing;
+use super::owners;
 use super::take::{Asked, Body, Part};
 use crate::auth::Caller;
 use crate::{
@@ -8,7 +9,7 @@ use crate::{
     problem::{Answer, Problem},
     shapes,
 };
-use ash_model::{AgentName, Slug};
+use ash_model::{AgentName, OwnerId, Slug};
 use ash_store::Workspace;
 use axum::{Json, extract::State, http::StatusCode};
 use serde::Deserialize;
@@ -37,6 +38,8 @@ pub(super) struct New {
     slug: String,
     #[serde(default = "usual")]
     agent: String,
+    /// Only somebody without an owner of their own may say whose it is.
+    owner: Option<OwnerId>,
 }
 
 fn usual() -> String {
@@ -51,8 +54,9 @@ pub(super) async fn create(
     let slug = slug(&new.slug)?;
     let agent = AgentName::parse(&new.agent)
         .map_err(|error| Problem::invalid("invalid_agent_name", error.to_string()))?;
-    super::agents::make_default(&app, &caller.0, &agent).await?;
-    let made = app.sessions.make_workspace(&caller.0, &slug, &agent).await?;
+    super::agents::make_default(&app, caller.tenant(), &agent).await?;
+    let scope = owners::for_whom(&caller, new.owner)?;
+    let made = app.sessions.make_workspace(&scope, &slug, &agent).await?;
     Ok((StatusCode::CREATED, Json(json!({ "workspace": shown(&made) }))))
 }
 
@@ -73,7 +77,7 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(text): Part
 
 pub(super) async fn delete(State(app): State<App>, caller: Caller, Part(text): Part) -> Answer<Json<Value>> {
     let workspace = find(&app, &caller, &text).await?;
-    app.sessions.delete_workspace(&workspace).await?;
+    app.sessions.delete_workspace(&workspace, caller.order()).await?;
     Ok(Json(json!({ "deleted": workspace.slug })))
 }
 
@@ -113,7 +117,7 @@ pub(super) async fn checkpoints(
 
 fn shown(workspace: &Workspace) -> Value {
     json!({
-        "id": workspace.id, "slug": workspace.slug, "agentName": workspace.agent, "sessions": workspace.sessions,
+        "id": workspace.id, "slug": workspace.slug, "owner": workspace.owner, "agentName": workspace.agent, "sessions": workspace.sessions,
         "checkpoint": workspace.checkpoint, "status": if workspace.deleting { "deleting" } else { "ready" },
         "createdAt": workspace.created_at,
     })

@@ -3,7 +3,7 @@
 
 use super::{Actor, close::Closing};
 use crate::Result;
-use ash_model::{Fact, Status};
+use ash_model::{Fact, Seq, Status};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -32,14 +32,25 @@ impl Actor {
 
     /// Somebody wants something of it, or waits for it.
     fn is_used(&self) -> bool {
+        self.is_busy()
+            || self.hands.is_none()
+            || !matches!(self.state.status, Status::Active | Status::Paused)
+    }
+
+    fn is_busy(&self) -> bool {
         let waiting = self.pausing.len() + self.resuming.len() + self.forking.len() + self.writing.len();
         let busy = !self.state.turns.is_empty() || self.execs.is_busy() || self.ear.stirs();
         busy || waiting > 0
             || !self.rewinding.is_empty()
             || !self.changes.is_empty()
             || self.closing.is_some()
-            || self.hands.is_none()
-            || !matches!(self.state.status, Status::Active | Status::Paused)
+    }
+
+    /// Whether a rule that has seen the log up to `seen`, and wants it unused for so long, must leave it alone. What is
+    /// done in a sandbox without an event counts as well.
+    pub(super) fn is_at_work(&self, seen: Seq, unused: Duration) -> bool {
+        let at_hand = self.hands.is_some() && self.idle.since.elapsed() < unused;
+        self.is_busy() || at_hand || self.effect.is_some() || self.state.last_seq != seen
     }
 
     pub(super) fn note_use(&mut self) {

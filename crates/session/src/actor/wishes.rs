@@ -3,10 +3,10 @@
 use super::{Actor, Executed, close::Closing, load::Sourced, rewind::Rewinding, save::Occasion};
 use crate::{
     Error, Result,
-    state::{Next, Wish},
+    state::{Next, Refused, Wish},
 };
 use ash_driver::Say;
-use ash_model::{Fact, Options, Receipt, Rewound, Setting, Status, TurnId};
+use ash_model::{Fact, Metadata, Options, Receipt, Rewound, Seq, Setting, Status, TurnId};
 use ash_store::Checkpoint;
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
@@ -32,6 +32,18 @@ pub(crate) enum Request {
         options: Options,
         settings: Vec<Setting>,
         reply: Reply<()>,
+    },
+    /// What callers note on it is this from now on.
+    Label {
+        metadata: Metadata,
+        reply: Reply<()>,
+    },
+    /// Its time is over, or a rule wants it to end: unless somebody is at work with it. The rule has seen its log up to
+    /// `seen`, and nobody is to have used it for so long.
+    Expire {
+        seen: Seq,
+        unused: Duration,
+        reply: Reply<Answer>,
     },
     /// Files were written from outside.
     Touched,
@@ -93,6 +105,18 @@ impl Actor {
                 self.change_options(options, settings, reply);
                 Ok(())
             }
+            Request::Label { metadata, reply } => {
+                let noted = self.note(vec![Fact::Labelled { metadata }]).await;
+                self.rooms.ring_far();
+                let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
+                reply.send(failed.map_or(Ok(()), Err)).ok();
+                self.survive(noted)
+            }
+            Request::Expire { seen, unused, reply } if self.is_at_work(seen, unused) => {
+                reply.send(Err(Refused::Busy.into())).ok();
+                Ok(())
+            }
+            Request::Expire { reply, .. } => self.grant(Wish::End, reply).await,
             Request::Touched => {
                 self.touch();
                 Ok(())

@@ -9,7 +9,7 @@ use ash_model::{
     luggage::Line,
 };
 use ash_snapshot::{Repo, TreeId};
-use ash_store::{Card, Checkpoint, Rebuilt, TurnRow};
+use ash_store::{Card, Checkpoint, Rebuilt, Scope, TurnRow};
 use futures::{StreamExt, TryStreamExt};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -83,7 +83,7 @@ impl Far {
                 rooms.store.add_agents(agents, rooms.clock()).await?;
             }
             for id in self.newest(&tenant).await?.into_keys() {
-                match self.bring_back(rooms, &tenant, &id).await {
+                match self.bring_back(rooms, &Scope::all(&tenant), &id).await {
                     Ok(found) => returned.sessions += u64::from(found),
                     Err(Error::Bucket(error)) => return Err(Error::Bucket(error)),
                     Err(error) => returned.failed.push(format!("session {id} of {tenant}: {error}")),
@@ -124,18 +124,22 @@ impl Far {
         Ok(())
     }
 
-    /// Brings a session back, and the sessions that it is a fork of. False: there is none.
-    pub async fn bring_back(&self, rooms: &Rooms, tenant: &TenantId, id: &SessionId) -> Result<bool> {
+    /// Brings a session back, and the sessions that it is a fork of. False: there is none that they may see.
+    pub async fn bring_back(&self, rooms: &Rooms, scope: &Scope, id: &SessionId) -> Result<bool> {
+        let (tenant, everybody) = (&scope.tenant, Scope::all(&scope.tenant));
         let mut line = Vec::new();
         let mut next = Some(id.clone());
         while let Some(id) = next.take() {
             if line.len() > MOST_PARENTS {
                 return Err(damaged(&id, "it is a fork of a fork without an end"));
             }
-            if rooms.store.find(tenant, &id).await?.is_some() {
+            if rooms.store.find(&everybody, &id).await?.is_some() {
                 break;
             }
             let Some((manifest, kept)) = self.manifest(rooms, tenant, &id).await? else { break };
+            if line.is_empty() && scope.owner.is_some() && scope.owner != manifest.owner {
+                return Ok(false);
+            }
             next = manifest.base.and(manifest.parent.clone());
             line.push((manifest, kept));
         }
@@ -167,7 +171,7 @@ impl Far {
     ) -> Result<Vec<(Manifest, BTreeSet<Seq>)>> {
         let mut siblings = Vec::new();
         for id in self.newest(tenant).await?.into_keys().filter(|id| id != but) {
-            if rooms.store.find(tenant, &id).await?.is_some() {
+            if rooms.store.find(&Scope::all(tenant), &id).await?.is_some() {
                 continue;
             }
             let found = self.manifest(rooms, tenant, &id).await?;

@@ -7,7 +7,7 @@ use ash_model::{
     luggage::Line,
 };
 use ash_snapshot::{Repo, TreeId};
-use ash_store::{Checkpoint, EventQuery, Session};
+use ash_store::{Checkpoint, EventQuery, Scope, Session};
 use std::sync::Arc;
 
 const PAGE: u32 = 1000;
@@ -28,7 +28,7 @@ pub(super) async fn of(
     let hold = rooms.store.hold(session.workspace).await?.ok_or(crate::Error::NotFound)?;
     let unnamed = match &session.slug {
         Some(slug) => {
-            let named = rooms.store.find_workspace(&session.tenant, slug).await?;
+            let named = rooms.store.find_workspace(&Scope::all(&session.tenant), slug).await?;
             named.is_none_or(|named| named.id != session.workspace || named.deleting)
         }
         None => false,
@@ -53,6 +53,8 @@ pub(super) async fn of(
         env: rooms.store.sealed_env(session.no).await?,
         parent: session.parent.clone(),
         base,
+        owner: session.owner.clone(),
+        metadata: session.metadata.clone(),
         first,
         status: session.card.status,
         title: session.card.title.clone(),

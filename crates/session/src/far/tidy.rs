@@ -7,7 +7,7 @@ use super::{Far, keys, trouble};
 use crate::{Result, rooms::Rooms};
 use ash_model::{SessionId, TenantId};
 use ash_snapshot::Repo;
-use ash_store::Session;
+use ash_store::{Scope, Session};
 use futures::TryStreamExt;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -30,8 +30,8 @@ impl Far {
         }
         for tenant in self.tenants().await? {
             for id in self.newest(&tenant).await?.into_keys() {
-                if rooms.store.find(&tenant, &id).await?.is_none() {
-                    self.bring_back(rooms, &tenant, &id).await?;
+                if rooms.store.find(&Scope::all(&tenant), &id).await?.is_none() {
+                    self.bring_back(rooms, &Scope::all(&tenant), &id).await?;
                     tracing::info!(session = %id, %tenant, "found in the object store");
                 }
             }
@@ -146,7 +146,7 @@ impl Far {
         }
         let mut doomed = Vec::new();
         for (id, mut manifests) in all {
-            let Some(session) = rooms.store.find(tenant, &id).await? else { continue };
+            let Some(session) = rooms.store.find(&Scope::all(tenant), &id).await? else { continue };
             let needed = told_of(rooms, &session).await?;
             manifests.sort();
             // The last one tells how the session is.

@@ -26,7 +26,7 @@ impl State {
             Fact::Stirred { turn } => self.stir(seq, *turn),
             Fact::Started { turn, input } => self.start(*turn, 1, *input),
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
-            Fact::Said { .. } | Fact::SaveFailed { .. } | Fact::Idle { .. } => {}
+            Fact::Said { .. } | Fact::SaveFailed { .. } | Fact::Idle { .. } | Fact::Labelled { .. } => {}
             Fact::Interrupting { turn, input } => self.note_interrupt(*turn, *input),
             Fact::Asked(asked) => self.note_asked(seq, asked),
             Fact::Answered { id, verdict, input, .. } => self.note_answered(*id, verdict.as_ref(), *input),

@@ -2,7 +2,7 @@
 
 use super::{
     read::{checkpoint_row, image, parsed, provider, unsigned},
-    write::{encoded, number, save_checkpoint, save_turn, waiting},
+    write::{encoded, noted, number, save_checkpoint, save_turn, ttl, waiting},
 };
 use crate::{Error, Lag, Outgoing, Rebuilt, Result};
 use ash_model::{
@@ -182,9 +182,9 @@ pub(super) async fn rebuild(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
     }
     // Whoever held it writes with a lower epoch, if he still writes at all.
     query(
-        "INSERT INTO workspaces (id, tenant, agent, node, epoch, slug, created_at)
+        "INSERT INTO workspaces (id, tenant, agent, node, epoch, slug, created_at, owner)
          SELECT ?1, ?2, ?3, ?4, ?5, CASE WHEN EXISTS (SELECT 1 FROM workspaces WHERE tenant = ?2 AND slug = ?6)
-             THEN NULL ELSE ?6 END, ?7
+             THEN NULL ELSE ?6 END, ?7, ?8
          WHERE NOT EXISTS (SELECT 1 FROM workspaces WHERE id = ?1)",
     )
     .bind(manifest.workspace.to_string())
@@ -194,6 +194,7 @@ pub(super) async fn rebuild(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
     .bind(number(manifest.epoch.0 + 1)?)
     .bind(manifest.slug.as_ref().filter(|_| !manifest.unnamed).map(|slug| slug.as_str()))
     .bind(manifest.created_at.0)
+    .bind(manifest.owner.as_ref().map(|owner| owner.as_str()))
     .execute(&mut *db)
     .await?;
     let session = add_session(db, rebuilt).await?;
@@ -277,9 +278,9 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     let row = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
              last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at, last_active_at, pending,
-             far_seq, far_checkpoint, base_session, base_seq, slug)
+             far_seq, far_checkpoint, base_session, base_seq, slug, owner, metadata, ttl)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?12, ?22,
-             ?23, ?24, ?25)
+             ?23, ?24, ?25, ?26, ?27, ?28)
          RETURNING n",
     )
     .bind(manifest.tenant.as_str())
@@ -307,6 +308,9 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     .bind(base.map(|(parent, _)| parent))
     .bind(base.map_or(0, |(_, seq)| seq))
     .bind(manifest.slug.as_ref().map(|slug| slug.as_str()))
+    .bind(manifest.owner.as_ref().map(|owner| owner.as_str()))
+    .bind(noted(&manifest.metadata))
+    .bind(ttl(&manifest.options)?)
     .fetch_one(db)
     .await?;
     Ok(SessionNo(row.try_get(0)?))

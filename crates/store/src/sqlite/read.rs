@@ -2,37 +2,41 @@
 
 use super::Line;
 use crate::{
-    Agent, Card, Checkpoint, Error, EventQuery, Filter, Heard, Held, Hold, Holdings, Item, Key, Page, Result,
-    Seal, Session, TurnRow, TurnState, Version, WhatItem,
+    Agent, Card, Checkpoint, Error, EventQuery, Heard, Held, Hold, Holdings, Item, Key, Result, Scope, Seal,
+    Session, TurnRow, TurnState, Version, WhatItem,
 };
 use ash_model::{
-    AgentName, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, Provider, Runtime, Seq,
+    AgentName, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, OwnerId, Provider, Runtime, Seq,
     SessionId, SessionNo, Slug, Status, TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use sqlx::{Row, SqlitePool, query, sqlite::SqliteRow};
 use uuid::Uuid;
 
-pub(super) async fn key_owner(db: &SqlitePool, hash: &str) -> Result<Option<TenantId>> {
-    let row = query("SELECT tenant FROM api_keys WHERE hash = ?").bind(hash).fetch_optional(db).await?;
-    row.map(|row| parsed(&row, "tenant", |text| TenantId::parse(text).ok())).transpose()
+pub(super) async fn key(db: &SqlitePool, hash: &str) -> Result<Option<Key>> {
+    let row = query("SELECT * FROM api_keys WHERE hash = ?").bind(hash).fetch_optional(db).await?;
+    row.as_ref().map(key_row).transpose()
 }
 
 pub(super) async fn keys(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<Key>> {
-    let rows = query("SELECT id, label, created_at FROM api_keys WHERE tenant = ? ORDER BY created_at, id")
+    let rows = query("SELECT * FROM api_keys WHERE tenant = ? ORDER BY created_at, id")
         .bind(tenant.as_str())
         .fetch_all(db)
         .await?;
-    rows.iter()
-        .map(|row| {
-            let created_at = Timestamp(row.try_get("created_at")?);
-            Ok(Key {
-                id: row.try_get("id")?,
-                tenant: tenant.clone(),
-                label: row.try_get("label")?,
-                created_at,
-            })
-        })
-        .collect()
+    rows.iter().map(key_row).collect()
+}
+
+pub(super) fn key_row(row: &SqliteRow) -> Result<Key> {
+    Ok(Key {
+        id: row.try_get("id")?,
+        tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
+        owner: owner(row)?,
+        label: row.try_get("label")?,
+        created_at: Timestamp(row.try_get("created_at")?),
+    })
+}
+
+pub(super) fn owner(row: &SqliteRow) -> Result<Option<OwnerId>> {
+    optional(row, "owner", |text| OwnerId::parse(text).ok())
 }
 
 pub(super) async fn agents(
@@ -112,10 +116,14 @@ pub(super) async fn version(
     .transpose()
 }
 
-pub(super) async fn find(db: &SqlitePool, tenant: &TenantId, id: &SessionId) -> Result<Option<Session>> {
-    let row = query("SELECT * FROM sessions WHERE tenant = ? AND id = ? AND trashed_at IS NULL")
-        .bind(tenant.as_str())
+pub(super) async fn find(db: &SqlitePool, scope: &Scope, id: &SessionId) -> Result<Option<Session>> {
+    let row = query(
+        "SELECT * FROM sessions WHERE tenant = ?1 AND id = ?2 AND trashed_at IS NULL AND (?3 IS NULL OR owner = ?3)",
+    );
+    let row = row
+        .bind(scope.tenant.as_str())
         .bind(id.as_str())
+        .bind(scope.owner.as_ref().map(|owner| owner.as_str()))
         .fetch_optional(db)
         .await?;
     row.as_ref().map(session_row).transpose()
@@ -124,33 +132,6 @@ pub(super) async fn find(db: &SqlitePool, tenant: &TenantId, id: &SessionId) -> 
 pub(super) async fn session(db: &SqlitePool, no: SessionNo) -> Result<Option<Session>> {
     let row = query("SELECT * FROM sessions WHERE n = ?").bind(no.0).fetch_optional(db).await?;
     row.as_ref().map(session_row).transpose()
-}
-
-pub(super) async fn sessions(db: &SqlitePool, tenant: &TenantId, filter: &Filter) -> Result<Page> {
-    let (agent, status) = (filter.agent.as_ref().map(|a| a.as_str()), filter.status.map(Status::as_str));
-    let rows = query(
-        "SELECT * FROM sessions WHERE tenant = ?1 AND trashed_at IS NULL AND (?2 IS NULL OR agent = ?2) AND (?3 IS NULL OR status = ?3)
-           AND (?4 IS NULL OR (created_at, n) < (?4, ?5))
-         ORDER BY created_at DESC, n DESC LIMIT ?6 OFFSET ?7",
-    )
-    .bind(tenant.as_str())
-    .bind(agent)
-    .bind(status)
-    .bind(filter.before.map(|(at, _)| at.0))
-    .bind(filter.before.map(|(_, no)| no.0))
-    .bind(filter.limit.map_or(-1, i64::from))
-    .bind(filter.offset)
-    .fetch_all(db)
-    .await?;
-    let count = query(
-        "SELECT count(*) FROM sessions WHERE tenant = ?1 AND trashed_at IS NULL AND (?2 IS NULL OR agent = ?2) AND (?3 IS NULL OR status = ?3)",
-    )
-    .bind(tenant.as_str())
-    .bind(agent)
-    .bind(status)
-    .fetch_one(db)
-    .await?;
-    Ok(Page { sessions: rows.iter().map(session_row).collect::<Result<_>>()?, total: unsigned(&count, 0)? })
 }
 
 /// Whatever is not plainly at rest: awake or starting, or with a turn that is not over.
@@ -190,6 +171,8 @@ pub(super) fn session_row(row: &SqliteRow) -> Result<Session> {
     Ok(Session {
         no: SessionNo(row.try_get("n")?),
         tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
+        owner: owner(row)?,
+        metadata: optional(row, "metadata", |text| serde_json::from_str(text).ok())?.unwrap_or_default(),
         id: parsed(row, "id", |text| SessionId::parse(text).ok())?,
         workspace: parsed(row, "workspace", WorkspaceId::parse)?,
         slug: row.try_get::<Option<String>, _>("slug")?.and_then(|text| Slug::parse(&text).ok()),
@@ -531,7 +514,7 @@ pub(super) fn parsed<T>(
     parse(text).ok_or_else(|| Error::Damaged { what: column, why: format!("{text:?}") })
 }
 
-fn optional<T>(
+pub(super) fn optional<T>(
     row: &SqliteRow,
     column: &'static str,
     parse: impl Fn(&str) -> Option<T>,

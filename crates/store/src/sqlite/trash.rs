@@ -1,18 +1,25 @@
 //! Forgetting sessions: first nobody sees them, then their rows go, some at a time.
 
-use crate::{Result, Session};
-use ash_model::{SessionNo, Timestamp};
+use super::audit;
+use crate::{Deed, Order, Result, Session};
+use ash_model::{SessionNo, Status, Timestamp};
 use sqlx::{Row, SqliteConnection, SqlitePool, query};
 
 /// So many rows go at a time: others write meanwhile.
 const AT_ONCE: i64 = 5000;
+/// The rule by which what is in the trash goes for good.
+const TRASH: &str = "trash";
 
 type Db = SqliteConnection;
 
-pub(super) async fn put(db: &mut Db, no: SessionNo, at: Timestamp) -> Result<bool> {
+pub(super) async fn put(db: &mut Db, no: SessionNo, at: Timestamp, by: &Order) -> Result<bool> {
     let done =
         query("UPDATE sessions SET trashed_at = ? WHERE n = ? AND status = 'ended' AND trashed_at IS NULL");
-    Ok(done.bind(at.0).bind(no.0).execute(db).await?.rows_affected() > 0)
+    let done = done.bind(at.0).bind(no.0).execute(&mut *db).await?.rows_affected() > 0;
+    if done {
+        audit::of_session(db, no, (Deed::Purged, at), by).await?;
+    }
+    Ok(done)
 }
 
 /// Forks read their parent's log, so it stays as long as they do.
@@ -26,7 +33,7 @@ pub(super) async fn old(db: &SqlitePool, before: Timestamp) -> Result<Vec<Sessio
 }
 
 /// False: there is more.
-pub(super) async fn bury(db: &mut Db, no: SessionNo) -> Result<bool> {
+pub(super) async fn bury(db: &mut Db, no: SessionNo, at: Timestamp) -> Result<bool> {
     for sql in [
         "DELETE FROM deltas WHERE (session, seq, n) IN
              (SELECT session, seq, n FROM deltas WHERE session = ?1 LIMIT ?2)",
@@ -39,6 +46,7 @@ pub(super) async fn bury(db: &mut Db, no: SessionNo) -> Result<bool> {
     let row = query("SELECT workspace FROM sessions WHERE n = ? AND trashed_at IS NOT NULL");
     let Some(row) = row.bind(no.0).fetch_optional(&mut *db).await? else { return Ok(true) };
     let workspace: String = row.try_get(0)?;
+    audit::of_session(db, no, (Deed::Forgotten, at), &Order::of_rule(TRASH)).await?;
     for sql in [
         "DELETE FROM turns WHERE session = ?",
         "DELETE FROM journals WHERE session = ?",
@@ -53,4 +61,24 @@ pub(super) async fn bury(db: &mut Db, no: SessionNo) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Sessions whose time to live was over then. Those with a turn that is not over are at work.
+pub(super) async fn overdue(db: &SqlitePool, now: Timestamp) -> Result<Vec<Session>> {
+    let rows = query(
+        "SELECT * FROM sessions WHERE ttl IS NOT NULL AND trashed_at IS NULL
+           AND (open_turns = 0 OR status = 'ended') AND last_active_at + 1000 * ttl <= ? ORDER BY n",
+    );
+    rows.bind(now.0).fetch_all(db).await?.iter().map(super::read::session_row).collect()
+}
+
+/// Sessions of all tenants that have rested like this since then.
+pub(super) async fn rested(db: &SqlitePool, status: Status, before: Timestamp) -> Result<Vec<Session>> {
+    // The list of statuses is the index's own.
+    let rows = query(
+        "SELECT * FROM sessions WHERE trashed_at IS NULL AND status IN ('paused', 'stopped', 'error', 'ended')
+           AND status = ? AND last_active_at <= ? AND (open_turns = 0 OR status = 'ended') ORDER BY n",
+    );
+    let rows = rows.bind(status.as_str()).bind(before.0).fetch_all(db).await?;
+    rows.iter().map(super::read::session_row).collect()
 }

@@ -1,10 +1,10 @@
 //! Workspaces with a name.
 
 use super::{
-    read::{parsed, unsigned},
+    read::{owner, parsed, unsigned},
     write::number,
 };
-use crate::{Error, NewWorkspace, Result, Workspace};
+use crate::{Error, NewWorkspace, Order, Result, Scope, Workspace};
 use ash_model::{AgentName, Slug, TenantId, Timestamp, WorkspaceId};
 use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
@@ -13,11 +13,12 @@ type Db = SqliteConnection;
 /// Of two who make the same one, both have it; but it is one agent's.
 pub(super) async fn make(db: &mut Db, new: &NewWorkspace) -> Result<Workspace> {
     query(
-        "INSERT INTO workspaces (id, tenant, slug, agent, node, epoch, created_at) VALUES (?, ?, ?, ?, ?, 1, ?)
+        "INSERT INTO workspaces (id, tenant, owner, slug, agent, node, epoch, created_at) VALUES (?, ?, ?, ?, ?, ?, 1, ?)
          ON CONFLICT (tenant, slug) DO NOTHING",
     )
     .bind(new.id.to_string())
     .bind(new.tenant.as_str())
+    .bind(new.owner.as_ref().map(|owner| owner.as_str()))
     .bind(new.slug.as_str())
     .bind(new.agent.as_str())
     .bind(&new.node)
@@ -31,23 +32,31 @@ pub(super) async fn make(db: &mut Db, new: &NewWorkspace) -> Result<Workspace> {
         .await?;
     let found = workspace(&found)?;
     match found.deleting {
+        // First of all: whose it is not must not learn anything else of it.
+        _ if new.owner.is_some() && new.owner != found.owner => Err(Error::SlugTaken(found.slug)),
         true => Err(Error::Deleting(found.slug)),
         false if found.agent != new.agent => Err(Error::OtherAgent { slug: found.slug, agent: found.agent }),
         false => Ok(found),
     }
 }
 
-pub(super) async fn find(db: &SqlitePool, tenant: &TenantId, slug: &Slug) -> Result<Option<Workspace>> {
-    let row = query("SELECT * FROM named_workspaces WHERE tenant = ? AND slug = ?")
-        .bind(tenant.as_str())
-        .bind(slug.as_str())
-        .fetch_optional(db)
-        .await?;
+pub(super) async fn find(db: &SqlitePool, scope: &Scope, slug: &Slug) -> Result<Option<Workspace>> {
+    let row = query(
+        "SELECT * FROM named_workspaces WHERE tenant = ?1 AND slug = ?2 AND (?3 IS NULL OR owner = ?3)",
+    )
+    .bind(scope.tenant.as_str())
+    .bind(slug.as_str())
+    .bind(scope.owner.as_ref().map(|owner| owner.as_str()))
+    .fetch_optional(db)
+    .await?;
     row.as_ref().map(workspace).transpose()
 }
 
-pub(super) async fn list(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<Workspace>> {
-    let rows = query("SELECT * FROM named_workspaces WHERE tenant = ? ORDER BY slug").bind(tenant.as_str());
+pub(super) async fn list(db: &SqlitePool, scope: &Scope) -> Result<Vec<Workspace>> {
+    let rows = query(
+        "SELECT * FROM named_workspaces WHERE tenant = ?1 AND (?2 IS NULL OR owner = ?2) ORDER BY slug",
+    );
+    let rows = rows.bind(scope.tenant.as_str()).bind(scope.owner.as_ref().map(|owner| owner.as_str()));
     rows.fetch_all(db).await?.iter().map(workspace).collect()
 }
 
@@ -56,12 +65,13 @@ pub(super) async fn half_deleted(db: &SqlitePool) -> Result<Vec<Workspace>> {
     rows.fetch_all(db).await?.iter().map(workspace).collect()
 }
 
-pub(super) async fn begin_deleting(db: &mut Db, id: WorkspaceId, at: Timestamp) -> Result<()> {
-    query("UPDATE workspaces SET deleting_at = coalesce(deleting_at, ?) WHERE id = ?")
-        .bind(at.0)
-        .bind(id.to_string())
-        .execute(db)
-        .await?;
+pub(super) async fn begin_deleting(db: &mut Db, id: WorkspaceId, at: Timestamp, by: Order) -> Result<()> {
+    let begun = query("UPDATE workspaces SET deleting_at = ? WHERE id = ? AND deleting_at IS NULL");
+    let begun = begun.bind(at.0).bind(id.to_string()).execute(&mut *db).await?;
+    // Whoever comes later only goes on with it.
+    if begun.rows_affected() > 0 {
+        super::audit::of_workspace(db, id, at, by).await?;
+    }
     Ok(())
 }
 
@@ -85,6 +95,7 @@ fn workspace(row: &SqliteRow) -> Result<Workspace> {
     Ok(Workspace {
         id: parsed(row, "id", WorkspaceId::parse)?,
         tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
+        owner: owner(row)?,
         slug: parsed(row, "slug", |text| Slug::parse(text).ok())?,
         agent: parsed(row, "agent", |text| AgentName::parse(text).ok())?,
         created_at: Timestamp(row.try_get("created_at")?),

@@ -1,36 +1,48 @@
 //! What the writer does inside its transaction. Each function is one whole step.
 
+use super::{audit, read::key_row};
 use crate::{
-    Append, Card, Checkpoint, Claimed, Error, Heard, Hold, Key, Lease, NewAgent, NewSession, Result, TurnRow,
+    Append, Audited, Card, Checkpoint, Claimed, Deed, Error, Heard, Hold, Key, Lease, NewAgent, NewSession,
+    Order, Result, TurnRow,
 };
 use ash_model::{
-    AgentName, Consistency, Delta, Epoch, Fact, Image, Note, Problem, Provider, Seq, SessionNo, Slug,
-    TenantId, Timestamp, WorkspaceId,
+    AgentName, Consistency, Delta, Epoch, Fact, Image, Metadata, Note, Options, Problem, Provider, Seq,
+    SessionNo, Slug, Status, TenantId, Timestamp, WorkspaceId,
 };
 use sqlx::{Row, SqliteConnection, query};
 use uuid::Uuid;
 
 type Db = SqliteConnection;
 
-pub(super) async fn add_key(db: &mut Db, key: &Key, hash: &str) -> Result<()> {
-    query("INSERT INTO api_keys (id, tenant, label, hash, created_at) VALUES (?, ?, ?, ?, ?)")
+pub(super) async fn add_key(db: &mut Db, key: &Key, hash: &str, by: Order) -> Result<()> {
+    query("INSERT INTO api_keys (id, tenant, owner, label, hash, created_at) VALUES (?, ?, ?, ?, ?, ?)")
         .bind(&key.id)
         .bind(key.tenant.as_str())
+        .bind(key.owner.as_ref().map(|owner| owner.as_str()))
         .bind(&key.label)
         .bind(hash)
         .bind(key.created_at.0)
-        .execute(db)
+        .execute(&mut *db)
         .await?;
-    Ok(())
+    audit::add(db, told_of(key, (Deed::KeyCreated, key.created_at), by)).await
 }
 
-pub(super) async fn remove_key(db: &mut Db, tenant: &TenantId, id: &str) -> Result<bool> {
-    let done = query("DELETE FROM api_keys WHERE tenant = ? AND id = ?")
-        .bind(tenant.as_str())
-        .bind(id)
-        .execute(db)
-        .await?;
-    Ok(done.rows_affected() > 0)
+pub(super) async fn remove_key(
+    db: &mut Db,
+    (tenant, id): (&TenantId, &str),
+    at: Timestamp,
+    by: Order,
+) -> Result<bool> {
+    let row = query("DELETE FROM api_keys WHERE tenant = ? AND id = ? RETURNING *");
+    let row = row.bind(tenant.as_str()).bind(id).fetch_optional(&mut *db).await?;
+    let Some(key) = row.as_ref().map(key_row).transpose()? else { return Ok(false) };
+    audit::add(db, told_of(&key, (Deed::KeyRemoved, at), by)).await?;
+    Ok(true)
+}
+
+fn told_of(key: &Key, (deed, at): (Deed, Timestamp), by: Order) -> Audited {
+    let (tenant, owner) = (key.tenant.clone(), key.owner.clone());
+    Audited { no: 0, at, tenant, deed, subject: key.id.clone(), owner, by }
 }
 
 /// `env`: `None` keeps the sealed environment that is there.
@@ -110,9 +122,10 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     match &new.slug {
         Some(slug) => refuse_deleted(db, new.workspace, slug).await?,
         None => {
-            query("INSERT INTO workspaces (id, tenant, agent, node, epoch) VALUES (?, ?, ?, ?, 1)")
+            query("INSERT INTO workspaces (id, tenant, owner, agent, node, epoch) VALUES (?, ?, ?, ?, ?, 1)")
                 .bind(new.workspace.to_string())
                 .bind(new.tenant.as_str())
+                .bind(new.owner.as_ref().map(|owner| owner.as_str()))
                 .bind(new.agent.as_str())
                 .bind(&new.node)
                 .execute(&mut *db)
@@ -123,9 +136,9 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     let inserted = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
              base_session, base_seq, last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at,
-             last_active_at, pending, slug)
+             last_active_at, pending, slug, owner, metadata, ttl)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?20, ?21,
-             ?22)
+             ?22, ?23, ?24, ?25)
          RETURNING n",
     )
     .bind(new.tenant.as_str())
@@ -150,6 +163,9 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     .bind(new.at.0)
     .bind(waiting(&new.card.pending))
     .bind(new.slug.as_ref().map(|slug| slug.as_str()))
+    .bind(new.owner.as_ref().map(|owner| owner.as_str()))
+    .bind(noted(&new.metadata))
+    .bind(ttl(&new.options)?)
     .fetch_one(&mut *db)
     .await;
     let no = match inserted {
@@ -181,9 +197,24 @@ async fn refuse_deleted(db: &mut Db, workspace: WorkspaceId, slug: &Slug) -> Res
     there.map(drop).ok_or_else(|| Error::Deleting(slug.clone()))
 }
 
-pub(super) async fn set_options(db: &mut Db, no: SessionNo, json: &str) -> Result<()> {
-    query("UPDATE sessions SET options = ? WHERE n = ?").bind(json).bind(no.0).execute(db).await?;
+pub(super) async fn set_options(db: &mut Db, no: SessionNo, options: &Options) -> Result<()> {
+    query("UPDATE sessions SET options = ?, ttl = ? WHERE n = ?")
+        .bind(serde_json::to_string(options).expect("options are plain JSON"))
+        .bind(ttl(options)?)
+        .bind(no.0)
+        .execute(db)
+        .await?;
     Ok(())
+}
+
+/// Mostly none: NULL.
+pub(super) fn noted(metadata: &Metadata) -> Option<String> {
+    (!metadata.is_empty()).then(|| serde_json::to_string(metadata).expect("names and texts"))
+}
+
+/// 0 is never.
+pub(super) fn ttl(options: &Options) -> Result<Option<i64>> {
+    options.ttl.filter(|seconds| *seconds > 0).map(number).transpose()
 }
 
 pub(super) async fn claim(db: &mut Db, workspace: WorkspaceId, node: &str, from: &Hold) -> Result<Lease> {
@@ -209,7 +240,14 @@ pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Resul
     if append.notes.iter().any(|note| matches!(note.fact, Fact::Rewound(_) | Fact::Resumed { .. })) {
         refuse_removed(db, lease.workspace, append.card.checkpoint).await?;
     }
+    let ending = match append.card.status {
+        Status::Ended => audit::ending(db, append.session, append.at).await?,
+        Status::Starting | Status::Active | Status::Paused | Status::Stopped | Status::Error => None,
+    };
     advance(db, lease, append, before).await?;
+    if let Some(ordered) = ending {
+        audit::ended(db, append.session, append.at, ordered).await?;
+    }
     add_events(db, append.session, append.first, &append.notes).await?;
     add_deltas(db, append.session, &append.deltas, append.at).await?;
     for turn in &append.turns {
@@ -231,6 +269,12 @@ pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Resul
         .await?;
     }
     for note in &append.notes {
+        if let Fact::Labelled { metadata } = &note.fact {
+            let noted = noted(metadata);
+            let label =
+                query("UPDATE sessions SET metadata = ? WHERE n = ?").bind(noted).bind(append.session.0);
+            label.execute(&mut *db).await?;
+        }
         // A shim's life is over and all of it is read: its place is not needed any more.
         if let Fact::Asleep { incarnation: Some(incarnation) } = &note.fact {
             query("DELETE FROM journals WHERE incarnation = ? AND session = ?")

@@ -1,6 +1,6 @@
 //! Agents with their versions, and API keys.
 
-use crate::fixture::{agent, env, tenant};
+use crate::fixture::{agent, by, env, tenant};
 use ash_model::{Image, Provider, Runtime, Timestamp};
 use ash_store::{Agent, Env, Key, NewAgent, Store};
 use std::collections::BTreeMap;
@@ -130,20 +130,29 @@ pub(crate) async fn a_deleted_agent_goes_on_counting_but_forgets_its_settings(st
 }
 
 fn key(id: &str, owner: &str) -> Key {
-    Key { id: id.into(), tenant: tenant(owner), label: format!("{id}'s"), created_at: Timestamp(4) }
+    Key {
+        id: id.into(),
+        tenant: tenant(owner),
+        owner: None,
+        label: format!("{id}'s"),
+        created_at: Timestamp(4),
+    }
 }
 
 pub(crate) async fn a_key_opens_its_tenant_until_it_is_removed(store: &dyn Store) {
     for (id, owner) in [("a", "t"), ("b", "t"), ("c", "other")] {
-        store.add_key(key(id, owner), format!("hash-{id}")).await.expect("added");
+        store.add_key(key(id, owner), format!("hash-{id}"), by("k")).await.expect("added");
     }
-    assert_eq!(store.key_owner("hash-a").await.expect("read"), Some(tenant("t")));
-    assert_eq!(store.key_owner("hash-c").await.expect("read"), Some(tenant("other")));
-    assert_eq!(store.key_owner("hash-x").await.expect("read"), None);
+    assert_eq!(store.key("hash-a").await.expect("read"), Some(key("a", "t")));
+    assert_eq!(store.key("hash-c").await.expect("read"), Some(key("c", "other")));
+    assert_eq!(store.key("hash-x").await.expect("read"), None);
     assert_eq!(store.keys(&tenant("t")).await.expect("read"), [key("a", "t"), key("b", "t")]);
-    assert!(!store.remove_key(&tenant("other"), "a").await.expect("not theirs"));
-    assert!(store.remove_key(&tenant("t"), "a").await.expect("removed"));
-    assert!(!store.remove_key(&tenant("t"), "a").await.expect("removed before"));
-    assert_eq!(store.key_owner("hash-a").await.expect("read"), None);
-    assert!(store.add_key(key("d", "t"), "hash-b".into()).await.is_err(), "one hash opens one tenant");
+    assert!(!store.remove_key(&tenant("other"), "a", Timestamp(9), by("k")).await.expect("not theirs"));
+    assert!(store.remove_key(&tenant("t"), "a", Timestamp(9), by("k")).await.expect("removed"));
+    assert!(!store.remove_key(&tenant("t"), "a", Timestamp(9), by("k")).await.expect("removed before"));
+    assert_eq!(store.key("hash-a").await.expect("read"), None);
+    assert!(
+        store.add_key(key("d", "t"), "hash-b".into(), by("k")).await.is_err(),
+        "one hash opens one tenant"
+    );
 }

@@ -9,7 +9,7 @@ use ash_model::{
     far::{FarAgent, Manifest},
     luggage::Line,
 };
-use ash_store::{Error, NewAgent, Outgoing, Rebuilt, Session, Store, TurnState};
+use ash_store::{Error, NewAgent, Outgoing, Rebuilt, Scope, Session, Store, TurnState};
 
 fn names(all: &[Outgoing]) -> Vec<String> {
     let name = |one: &Outgoing| match one {
@@ -131,6 +131,8 @@ fn rebuilt(session: &Session, name: &str, events: &[ash_model::Event]) -> Rebuil
     let first = events.first().map_or(0, |event| event.seq - 1);
     Rebuilt {
         manifest: Manifest {
+            owner: session.owner.clone(),
+            metadata: session.metadata.clone(),
             tenant: session.tenant.clone(),
             session: id(name),
             workspace,
@@ -171,10 +173,13 @@ fn rebuilt(session: &Session, name: &str, events: &[ash_model::Event]) -> Rebuil
 pub(crate) async fn what_comes_back_is_as_it_was(store: &dyn Store) {
     let session = rested(store).await;
     let log = events(store, session.no).await;
-    let back = rebuilt(&session, "back", &log);
+    let mut back = rebuilt(&session, "back", &log);
+    back.manifest.owner = Some(crate::fixture::owner("alice"));
+    back.manifest.metadata = serde_json::from_str(r#"{"ticket":"42"}"#).expect("metadata");
     assert!(store.rebuild(back.clone()).await.expect("rebuilt"));
     assert!(!store.rebuild(back.clone()).await.expect("known"), "once");
-    let found = store.find(&session.tenant, &id("back")).await.expect("read").expect("there");
+    let found = store.find(&Scope::all(&session.tenant), &id("back")).await.expect("read").expect("there");
+    assert_eq!((&found.owner, &found.metadata), (&back.manifest.owner, &back.manifest.metadata));
     assert_eq!(events(store, found.no).await, log);
     assert_eq!((found.last_seq, found.far_checkpoint), (session.last_seq.max(3), Some(1)));
     let hold = store.hold(found.workspace).await.expect("read").expect("held");
@@ -198,9 +203,13 @@ pub(crate) async fn a_fork_comes_back_after_its_parent(store: &dyn Store) {
     alone.manifest.parent = Some(id("nobody"));
     let refused = store.rebuild(alone).await;
     assert!(matches!(refused, Err(Error::Damaged { .. })), "{refused:?}");
-    assert_eq!(store.find(&session.tenant, &id("back")).await.expect("read"), None, "nothing was made");
+    assert_eq!(
+        store.find(&Scope::all(&session.tenant), &id("back")).await.expect("read"),
+        None,
+        "nothing was made"
+    );
     assert!(store.rebuild(rebuilt(&fork, "back", &own)).await.expect("rebuilt"));
-    let found = store.find(&session.tenant, &id("back")).await.expect("read").expect("there");
+    let found = store.find(&Scope::all(&session.tenant), &id("back")).await.expect("read").expect("there");
     assert_eq!(events(store, found.no).await, shared);
     assert_eq!(store.facts(found.no).await.expect("read"), store.facts(fork.no).await.expect("read"));
 }

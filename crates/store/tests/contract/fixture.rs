@@ -1,17 +1,37 @@
 //! Sessions and steps for the contract: small, whole, and alike except for what a test is about.
 
 use ash_model::{
-    AgentName, Consistency, Cursor, Delta, Epoch, Event, Fact, Note, Options, Runtime, Seq, SessionId,
-    SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Consistency, Cursor, Delta, Epoch, Event, Fact, Metadata, Note, Options, OwnerId, Runtime,
+    Seq, SessionId, SessionNo, Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use ash_store::{
-    Append, Card, Checkpoint, Env, EventQuery, Item, Lease, NewSession, Session, Store, TurnRow, TurnState,
+    Append, Card, Checkpoint, Env, EventQuery, Item, Lease, NewSession, Order, Scope, Session, Store,
+    TurnRow, TurnState,
 };
 
 pub(crate) const NODE: &str = "here";
 
 pub(crate) fn tenant(name: &str) -> TenantId {
     TenantId::parse(name).expect("a tenant's name")
+}
+
+/// Everything of a tenant.
+pub(crate) fn all(name: &str) -> Scope {
+    Scope::all(&tenant(name))
+}
+
+pub(crate) fn owner(name: &str) -> OwnerId {
+    OwnerId::parse(name).expect("an owner's name")
+}
+
+/// What one owner of tenant `t` may see.
+pub(crate) fn only(name: &str) -> Scope {
+    Scope { owner: Some(owner(name)), ..all("t") }
+}
+
+/// Somebody's with a key.
+pub(crate) fn by(key: &str) -> Order {
+    Order { key: Some(key.to_owned()), ..Order::default() }
 }
 
 pub(crate) fn id(name: &str) -> SessionId {
@@ -55,6 +75,8 @@ pub(crate) fn said(line: &str) -> Fact {
 pub(crate) fn new_session(name: &str) -> NewSession {
     NewSession {
         tenant: tenant("t"),
+        owner: None,
+        metadata: Metadata::default(),
         id: id(name),
         workspace: WorkspaceId::fresh(),
         slug: None,

@@ -1,10 +1,10 @@
 //! Sessions as rows: making, finding, listing, and whose they are.
 
-use crate::fixture::{append, card, env, events, id, make, new_fork, new_session, step, tenant};
+use crate::fixture::{all, append, card, env, events, id, make, new_fork, new_session, step, tenant};
 use ash_model::{
-    Epoch, Fact, OnInterrupted, Options, Problem, SessionNo, Status, TenantId, Timestamp, WorkspaceId,
+    Epoch, Fact, Metadata, OnInterrupted, Options, Problem, SessionNo, Status, Timestamp, WorkspaceId,
 };
-use ash_store::{Card, Error, Filter, Hold, NewSession, Session, Store};
+use ash_store::{Card, Error, Filter, Hold, NewSession, Scope, Session, Store};
 use futures::future::join_all;
 
 pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
@@ -25,6 +25,8 @@ pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
     let expected = Session {
         no: made.no,
         tenant: new.tenant.clone(),
+        owner: None,
+        metadata: Metadata::default(),
         id: new.id.clone(),
         workspace: new.workspace,
         agent: new.agent,
@@ -43,7 +45,7 @@ pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
         last_active_at: Timestamp(9),
     };
     assert_eq!(made, expected);
-    assert_eq!(store.find(&new.tenant, &new.id).await.expect("read"), Some(made.clone()));
+    assert_eq!(store.find(&all("t"), &new.id).await.expect("read"), Some(made.clone()));
     assert_eq!(store.session(made.no).await.expect("read"), Some(made.clone()));
     let hold = Hold { node: new.node, epoch: Epoch(1) };
     assert_eq!(store.hold(made.workspace).await.expect("read"), Some(hold));
@@ -51,7 +53,7 @@ pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
 }
 
 pub(crate) async fn what_was_never_made_is_not_found(store: &dyn Store) {
-    assert_eq!(store.find(&tenant("t"), &id("s")).await.expect("read"), None);
+    assert_eq!(store.find(&all("t"), &id("s")).await.expect("read"), None);
     assert_eq!(store.session(SessionNo(99)).await.expect("read"), None);
     assert_eq!(store.hold(WorkspaceId::fresh()).await.expect("read"), None);
     assert!(events(store, SessionNo(99)).await.is_empty());
@@ -60,13 +62,13 @@ pub(crate) async fn what_was_never_made_is_not_found(store: &dyn Store) {
 
 pub(crate) async fn tenants_do_not_see_each_other(store: &dyn Store) {
     let mine = make(store, "s").await;
-    assert_eq!(store.find(&tenant("other"), &id("s")).await.expect("read"), None);
+    assert_eq!(store.find(&all("other"), &id("s")).await.expect("read"), None);
     let theirs = store.create(NewSession { tenant: tenant("other"), ..new_session("s") }).await;
     let theirs = theirs.expect("the same id in another tenant is another session");
     assert_ne!(mine.no, theirs.no);
-    assert_eq!(listed(store, &tenant("t"), &Filter::default()).await, (vec![mine.no], 1));
-    assert_eq!(listed(store, &tenant("other"), &Filter::default()).await, (vec![theirs.no], 1));
-    assert_eq!(store.find(&tenant("other"), &id("s")).await.expect("read"), Some(theirs));
+    assert_eq!(listed(store, &all("t"), &Filter::default()).await, (vec![mine.no], 1));
+    assert_eq!(listed(store, &all("other"), &Filter::default()).await, (vec![theirs.no], 1));
+    assert_eq!(store.find(&all("other"), &id("s")).await.expect("read"), Some(theirs));
 }
 
 pub(crate) async fn a_taken_id_makes_nothing_at_all(store: &dyn Store) {
@@ -75,8 +77,8 @@ pub(crate) async fn a_taken_id_makes_nothing_at_all(store: &dyn Store) {
     let refused = store.create(again.clone()).await;
     assert!(matches!(refused, Err(Error::Taken(_))), "{refused:?}");
     assert_eq!(store.hold(again.workspace).await.expect("read"), None, "a workspace without a session");
-    assert_eq!(store.find(&tenant("t"), &id("s")).await.expect("read"), Some(first));
-    assert_eq!(listed(store, &tenant("t"), &Filter::default()).await.1, 1);
+    assert_eq!(store.find(&all("t"), &id("s")).await.expect("read"), Some(first));
+    assert_eq!(listed(store, &all("t"), &Filter::default()).await.1, 1);
 }
 
 pub(crate) async fn of_many_who_want_one_id_one_gets_it(store: &dyn Store) {
@@ -122,7 +124,7 @@ pub(crate) async fn lists_are_newest_first_filtered_and_counted(store: &dyn Stor
         made.push(store.create(new).await.expect("made").no);
     }
     let [a, b, c, d] = made[..] else { panic!("four sessions") };
-    let mine = tenant("t");
+    let mine = all("t");
     let all = Filter::default();
     assert_eq!(listed(store, &mine, &all).await, (vec![d, c, b, a], 4));
     let helper = Filter { agent: Some(crate::fixture::agent("helper")), ..all.clone() };
@@ -131,7 +133,7 @@ pub(crate) async fn lists_are_newest_first_filtered_and_counted(store: &dyn Stor
     assert_eq!(listed(store, &mine, &active).await, (vec![d, b, a], 3));
     let both = Filter { status: Some(Status::Active), ..helper };
     assert_eq!(listed(store, &mine, &both).await, (vec![d, a], 2));
-    assert_eq!(store.count_active(&mine).await.expect("counted"), 3);
+    assert_eq!(store.count_active(&tenant("t")).await.expect("counted"), 3);
     assert_eq!(store.count_active(&tenant("other")).await.expect("counted"), 0);
 }
 
@@ -142,7 +144,7 @@ pub(crate) async fn pages_of_a_list_leave_nothing_out(store: &dyn Store) {
         let new = NewSession { at: Timestamp(n / 3), ..new_session(&format!("s{n}")) };
         newest_first.insert(0, store.create(new).await.expect("made").no);
     }
-    let mine = tenant("t");
+    let mine = all("t");
     for size in 1..=8u32 {
         let by_offset = (0..8).step_by(size as usize).map(|offset| Filter {
             limit: Some(size),
@@ -169,7 +171,7 @@ async fn by_cursor(store: &dyn Store, size: u32) -> Vec<SessionNo> {
     let mut before = None;
     loop {
         let page = Filter { limit: Some(size), before, ..Filter::default() };
-        let page = store.sessions(&tenant("t"), &page).await.expect("listed");
+        let page = store.sessions(&all("t"), &page).await.expect("listed");
         let Some(last) = page.sessions.last() else { return seen };
         before = Some((last.created_at, last.no));
         seen.extend(page.sessions.iter().map(|session| session.no));
@@ -210,7 +212,7 @@ pub(crate) async fn a_fork_says_where_it_comes_from(store: &dyn Store) {
     assert_eq!(store.checkpoint(first.workspace, 1).await.expect("read"), Some(first));
 }
 
-async fn listed(store: &dyn Store, tenant: &TenantId, filter: &Filter) -> (Vec<SessionNo>, u64) {
-    let page = store.sessions(tenant, filter).await.expect("listed");
+async fn listed(store: &dyn Store, scope: &Scope, filter: &Filter) -> (Vec<SessionNo>, u64) {
+    let page = store.sessions(scope, filter).await.expect("listed");
     (page.sessions.iter().map(|session| session.no).collect(), page.total)
 }

@@ -4,7 +4,7 @@ use crate::fixture::{
     agent, append, checkpoint, delta, env, items, lease, new_session, said, step, tenant, turn_row, whole,
 };
 use ash_model::{Incarnation, Runtime, Timestamp, TurnId};
-use ash_store::{Error, NewAgent, NewSession, Seal, Session, Sqlite, Store, TurnState};
+use ash_store::{Error, NewAgent, NewSession, Scope, Seal, Session, Sqlite, Store, TurnState};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -45,7 +45,7 @@ async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
 }
 
 async fn is_furnished(store: &dyn Store, (session, turn, incarnation): &(Session, TurnId, Incarnation)) {
-    let found = store.find(&session.tenant, &session.id).await.expect("read").expect("there");
+    let found = store.find(&Scope::all(&session.tenant), &session.id).await.expect("read").expect("there");
     assert_eq!((found.no, found.last_seq), (session.no, 3));
     assert_eq!(items(store, session.no).await.len(), 5);
     let row = turn_row(*turn, 2, TurnState::Running);

@@ -1,6 +1,6 @@
 //! Forgetting sessions.
 
-use crate::fixture::{append, checkpoint, make, new_fork, said, step, tenant};
+use crate::fixture::{all, append, by, checkpoint, make, new_fork, said, step};
 use ash_model::{Fact, Status, Timestamp};
 use ash_store::{EventQuery, Filter, Session, Store};
 
@@ -14,14 +14,14 @@ async fn ended(store: &dyn Store, name: &str, events: u64) -> Session {
 }
 
 async fn listed(store: &dyn Store) -> Vec<String> {
-    let page = store.sessions(&tenant("t"), &Filter::default()).await.expect("read");
+    let page = store.sessions(&all("t"), &Filter::default()).await.expect("read");
     assert_eq!(page.total as usize, page.sessions.len());
     page.sessions.iter().map(|session| session.id.to_string()).collect()
 }
 
 async fn bury(store: &dyn Store, session: &Session) -> u64 {
     let mut times = 1;
-    while !store.bury(session.no).await.expect("buried") {
+    while !store.bury(session.no, Timestamp(10)).await.expect("buried") {
         times += 1;
     }
     times
@@ -29,10 +29,10 @@ async fn bury(store: &dyn Store, session: &Session) -> u64 {
 
 pub(crate) async fn what_is_in_the_trash_is_seen_by_nobody(store: &dyn Store) {
     let (gone, stays) = (ended(store, "gone", 3).await, make(store, "stays").await);
-    assert!(!store.trash(stays.no, Timestamp(5)).await.expect("refused"), "it has not ended");
-    assert!(store.trash(gone.no, Timestamp(5)).await.expect("put there"));
-    assert!(!store.trash(gone.no, Timestamp(7)).await.expect("refused"), "once");
-    assert_eq!(store.find(&gone.tenant, &gone.id).await.expect("read"), None);
+    assert!(!store.trash(stays.no, Timestamp(5), by("k")).await.expect("refused"), "it has not ended");
+    assert!(store.trash(gone.no, Timestamp(5), by("k")).await.expect("put there"));
+    assert!(!store.trash(gone.no, Timestamp(7), by("k")).await.expect("refused"), "once");
+    assert_eq!(store.find(&all("t"), &gone.id).await.expect("read"), None);
     assert_eq!(listed(store).await, ["stays"]);
     assert_eq!(store.trashed(Timestamp(4)).await.expect("read"), []);
     let trashed = store.trashed(Timestamp(5)).await.expect("read");
@@ -41,7 +41,7 @@ pub(crate) async fn what_is_in_the_trash_is_seen_by_nobody(store: &dyn Store) {
 
 pub(crate) async fn nothing_is_left_of_what_is_buried(store: &dyn Store) {
     let (gone, stays) = (ended(store, "gone", 12_000).await, ended(store, "stays", 3).await);
-    store.trash(gone.no, Timestamp(5)).await.expect("put there");
+    store.trash(gone.no, Timestamp(5), by("k")).await.expect("put there");
     assert!(bury(store, &gone).await > 2, "some at a time");
     assert_eq!(store.session(gone.no).await.expect("read"), None);
     assert_eq!(store.checkpoint(gone.workspace, 1).await.expect("read"), None);
@@ -59,12 +59,12 @@ pub(crate) async fn nothing_is_left_of_what_is_buried(store: &dyn Store) {
 pub(crate) async fn a_parent_stays_as_long_as_its_forks(store: &dyn Store) {
     let parent = ended(store, "parent", 3).await;
     let fork = store.create(new_fork("fork", &parent, 3)).await.expect("made");
-    store.trash(parent.no, Timestamp(5)).await.expect("put there");
+    store.trash(parent.no, Timestamp(5), by("k")).await.expect("put there");
     assert_eq!(store.trashed(Timestamp(9)).await.expect("read"), []);
     let mut last = step(fork.no, fork.last_seq + 1, [Fact::Ended]);
     last.card.status = Status::Ended;
     append(store, &fork, last).await;
-    store.trash(fork.no, Timestamp(6)).await.expect("put there");
+    store.trash(fork.no, Timestamp(6), by("k")).await.expect("put there");
     for gone in ["fork", "parent"] {
         let trashed = store.trashed(Timestamp(9)).await.expect("read");
         assert_eq!(trashed.iter().map(|session| session.id.as_str()).collect::<Vec<_>>(), [gone]);

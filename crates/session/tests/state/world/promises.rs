@@ -118,6 +118,7 @@ impl World {
             | Fact::Stopped
             | Fact::TakenBack(_)
             | Fact::Idle { .. }
+            | Fact::Labelled { .. }
             | Fact::Failed { .. } => {}
         }
     }

@@ -1,0 +1,128 @@
+//! Cleaning up: what the rules would let go of and did, what somebody wants to be rid of, and who ordered what.
+
+use super::{
+    listing::ago,
+    sessions::shown,
+    take::{Asked, Body},
+};
+use crate::{
+    app::App,
+    auth::{Admin, Caller},
+    problem::{Answer, Problem},
+};
+use ash_model::{OwnerId, SessionId, Status, Timestamp};
+use ash_session::{Leaving, is_at_rest};
+use ash_store::{AuditQuery, Audited, Fate, Filter, Order, Session};
+use axum::{Json, extract::State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+const PAGE: u32 = 100;
+const MOST: u32 = 1000;
+
+/// The rules, and what they would do now; nothing is done.
+pub(super) async fn retention(State(app): State<App>, Admin(caller): Admin) -> Answer<Json<Value>> {
+    let leaving = app.sessions.leaving(&app.retention).await?;
+    Ok(Json(told(&app, &caller, &leaving, true)))
+}
+
+/// What runs by itself from time to time, now.
+pub(super) async fn retain(State(app): State<App>, Admin(caller): Admin) -> Answer<Json<Value>> {
+    let gone = app.sessions.clean(&app.retention).await?;
+    Ok(Json(told(&app, &caller, &gone, false)))
+}
+
+fn told(app: &App, caller: &Caller, leaving: &[Leaving], dry: bool) -> Value {
+    let rules: Vec<String> = app.retention.0.iter().map(ToString::to_string).collect();
+    let own = leaving.iter().filter(|leaving| leaving.session.tenant == *caller.tenant());
+    let sessions: Vec<Value> = own
+        .map(|Leaving { session, rule, fate, .. }| {
+            json!({ "id": session.id, "owner": session.owner, "status": session.card.status,
+                "lastActiveAt": session.last_active_at, "rule": rule, "action": fate.as_str() })
+        })
+        .collect();
+    json!({ "rules": rules, "sessions": sessions, "dryRun": dry })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Prune {
+    older_than: String,
+    status: Option<Status>,
+    owner: Option<OwnerId>,
+    #[serde(default)]
+    purge: bool,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Ends or purges what nobody has used for long, of what the caller may see. Those at work are left alone.
+pub(super) async fn prune(State(app): State<App>, caller: Caller, body: Body<Prune>) -> Answer<Json<Value>> {
+    let Prune { older_than, status, owner, purge, dry_run } = body.value;
+    if let Some(status) = status.filter(|status| !is_at_rest(*status)) {
+        let error = format!(
+            "Sessions that are {status} are at work; prune those that are paused, stopped, error or ended"
+        );
+        return Err(Problem::invalid("invalid_body", error));
+    }
+    let fate = if purge { Fate::Purge } else { Fate::End };
+    let unused = ash_model::duration(&older_than)
+        .map_err(|error| Problem::invalid("invalid_body", format!("olderThan is not valid: {error}")))?;
+    let older = Some(ash_session::before(app.sessions.rooms().clock(), unused));
+    let filter = Filter { status, owner, older, ..Filter::default() };
+    let found = app.sessions.rooms().store.sessions(&caller.0, &filter).await?;
+    let goes = |session: &Session| {
+        let Session { card, .. } = session;
+        let over = card.status == Status::Ended;
+        is_at_rest(card.status) && if over { purge } else { card.open_turns == 0 }
+    };
+    let mut gone = Vec::new();
+    for session in found.sessions.into_iter().filter(goes) {
+        let by = Order { rule: Some("prune".to_owned()), ..caller.order() };
+        if dry_run || app.sessions.expire(&session, unused, (by, fate)).await? {
+            gone.push(shown(&app, &session));
+        }
+    }
+    Ok(Json(json!({ "sessions": gone, "action": fate.as_str(), "dryRun": dry_run })))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Looked {
+    session: Option<SessionId>,
+    /// A time, or how long ago.
+    since: Option<String>,
+    limit: Option<u32>,
+    cursor: Option<i64>,
+}
+
+/// Newest first.
+pub(super) async fn audit(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Asked(asked): Asked<Looked>,
+) -> Answer<Json<Value>> {
+    let limit = asked.limit.unwrap_or(PAGE);
+    if limit == 0 || limit > MOST {
+        return Err(Problem::invalid("invalid_query", "limit is not valid (1 to 1000)"));
+    }
+    let rooms = app.sessions.rooms();
+    let since = asked.since.as_deref().map(|text| moment(rooms.clock(), text)).transpose()?;
+    let subject = asked.session.map(String::from);
+    let query = AuditQuery { subject, since, before: asked.cursor, limit };
+    let lines = rooms.store.audit(caller.tenant(), &query).await?;
+    let next = lines.last().filter(|_| lines.len() == limit as usize).map(|line| line.no.to_string());
+    let lines: Vec<Value> = lines.iter().map(line).collect();
+    Ok(Json(json!({ "audit": lines, "nextCursor": next })))
+}
+
+fn moment(now: Timestamp, text: &str) -> Answer<Timestamp> {
+    let time = serde_json::from_value::<Timestamp>(json!(text));
+    time.or_else(|_| ago(now, "since", text))
+}
+
+fn line(line: &Audited) -> Value {
+    json!({
+        "id": line.no, "at": line.at, "action": line.deed.as_str(), "subject": line.subject, "owner": line.owner,
+        "by": { "key": line.by.key, "owner": line.by.owner, "rule": line.by.rule },
+    })
+}

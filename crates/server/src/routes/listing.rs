@@ -1,0 +1,81 @@
+//! Lists of sessions: which ones, and a page at a time.
+
+use super::{sessions::shown, workspaces};
+use crate::{
+    app::App,
+    auth::Caller,
+    problem::{Answer, Problem},
+};
+use ash_model::{AgentName, OwnerId, SessionNo, Status, Timestamp};
+use ash_store::Filter;
+use axum::{Json, extract::Query, extract::State, http::Uri};
+use serde_json::{Value, json};
+
+const MOST_SESSIONS: u32 = 1000;
+/// What is asked of metadata is named after this.
+const METADATA: &str = "metadata.";
+
+pub(super) async fn sessions(State(app): State<App>, caller: Caller, uri: Uri) -> Answer<Json<Value>> {
+    let filter = filter(&uri, app.sessions.rooms().clock())?;
+    let page = app.sessions.rooms().store.sessions(&caller.0, &filter).await?;
+    let full = filter.limit.is_some_and(|limit| page.sessions.len() == limit as usize);
+    let next = page.sessions.last().filter(|_| full).map(|s| format!("{}-{}", s.created_at.0, s.no.0));
+    let sessions: Vec<Value> = page.sessions.iter().map(|session| shown(&app, session)).collect();
+    Ok(Json(json!({ "sessions": sessions, "total": page.total, "nextCursor": next })))
+}
+
+/// Names of metadata are anybody's, so the query is read by hand. What is unknown is ignored, as ever.
+fn filter(uri: &Uri, now: Timestamp) -> Answer<Filter> {
+    let Query(asked) = Query::<Vec<(String, String)>>::try_from_uri(uri)
+        .map_err(|error| Problem::invalid("invalid_query", error.body_text()))?;
+    let mut filter = Filter::default();
+    for (place, (name, value)) in asked.iter().enumerate() {
+        let bad = |why: &str| Problem::invalid("invalid_query", format!("{name} is not valid{why}"));
+        if asked[..place].iter().any(|(before, _)| before == name) {
+            return Err(bad(": it is there twice"));
+        }
+        let number = |why: &str| value.parse::<u32>().map_err(|_| bad(why));
+        match name.as_str() {
+            // As forms leave them.
+            "status" | "agent" if value.is_empty() => {}
+            "status" => filter.status = Some(Status::parse(value).ok_or_else(|| bad(""))?),
+            "agent" => filter.agent = Some(AgentName::parse(value).map_err(|_| bad(""))?),
+            "workspace" => filter.workspace = Some(workspaces::slug(value)?),
+            "idPrefix" => filter.id_prefix = Some(id_prefix(value)?),
+            "owner" => filter.owner = Some(OwnerId::parse(value).map_err(|_| bad(""))?),
+            "olderThan" => filter.older = Some(ago(now, name, value)?),
+            "newerThan" => filter.newer = Some(ago(now, name, value)?),
+            "limit" => {
+                let limit = number("").ok().filter(|limit| (1..=MOST_SESSIONS).contains(limit));
+                filter.limit = Some(limit.ok_or_else(|| bad(" (1 to 1000)"))?);
+            }
+            "offset" => filter.offset = number("")?,
+            "cursor" => filter.before = Some(parse_cursor(value).ok_or_else(|| bad(""))?),
+            _ => {
+                if let Some(name) = name.strip_prefix(METADATA) {
+                    filter.metadata.push((name.to_owned(), value.clone()));
+                }
+            }
+        }
+    }
+    Ok(filter)
+}
+
+/// Ids are plain; what is not is the beginning of none.
+fn id_prefix(text: &str) -> Answer<String> {
+    let plain = text.len() <= 128 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    let error = "idPrefix must be the beginning of a session id: letters, digits, '-', '_' or '.'";
+    if plain { Ok(text.to_owned()) } else { Err(Problem::invalid("invalid_query", error)) }
+}
+
+/// The time so long ago.
+pub(super) fn ago(now: Timestamp, name: &str, text: &str) -> Answer<Timestamp> {
+    let long = ash_model::duration(text)
+        .map_err(|error| Problem::invalid("invalid_query", format!("{name} is not valid: {error}")))?;
+    Ok(ash_session::before(now, long))
+}
+
+fn parse_cursor(text: &str) -> Option<(Timestamp, SessionNo)> {
+    let (at, no) = text.split_once('-')?;
+    Some((Timestamp(at.parse().ok()?), SessionNo(no.parse().ok()?)))
+}

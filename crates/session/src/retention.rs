@@ -1,0 +1,202 @@
+//! What goes by itself: sessions whose time to live is over, and those that the server's rules give up. Whoever is at work
+//! is left alone; who went, when and by which rule is in the audit.
+
+use crate::{Error, Refused, Result, Sessions, actor::Request};
+use ash_model::{Status, Timestamp};
+use ash_store::{Fate, Order, Session};
+use std::time::Duration;
+
+/// The rule by which a session goes that has a time to live of its own.
+const TTL: &str = "ttl";
+
+/// Sessions that have been like this for so long go this way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rule {
+    pub status: Status,
+    pub after: Duration,
+    pub fate: Fate,
+}
+
+/// The rules of a server, as they are written: `ended:7d=purge,paused:90d=end`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Retention(pub Vec<Rule>);
+
+impl std::fmt::Display for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let seconds = self.after.as_secs();
+        let units = [(86_400, 'd'), (3600, 'h'), (60, 'm'), (1, 's')];
+        let whole = units.into_iter().find(|(unit, _)| seconds.is_multiple_of(*unit));
+        let (unit, letter) = whole.unwrap_or((1, 's'));
+        write!(f, "{}:{}{letter}={}", self.status, seconds / unit, self.fate.as_str())
+    }
+}
+
+impl Rule {
+    fn parse(text: &str) -> std::result::Result<Rule, String> {
+        let how = "write a rule as STATUS:AGE=FATE, for example ended:7d=purge or paused:90d=end";
+        let wrong = |what: String| format!("{text:?}: {what}");
+        let parts = text.split_once(':').and_then(|(status, rest)| Some((status, rest.split_once('=')?)));
+        let (status, (age, fate)) = parts.ok_or_else(|| wrong(how.to_owned()))?;
+        let status = Status::parse(status).filter(|status| is_at_rest(*status)).ok_or_else(|| {
+            wrong(format!(
+                "{status:?} is not a status that a rule may touch: paused, stopped, error or ended; sessions at work are left alone"
+            ))
+        })?;
+        let after = ash_model::duration(age).map_err(|error| wrong(format!("the age {age:?}: {error}")))?;
+        if after.is_zero() {
+            return Err(wrong("the age must be at least 1s".to_owned()));
+        }
+        let fate = Fate::parse(fate).ok_or_else(|| wrong(format!("{fate:?} is neither end nor purge")))?;
+        if (status, fate) == (Status::Ended, Fate::End) {
+            return Err(wrong("what has ended cannot be ended again; write purge".to_owned()));
+        }
+        Ok(Rule { status, after, fate })
+    }
+}
+
+/// Whether a session may go without anybody who says so.
+pub fn is_at_rest(status: Status) -> bool {
+    match status {
+        Status::Paused | Status::Stopped | Status::Error | Status::Ended => true,
+        Status::Starting | Status::Active => false,
+    }
+}
+
+impl Retention {
+    pub fn parse(text: &str) -> std::result::Result<Retention, String> {
+        if text.trim().is_empty() {
+            return Ok(Retention::default());
+        }
+        let mut rules: Vec<Rule> = Vec::new();
+        for rule in text.split(',') {
+            let rule = Rule::parse(rule.trim())?;
+            if rules.iter().any(|other| other.status == rule.status) {
+                return Err(format!(
+                    "there are two rules for {}; of which only one can be meant",
+                    rule.status
+                ));
+            }
+            rules.push(rule);
+        }
+        Ok(Retention(rules))
+    }
+}
+
+/// A session that goes, and why.
+#[derive(Debug, Clone)]
+pub struct Leaving {
+    pub session: Session,
+    pub rule: String,
+    pub fate: Fate,
+    /// For so long nobody has used it.
+    after: Duration,
+}
+
+impl Sessions {
+    /// What would go now, of all tenants, by time to live and by rules.
+    pub async fn leaving(&self, retention: &Retention) -> Result<Vec<Leaving>> {
+        let (store, now) = (&self.rooms().store, self.rooms().clock());
+        let mut leaving = Vec::new();
+        for session in store.overdue(now).await? {
+            let after = Duration::from_secs(session.options.ttl.unwrap_or(0));
+            leaving.push(Leaving { session, rule: TTL.to_owned(), fate: Fate::Purge, after });
+        }
+        for rule in &retention.0 {
+            for session in store.rested(rule.status, before(now, rule.after)).await? {
+                if !leaving.iter().any(|known| known.session.no == session.no) {
+                    let (fate, after) = (rule.fate, rule.after);
+                    leaving.push(Leaving { session, rule: rule.to_string(), fate, after });
+                }
+            }
+        }
+        Ok(leaving)
+    }
+
+    /// Lets go of what is to go. What fails for one does not keep the others from it. Answers who went.
+    pub async fn clean(&self, retention: &Retention) -> Result<Vec<Leaving>> {
+        let mut gone = Vec::new();
+        for leaving in self.leaving(retention).await? {
+            let Leaving { session, rule, fate, after } = &leaving;
+            match self.expire(session, *after, (Order::of_rule(rule), *fate)).await {
+                Ok(true) => {
+                    tracing::info!(session = %session.id, tenant = %session.tenant, rule, fate = fate.as_str(), "gone");
+                    gone.push(leaving);
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(session = %session.id, tenant = %session.tenant, rule, %error, "could not go; it is tried again");
+                }
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Ends a session that nobody has used for so long. False: somebody has, and it stays.
+    pub async fn expire(
+        &self,
+        session: &Session,
+        unused: Duration,
+        (by, fate): (Order, Fate),
+    ) -> Result<bool> {
+        let (store, no, seen) = (&self.rooms().store, session.no, session.last_seq);
+        if session.card.status != Status::Ended {
+            store.order_end(no, by.clone(), fate).await?;
+            match self.ask(no, |reply| Request::Expire { seen, unused, reply }).await {
+                Ok(_) => {}
+                Err(Error::Refused(Refused::Busy)) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        match fate {
+            Fate::End => Ok(session.card.status != Status::Ended),
+            // With its end already, if it ended only now.
+            Fate::Purge => {
+                let put = store.trash(no, self.rooms().clock(), by).await?;
+                Ok(put || session.card.status != Status::Ended)
+            }
+        }
+    }
+}
+
+/// The time so long ago.
+pub fn before(now: Timestamp, long: Duration) -> Timestamp {
+    Timestamp(now.0.saturating_sub(i64::try_from(long.as_millis()).unwrap_or(i64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_read_as_they_are_written() {
+        let rules = Retention::parse("ended:7d=purge, paused:90d=end,error:36h=purge").expect("rules");
+        let again: Vec<String> = rules.0.iter().map(Rule::to_string).collect();
+        assert_eq!(again, ["ended:7d=purge", "paused:90d=end", "error:36h=purge"]);
+        assert_eq!(rules.0[0].after, Duration::from_secs(7 * 86_400));
+        for nothing in ["", "  "] {
+            assert_eq!(Retention::parse(nothing), Ok(Retention::default()));
+        }
+    }
+
+    #[test]
+    fn a_rule_that_cannot_be_meant_is_refused_with_the_remedy() {
+        let wrong = [
+            ("ended", "STATUS:AGE=FATE"),
+            ("ended:7d", "STATUS:AGE=FATE"),
+            ("ended:7d=purge,", "STATUS:AGE=FATE"),
+            ("active:7d=end", "at work"),
+            ("starting:7d=end", "at work"),
+            ("Ended:7d=purge", "paused, stopped, error or ended"),
+            ("ended:7w=purge", "90s, 30m, 24h or 7d"),
+            ("ended:-1d=purge", "90s, 30m, 24h or 7d"),
+            ("ended:0s=purge", "at least 1s"),
+            ("ended:7d=delete", "neither end nor purge"),
+            ("ended:7d=end", "write purge"),
+            ("paused:7d=end,paused:9d=purge", "two rules for paused"),
+        ];
+        for (text, remedy) in wrong {
+            let refused = Retention::parse(text).expect_err(text);
+            assert!(refused.contains(remedy), "{text}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Who ordered what: a line for every deletion, and for every key that is made or removed.
+
+use ash_model::{OwnerId, TenantId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// By whose order something is done: somebody's with a key, a rule's, or both.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Of the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<OwnerId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+}
+
+impl Order {
+    pub fn of_rule(name: impl Into<String>) -> Order {
+        Order { rule: Some(name.into()), ..Order::default() }
+    }
+}
+
+/// What becomes of a session that is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fate {
+    /// It stays readable.
+    End,
+    /// It goes into the trash.
+    Purge,
+}
+
+impl Fate {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Fate::End => "end",
+            Fate::Purge => "purge",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Fate> {
+        [Fate::End, Fate::Purge].into_iter().find(|fate| fate.as_str() == text)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deed {
+    /// A session.
+    Ended,
+    /// A session went into the trash.
+    Purged,
+    /// Nothing is left of a session that was in the trash.
+    Forgotten,
+    WorkspaceDeleted,
+    KeyCreated,
+    KeyRemoved,
+}
+
+impl Deed {
+    const ALL: [(Deed, &'static str); 6] = [
+        (Deed::Ended, "ended"),
+        (Deed::Purged, "purged"),
+        (Deed::Forgotten, "forgotten"),
+        (Deed::WorkspaceDeleted, "workspace_deleted"),
+        (Deed::KeyCreated, "key_created"),
+        (Deed::KeyRemoved, "key_removed"),
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        Deed::ALL.iter().find(|(deed, _)| *deed == self).map_or("", |(_, name)| name)
+    }
+
+    pub fn parse(text: &str) -> Option<Deed> {
+        Deed::ALL.iter().find(|(_, name)| *name == text).map(|(deed, _)| *deed)
+    }
+}
+
+/// A line of the audit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Audited {
+    pub no: i64,
+    pub at: Timestamp,
+    pub tenant: TenantId,
+    pub deed: Deed,
+    /// The id of the session or key, or the name of the workspace.
+    pub subject: String,
+    /// Whose that was.
+    pub owner: Option<OwnerId>,
+    pub by: Order,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct AuditQuery {
+    pub subject: Option<String>,
+    /// Not before this.
+    pub since: Option<Timestamp>,
+    /// Only lines before this one.
+    pub before: Option<i64>,
+    pub limit: u32,
+}

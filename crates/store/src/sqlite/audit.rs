@@ -1,0 +1,122 @@
+//! The audit. A line is written inside the transaction of what it tells of: neither is there without the other.
+
+use super::{
+    read::{optional, owner, parsed},
+    trash,
+};
+use crate::{AuditQuery, Audited, Deed, Error, Fate, Order, Result};
+use ash_model::{OwnerId, SessionNo, TenantId, Timestamp, WorkspaceId};
+use serde::{Deserialize, Serialize};
+use sqlx::{QueryBuilder, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
+
+type Db = SqliteConnection;
+
+/// What the column `ordered` holds.
+#[derive(Serialize, Deserialize)]
+struct Ordered {
+    #[serde(flatten)]
+    by: Order,
+    fate: Fate,
+}
+
+/// Somebody wants it to end. The order counts when it does, and the last one if there are several.
+pub(super) async fn order(db: &mut Db, no: SessionNo, by: Order, fate: Fate) -> Result<()> {
+    let ordered = serde_json::to_string(&Ordered { by, fate }).expect("plain JSON");
+    query("UPDATE sessions SET ordered = ? WHERE n = ?").bind(ordered).bind(no.0).execute(db).await?;
+    Ok(())
+}
+
+/// A step that ends a session, before it is taken: what was ordered is done with it, and told.
+pub(super) async fn ending(db: &mut Db, no: SessionNo, at: Timestamp) -> Result<Option<(Order, Fate)>> {
+    let row = query("SELECT ordered FROM sessions WHERE n = ? AND status <> 'ended'").bind(no.0);
+    let Some(row) = row.fetch_optional(&mut *db).await? else { return Ok(None) };
+    let ordered = optional(&row, "ordered", |text| serde_json::from_str::<Ordered>(text).ok())?;
+    let (by, fate) = ordered.map_or((Order::default(), Fate::End), |ordered| (ordered.by, ordered.fate));
+    of_session(db, no, (Deed::Ended, at), &by).await?;
+    Ok(Some((by, fate)))
+}
+
+pub(super) async fn ended(
+    db: &mut Db,
+    no: SessionNo,
+    at: Timestamp,
+    (by, fate): (Order, Fate),
+) -> Result<()> {
+    match fate {
+        Fate::End => Ok(()),
+        Fate::Purge => trash::put(db, no, at, &by).await.map(drop),
+    }
+}
+
+pub(super) async fn of_session(
+    db: &mut Db,
+    no: SessionNo,
+    (deed, at): (Deed, Timestamp),
+    by: &Order,
+) -> Result<()> {
+    let row =
+        query("SELECT tenant, id, owner FROM sessions WHERE n = ?").bind(no.0).fetch_one(&mut *db).await?;
+    let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
+    let (subject, of): (String, Option<OwnerId>) = (row.try_get("id")?, owner(&row)?);
+    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by: by.clone() }).await
+}
+
+pub(super) async fn of_workspace(db: &mut Db, id: WorkspaceId, at: Timestamp, by: Order) -> Result<()> {
+    let row = query("SELECT tenant, slug, owner FROM workspaces WHERE id = ?").bind(id.to_string());
+    let row = row.fetch_one(&mut *db).await?;
+    let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
+    let (subject, of): (Option<String>, Option<OwnerId>) = (row.try_get("slug")?, owner(&row)?);
+    let subject = subject.unwrap_or_else(|| id.to_string());
+    add(db, Audited { no: 0, at, tenant, deed: Deed::WorkspaceDeleted, subject, owner: of, by }).await
+}
+
+/// Its number is given here.
+pub(super) async fn add(db: &mut Db, line: Audited) -> Result<()> {
+    query(
+        "INSERT INTO audit (at, tenant, deed, subject, owner, by_key, by_owner, rule)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(line.at.0)
+    .bind(line.tenant.as_str())
+    .bind(line.deed.as_str())
+    .bind(line.subject)
+    .bind(line.owner.as_ref().map(OwnerId::as_str))
+    .bind(line.by.key)
+    .bind(line.by.owner.as_ref().map(OwnerId::as_str))
+    .bind(line.by.rule)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Newest first.
+pub(super) async fn list(db: &SqlitePool, tenant: &TenantId, asked: &AuditQuery) -> Result<Vec<Audited>> {
+    let mut sql = QueryBuilder::new("SELECT * FROM audit WHERE tenant = ");
+    sql.push_bind(tenant.as_str());
+    if let Some(subject) = &asked.subject {
+        sql.push(" AND subject = ").push_bind(subject);
+    }
+    if let Some(since) = asked.since {
+        sql.push(" AND at >= ").push_bind(since.0);
+    }
+    if let Some(before) = asked.before {
+        sql.push(" AND n < ").push_bind(before);
+    }
+    sql.push(" ORDER BY n DESC LIMIT ").push_bind(asked.limit);
+    sql.build().fetch_all(db).await?.iter().map(|row| line(row, tenant)).collect()
+}
+
+fn line(row: &SqliteRow, tenant: &TenantId) -> Result<Audited> {
+    let by_owner: Option<String> = row.try_get("by_owner")?;
+    let by_owner = by_owner.map(|text| OwnerId::parse(&text)).transpose();
+    let by_owner = by_owner.map_err(|error| Error::Damaged { what: "audit", why: error.to_string() })?;
+    Ok(Audited {
+        no: row.try_get("n")?,
+        at: Timestamp(row.try_get("at")?),
+        tenant: tenant.clone(),
+        deed: parsed(row, "deed", Deed::parse)?,
+        subject: row.try_get("subject")?,
+        owner: owner(row)?,
+        by: Order { key: row.try_get("by_key")?, owner: by_owner, rule: row.try_get("rule")? },
+    })
+}
