@@ -13,6 +13,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
 
+#[expect(clippy::large_enum_variant, reason = "one at a time, looked at and gone")]
 pub(crate) enum Request {
     Wish {
         wish: Wish,
