@@ -10,6 +10,8 @@ use tokio::time::Instant;
 
 /// How many records share one commit.
 const BATCH: usize = 256;
+/// And how many bytes: lines may be long, and are in memory more than once on their way.
+const MOST_BYTES: usize = 4 << 20;
 
 /// How much of the journal is kept for lines that mean nothing.
 const FORGETTABLE: u64 = 1 << 20;
@@ -43,11 +45,14 @@ impl Meaning {
 impl Actor {
     pub(super) async fn hear(&mut self, record: Option<Record>) -> Result<()> {
         let Some(record) = record else { return self.lost_the_shim().await };
+        let mut bytes = weight(&record);
         let mut batch = vec![record];
         while batch.len() < BATCH
+            && bytes < MOST_BYTES
             && let Some(hands) = &mut self.hands
             && let Some(record) = hands.records.ready()
         {
+            bytes += weight(&record);
             batch.push(record);
         }
         self.digest(batch).await
@@ -222,5 +227,20 @@ impl Actor {
         self.touch();
         self.start_sleep();
         Ok(())
+    }
+}
+
+fn weight(record: &Record) -> usize {
+    match &record.what {
+        What::Line(bytes)
+        | What::Tail(bytes)
+        | What::Err(bytes)
+        | What::Chunk(bytes)
+        | What::ErrChunk(bytes) => bytes.len(),
+        What::Started { .. }
+        | What::StartFailed { .. }
+        | What::Exit(_)
+        | What::Gone { .. }
+        | What::TooLong => 0,
     }
 }
