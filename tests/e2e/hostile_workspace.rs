@@ -58,11 +58,13 @@ async fn nothing_outside_is_touched_by_the_server_of_a_user() {
     attack(Server::of_user(SOMEBODY, &[]).await, SHORT).await;
 }
 
+/// Slow: a race is lost more often the longer it lasts.
 #[tokio::test]
 async fn slowly_nothing_outside_is_touched_while_links_are_swapped_in() {
     attack(Server::start().await, LONG).await;
 }
 
+/// Slow, as above.
 #[tokio::test]
 async fn slowly_nothing_outside_is_touched_by_the_server_of_a_user() {
     attack(Server::of_user(SOMEBODY, &[]).await, LONG).await;

@@ -16,10 +16,11 @@ mod rewind;
 mod save;
 mod settings;
 mod transcript;
+mod tree;
 mod wake;
 mod wishes;
 
-pub(crate) use back::put;
+pub(crate) use back::Memories;
 pub use exec::Executed;
 pub(crate) use exec::base_env;
 pub(crate) use load::Seat;

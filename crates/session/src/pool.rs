@@ -2,20 +2,19 @@
 
 use crate::{
     Error, Follower, Keep, LogLine, Result,
-    actor::{Actor, Answer, ForkPoint, Purpose, Reply, Request, Seat, blocking, put},
-    files::{FileSource, Place},
+    actor::{Actor, Answer, Purpose, Reply, Request, Seat},
+    files::Place,
     live::Live,
     logs::Logs,
     rooms::Rooms,
     state::{State, Wake, Wish},
 };
 use ash_model::{
-    AgentName, Ask, Cursor, Fact, Metadata, Note, Options, OwnerId, Receipt, Seq, SessionId, SessionNo, Slug,
+    AgentName, Ask, Cursor, Fact, Metadata, Note, Options, OwnerId, Receipt, SessionId, SessionNo, Slug,
     Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::Egress;
-use ash_snapshot::{Folder, Owner, TreeId};
-use ash_store::{Card, Checkpoint, Env, Fate, Order, Scope, Session};
+use ash_store::{Env, Fate, Order, Scope, Session};
 use futures::future::BoxFuture;
 use std::{
     collections::HashMap,
@@ -106,15 +105,6 @@ pub struct Prompt {
     pub content: serde_json::Value,
     pub ask: Ask,
     pub wake: Wake,
-}
-
-#[derive(Debug, Clone)]
-pub struct Fork {
-    pub id: SessionId,
-    /// `None`: as the session is now.
-    pub checkpoint: Option<u64>,
-    /// It works where its parent does, if that is a workspace with a name; otherwise in a copy.
-    pub beside: bool,
 }
 
 impl Sessions {
@@ -249,64 +239,6 @@ impl Sessions {
         self.seat(no, |rooms, seat| Actor::newborn(rooms, session, state, seat)).await?;
         self.ask(no, |reply| Request::Wish { wish: Wish::Resume, reply }).await?;
         self.get(no).await
-    }
-
-    pub async fn fork(&self, parent: &Session, fork: Fork) -> Result<Session> {
-        let (sessions, parent) = (self.clone(), parent.clone());
-        tokio::spawn(async move { sessions.fork_whole(&parent, fork).await })
-            .await
-            .map_err(|_| Error::Gone)?
-    }
-
-    async fn fork_whole(&self, parent: &Session, fork: Fork) -> Result<Session> {
-        self.open_for_more()?;
-        let rooms = &self.rooms;
-        if rooms.store.agent(&parent.tenant, &parent.agent).await?.is_none() {
-            return Err(Error::NoAgent(parent.agent.to_string()));
-        }
-        let point: ForkPoint = match fork.checkpoint {
-            Some(number) => self.fork_point_at(parent, number).await?,
-            None => self.ask(parent.no, |reply| Request::ForkPoint { reply }).await?,
-        };
-        let base = match parent.options.base {
-            Some(number) => rooms.store.checkpoint(parent.workspace, number).await?,
-            None => None,
-        };
-        // What came into the workspace after the place where they part is not in the fork.
-        let base = base.filter(|base| point.checkpoint.as_ref().is_none_or(|at| base.seq <= at.seq));
-        let env = rooms.store.env(parent.no).await?;
-        if fork.beside {
-            let point = self.remember(parent, point).await?;
-            return Ok(rooms.store.create(forked_beside(rooms, parent, &fork, point, env)).await?);
-        }
-        let from = (point, base);
-        let new = forked(rooms, parent, &fork, from, WorkspaceId::fresh(), env);
-        Ok(rooms.store.create(new).await?)
-    }
-
-    /// What the parent remembers there, in a copy that stays as it is, whatever the parent does next.
-    async fn remember(&self, parent: &Session, point: ForkPoint) -> Result<ForkPoint> {
-        let Some(checkpoint) = &point.checkpoint else { return Ok(point) };
-        let place = self.files_to_write(parent).await?;
-        let FileSource::Live { uid, .. } = place.source else { return Err(Error::NoWorkspace) };
-        let (tree, repo) =
-            (TreeId::parse(&checkpoint.tree).map_err(|_| Error::NoWorkspace)?, place.repo.clone());
-        let (live, driver) =
-            (self.rooms.common(parent.workspace).live.clone(), ash_driver::driver(parent.runtime));
-        let cwd = self.rooms.inside(&live).workspace;
-        let (from, memory) = (point.memory, Uuid::new_v4());
-        blocking(move || {
-            let home = Folder::open(&live.home())?;
-            let owner = uid.map(|uid| Owner { uid, gid: uid });
-            for (from, to) in driver.keeps(&cwd, from).iter().zip(driver.keeps(&cwd, memory)) {
-                put(&repo, &tree, (from, &to), &home, owner)?;
-            }
-            Ok(())
-        })
-        .await?;
-        drop(place);
-        self.touched(parent.no).await?;
-        Ok(ForkPoint { memory, ..point })
     }
 
     pub async fn find(&self, scope: &Scope, id: &SessionId) -> Result<Session> {
@@ -491,7 +423,7 @@ impl Sessions {
     }
 
     /// As before, for what needs space.
-    fn open_for_more(&self) -> Result<()> {
+    pub(crate) fn open_for_more(&self) -> Result<()> {
         self.open_for_work()?;
         match self.little_space() {
             Some(free) => Err(Error::LittleSpace(free >> 20)),
@@ -615,90 +547,8 @@ pub(crate) fn is_cold(session: &Session, before: Timestamp) -> bool {
     rests && far && session.card.open_turns == 0 && session.last_active_at < before
 }
 
-fn forked(
-    rooms: &Rooms,
-    parent: &Session,
-    fork: &Fork,
-    (point, counted_from): (ForkPoint, Option<Checkpoint>),
-    workspace: WorkspaceId,
-    env: Env,
-) -> ash_store::NewSession {
-    let at = rooms.clock();
-    let options = Options { base: counted_from.as_ref().map(|_| 1), ..parent.options.clone() };
-    let seq = point.checkpoint.as_ref().map(|checkpoint| checkpoint.seq);
-    let mut first: Vec<Checkpoint> = counted_from.into_iter().chain(point.checkpoint.clone()).collect();
-    first.dedup_by_key(|checkpoint| checkpoint.number);
-    for (number, checkpoint) in (1..).zip(&mut first) {
-        // The parent's may be far. Of this one nothing is said there yet.
-        *checkpoint = Checkpoint { workspace, number, turn: None, far: None, at, ..checkpoint.clone() };
-    }
-    let newest = first.last().map(|checkpoint| checkpoint.number);
-    let new = child(rooms, parent, fork, (point, newest, seq), env);
-    ash_store::NewSession { workspace, options, first_checkpoints: first, ..new }
-}
-
-/// In the workspace of its parent, where the checkpoints are.
-fn forked_beside(
-    rooms: &Rooms,
-    parent: &Session,
-    fork: &Fork,
-    point: ForkPoint,
-    env: Env,
-) -> ash_store::NewSession {
-    let at = point.checkpoint.as_ref().map(|checkpoint| (checkpoint.number, checkpoint.seq)).unzip();
-    let new = child(rooms, parent, fork, (point, at.0, at.1), env);
-    ash_store::NewSession { slug: parent.slug.clone(), ..new }
-}
-
-/// What every fork has of its parent.
-fn child(
-    rooms: &Rooms,
-    parent: &Session,
-    fork: &Fork,
-    (point, newest, seq): (ForkPoint, Option<u64>, Option<Seq>),
-    env: Env,
-) -> ash_store::NewSession {
-    let at = rooms.clock();
-    let fact = Fact::Forked {
-        parent: parent.id.clone(),
-        checkpoint: newest,
-        memory: point.memory,
-        told: point.told,
-        waiting: point.waiting,
-    };
-    let card = Card {
-        status: Status::Paused,
-        problem: None,
-        open_turns: 0,
-        checkpoint: newest,
-        pending: Vec::new(),
-        ..point.card
-    };
-    ash_store::NewSession {
-        tenant: parent.tenant.clone(),
-        owner: parent.owner.clone(),
-        metadata: parent.metadata.clone(),
-        id: fork.id.clone(),
-        workspace: parent.workspace,
-        node: rooms.settings.node.clone(),
-        agent: parent.agent.clone(),
-        version: parent.version,
-        runtime: parent.runtime,
-        native_id: native_id(&parent.tenant, &fork.id),
-        options: parent.options.clone(),
-        env,
-        parent: Some(parent.id.clone()),
-        base: seq.map(|seq| (parent.no, seq)),
-        slug: None,
-        first_checkpoints: Vec::new(),
-        card,
-        notes: vec![Note { turn: None, at, fact }],
-        at,
-    }
-}
-
 /// The agent's own id for the conversation: ours if it is a UUID, else derived from it, so that it never changes.
-fn native_id(tenant: &TenantId, id: &SessionId) -> Uuid {
+pub(crate) fn native_id(tenant: &TenantId, id: &SessionId) -> Uuid {
     let ours = Uuid::try_parse(id.as_str()).ok().filter(|uuid| uuid.to_string() == id.as_str());
     ours.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{tenant}/{id}").as_bytes()))
 }

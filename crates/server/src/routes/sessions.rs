@@ -350,6 +350,7 @@ pub(super) async fn resume(
     body: Body<Settable>,
 ) -> Answer<Json<Value>> {
     let found = session_anywhere(&app, &caller, &id).await?;
+    // Without a single field there is nothing to change.
     if found.card.status != Status::Ended && body.bytes.contains(&b':') {
         // To its end even if the caller hangs up.
         let changing = tokio::spawn(change_live(app.clone(), found.no, body.value));

@@ -6,7 +6,8 @@ use super::{
     Actor, Done, Occasion,
     rewind::Prepared,
     save::{Saving, Shot},
-    wake::{blocking, recipe_of},
+    tree::recipe_of,
+    wake::blocking,
 };
 use crate::{
     Error, Result,
@@ -15,7 +16,7 @@ use crate::{
     live::Recipe,
 };
 use ash_model::{Consistency, Fact, Rewound, Saved, SessionNo};
-use ash_snapshot::{Entry, Folder, Owner, Progress, RelPath, Repo, TreeId};
+use ash_snapshot::{Entry, FileInfo, Folder, Owner, Progress, RelPath, Repo, TreeId};
 use ash_store::Session;
 use std::sync::Arc;
 
@@ -110,7 +111,8 @@ async fn compose(saving: Saving, recipe: Recipe, to: u64) -> Result<Prepared> {
         live.prepare(&recipe, (&repo, &counting), uid)?;
         let folder = Folder::open(&live.prepared_home())?;
         let owner = uid.map(|uid| Owner { uid, gid: uid });
-        kept.iter().try_for_each(|path| put(&repo, &now, (path, path), &folder, owner).map(drop))?;
+        let now = Memories::of(&repo, &now)?;
+        kept.iter().try_for_each(|path| now.put((path, path), &folder, owner).map(drop))?;
         live.take_prepared(&repo, &recipe.tree, &luggage)
     };
     let taken = rooms.bells.told(session.no, &progress, blocking(work)).await?;
@@ -132,30 +134,36 @@ async fn memories(saving: &Saving, but: SessionNo) -> Result<Vec<String>> {
     Ok(all)
 }
 
-/// What a tree has of a session's memory at `from`, a file or a folder of them, written to `to`, over what is there.
-/// False: nothing.
-pub(crate) fn put(
-    repo: &Arc<Repo>,
-    tree: &TreeId,
-    (from, to): (&str, &str),
-    home: &Folder,
-    owner: Option<Owner>,
-) -> Result<bool> {
-    let mut found = false;
-    for file in repo.list(tree, "home")? {
-        // A name that is no text is none that an agent gave.
-        let Ok(path) = std::str::from_utf8(&file.path) else { continue };
-        let Some(below) = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with('/'))
-        else {
-            continue;
-        };
-        let (Ok(path), Ok(to)) = (RelPath::parse(path), RelPath::parse(&format!("{to}{below}"))) else {
-            continue;
-        };
-        if let Some(Entry::File { mut content, .. }) = repo.read(tree, "home", &path)? {
-            home.write_file(&to, &mut content, owner, 0o600)?;
-            found = true;
-        }
+/// What agents remember, in a tree. An agent's home may hold any number of files: they are listed once.
+pub(crate) struct Memories<'m> {
+    repo: &'m Arc<Repo>,
+    tree: &'m TreeId,
+    files: Vec<FileInfo>,
+}
+
+impl<'m> Memories<'m> {
+    pub(crate) fn of(repo: &'m Arc<Repo>, tree: &'m TreeId) -> Result<Memories<'m>> {
+        Ok(Memories { repo, tree, files: repo.list(tree, "home")? })
     }
-    Ok(found)
+
+    /// What is at `from`, a file or a folder of them, written to `to`, over what is there. False: nothing.
+    pub(crate) fn put(&self, (from, to): (&str, &str), home: &Folder, owner: Option<Owner>) -> Result<bool> {
+        let mut found = false;
+        for file in &self.files {
+            // A name that is no text is none that an agent gave.
+            let Ok(path) = std::str::from_utf8(&file.path) else { continue };
+            let Some(below) = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with('/'))
+            else {
+                continue;
+            };
+            let (Ok(path), Ok(to)) = (RelPath::parse(path), RelPath::parse(&format!("{to}{below}"))) else {
+                continue;
+            };
+            if let Some(Entry::File { mut content, .. }) = self.repo.read(self.tree, "home", &path)? {
+                home.write_file(&to, &mut content, owner, 0o600)?;
+                found = true;
+            }
+        }
+        Ok(found)
+    }
 }

@@ -1,6 +1,6 @@
 //! Taking over a session: claim it, read its log, find out what is left of its sandbox, and draw the conclusions.
 
-use super::{Actor, Done, Execs, Hands, Idle, Purpose, Reply, Request, wake};
+use super::{Actor, Done, Execs, Hands, Idle, Purpose, Reply, Request, tree, wake};
 use crate::{
     Error, Result,
     common::{self, Common, Pen, Waiting, Walls},
@@ -317,7 +317,7 @@ impl Actor {
         tokio::spawn(async move {
             let version = rooms.store.version(&session.tenant, &session.agent, session.version).await;
             let found = match version {
-                Ok(version) => wake::recipe(&rooms, &session, &state, &lease, version.as_ref()).await,
+                Ok(version) => tree::recipe(&rooms, &session, &state, &lease, version.as_ref()).await,
                 Err(error) => Err(error.into()),
             };
             reply.send(found.map(|(recipe, _)| (FileSource::Checkpoint { tree: recipe.tree }, None))).ok();
@@ -394,6 +394,6 @@ async fn furnish(
     live: &Live,
 ) -> Result<Option<u32>> {
     let version = rooms.store.version(&session.tenant, &session.agent, session.version).await?;
-    let (recipe, _) = wake::recipe(rooms, session, state, lease, version.as_ref()).await?;
-    wake::make_tree(rooms, session, live, recipe).await
+    let (recipe, _) = tree::recipe(rooms, session, state, lease, version.as_ref()).await?;
+    tree::make_tree(rooms, session, live, recipe).await
 }

@@ -1,7 +1,10 @@
 //! What the agent is told when it comes back, at the head of the next message: how long it slept, what of its work in
 //! the background is gone, what was changed meanwhile; and, if it has no memory of its own, what was said.
 
-use super::wake::{Tree, Waking, blocking};
+use super::{
+    tree::Tree,
+    wake::{Waking, blocking},
+};
 use crate::{
     Result,
     files::{FileSource, Place},

@@ -4,8 +4,9 @@
 
 use super::{
     Actor, Answer, Done, Occasion, Reply,
-    back::{Composed, put},
-    wake::{blocking, recipe_of},
+    back::{Composed, Memories},
+    tree::recipe_of,
+    wake::blocking,
 };
 use crate::{Error, Result, history::standing, live::Stamp, state::Wish};
 use ash_model::{Fact, Status};
@@ -186,9 +187,10 @@ impl Actor {
             let work = move || {
                 let home = Folder::open(&home)?;
                 let owner = uid.map(|uid| Owner { uid, gid: uid });
+                let then = Memories::of(&repo, &tree)?;
                 for path in &kept {
                     // What it did not remember then it does not now.
-                    if !put(&repo, &tree, (path, path), &home, owner)? {
+                    if !then.put((path, path), &home, owner)? {
                         let at = RelPath::parse(path).map_err(ash_snapshot::Error::from)?;
                         home.put_aside(&at, &format!("rewound.{}", uuid::Uuid::new_v4()))?;
                     }

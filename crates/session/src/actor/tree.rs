@@ -1,0 +1,171 @@
+//! The files that a sandbox begins with: those that are there, those of a checkpoint, or the agent's own.
+
+use super::wake::{Waking, blocking};
+use crate::{
+    Error, Result,
+    ladder::Origin,
+    live::{Fallback, Live, Recipe},
+    rooms::Rooms,
+    state::State,
+};
+use ash_model::{Fact, Seq};
+use ash_snapshot::{Progress, TreeId};
+use ash_store::{Checkpoint, Lease, Session, Version};
+use std::sync::Arc;
+
+/// The files that a sandbox begins with.
+pub(super) struct Tree {
+    pub(super) origin: Origin,
+    pub(super) uid: Option<u32>,
+    pub(super) fallback: Option<Fallback>,
+}
+
+impl Waking {
+    pub(super) async fn tree(&self, version: &Version) -> Result<Tree> {
+        if let Some(uid) = self.tree {
+            // Somebody died after the older tree was there, and before that was said.
+            let fallback = self.live.stamp().and_then(|stamp| stamp.fallback);
+            let fallback = fallback.filter(|fallback| Some(fallback.instead_of) == self.state.checkpoint);
+            let origin = if fallback.is_some() { Origin::Checkpoint } else { Origin::Live };
+            return Ok(Tree { origin, uid, fallback });
+        }
+        let (recipe, origin) =
+            recipe(&self.rooms, &self.session, &self.state, &self.lease, Some(version)).await?;
+        let origin = self.origin(origin, &recipe)?;
+        let number = match self.session.slug {
+            Some(_) => self.common.newest(),
+            None => self.state.checkpoint,
+        };
+        match (make_tree(&self.rooms, &self.session, &self.live, recipe).await, number) {
+            (Err(error), Some(number)) if is_damage(&error) => self.older(number, error.to_string()).await,
+            (made, _) => Ok(Tree { origin, uid: made?, fallback: None }),
+        }
+    }
+
+    fn origin(&self, origin: Origin, recipe: &Recipe) -> Result<Origin> {
+        let here = self.rooms.repo(&self.session.tenant)?.pack_file(recipe.tree.pack_name()).is_some();
+        Ok(if origin == Origin::Checkpoint && !here { Origin::Far } else { origin })
+    }
+
+    /// The newest checkpoint before a damaged one that is whole. What the session went back from comes last.
+    async fn older(&self, number: u64, why: String) -> Result<Tree> {
+        let store = &self.rooms.store;
+        let left = left_behind(&store.facts(self.session.no).await?);
+        let mut found = store.checkpoints(self.session.workspace, Some(number), u32::MAX).await?;
+        found.retain(|checkpoint| !checkpoint.salvage && checkpoint.removed.is_none());
+        found.sort_by_key(|checkpoint| {
+            left.iter().any(|(from, to)| *from < checkpoint.seq && checkpoint.seq < *to)
+        });
+        for checkpoint in found {
+            let fallback = Fallback { instead_of: number, used: checkpoint.number, why: why.clone() };
+            let recipe = recipe_of(&self.rooms, &self.session, &self.state, &self.lease, &checkpoint.tree)?;
+            let recipe = Recipe { fallback: Some(fallback.clone()), ..recipe };
+            let origin = self.origin(Origin::Checkpoint, &recipe)?;
+            match make_tree(&self.rooms, &self.session, &self.live, recipe).await {
+                Err(error) if is_damage(&error) => {}
+                made => return Ok(Tree { origin, uid: made?, fallback: Some(fallback) }),
+            }
+        }
+        Err(Error::NothingWhole { number, why })
+    }
+}
+
+/// What the tree is made from: the newest checkpoint, else the agent's own files.
+pub(super) async fn recipe(
+    rooms: &Rooms,
+    session: &Session,
+    state: &State,
+    lease: &Lease,
+    version: Option<&Version>,
+) -> Result<(Recipe, Origin)> {
+    let checkpoint = standing_on(rooms, session, state).await?;
+    let (tree, origin) = match (checkpoint, version) {
+        (Some(checkpoint), _) => (checkpoint.tree, Origin::Checkpoint),
+        (None, Some(version)) => (version.tree.clone(), Origin::Fresh),
+        (None, None) => return Err(Error::NoWorkspace),
+    };
+    let recipe = recipe_of(rooms, session, state, lease, &tree)?;
+    Ok((Recipe { fresh: origin == Origin::Fresh, ..recipe }, origin))
+}
+
+/// The checkpoint whose files are to be there. In a shared workspace that is the last one, whoever made it.
+pub(super) async fn standing_on(
+    rooms: &Rooms,
+    session: &Session,
+    state: &State,
+) -> Result<Option<Checkpoint>> {
+    if session.slug.is_some() {
+        let all = rooms.store.checkpoints(session.workspace, None, u32::MAX).await?;
+        return Ok(all.into_iter().find(|checkpoint| checkpoint.removed.is_none() && !checkpoint.salvage));
+    }
+    match state.checkpoint {
+        Some(number) => Ok(rooms.store.checkpoint(session.workspace, number).await?),
+        None => Ok(None),
+    }
+}
+
+/// To make what a checkpoint holds.
+pub(super) fn recipe_of(
+    rooms: &Rooms,
+    session: &Session,
+    state: &State,
+    lease: &Lease,
+    tree: &str,
+) -> Result<Recipe> {
+    let tree = TreeId::parse(tree).map_err(|_| Error::NoWorkspace)?;
+    let (epoch, boot) = (lease.epoch, rooms.settings.boot.clone());
+    let rewound = match session.slug {
+        Some(_) => rooms.common(session.workspace).back(),
+        None => state.rewound,
+    };
+    Ok(Recipe { epoch, boot, tree, fresh: false, rewound, fallback: None })
+}
+
+fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Snapshot(ash_snapshot::Error::Damaged { .. }))
+}
+
+/// The stretches of the log that rewinds took out of it.
+fn left_behind(facts: &[ash_model::Event]) -> Vec<(Seq, Seq)> {
+    let (mut left, mut counts) = (Vec::new(), Seq::MAX);
+    for event in facts.iter().rev() {
+        if let Fact::Rewound(rewound) = &event.fact
+            && event.seq <= counts
+        {
+            left.push((rewound.seq, event.seq));
+            counts = rewound.seq;
+        }
+    }
+    left
+}
+
+pub(super) async fn make_tree(
+    rooms: &Arc<Rooms>,
+    session: &Session,
+    live: &Live,
+    recipe: Recipe,
+) -> Result<Option<u32>> {
+    let _turn = rooms.restores.acquire().await.map_err(|_| Error::Stopping)?;
+    let (home, live, tenant) = (rooms.clone(), live.clone(), session.tenant.clone());
+    let progress = Arc::new(Progress::default());
+    let counting = progress.clone();
+    let making = blocking(move || live.make(&recipe, (&*home.repo(&tenant)?, &counting), &home.uids));
+    rooms.bells.told(session.no, &progress, making).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::{Event, Rewound, Then, Timestamp};
+
+    #[test]
+    fn what_a_rewind_took_back_is_not_left_behind() {
+        let rewound = |seq, to_seq| {
+            let fact = Fact::Rewound(Rewound { to: 1, from: None, seq: to_seq, then: Then::default() });
+            Event { seq, turn: None, at: Timestamp(0), fact }
+        };
+        assert_eq!(left_behind(&[rewound(20, 5), rewound(30, 25)]), [(25, 30), (5, 20)]);
+        // Forward again to what lies between the two.
+        assert_eq!(left_behind(&[rewound(20, 5), rewound(30, 12)]), [(12, 30)]);
+    }
+}

@@ -1,0 +1,165 @@
+//! A session made from another: in a copy of its workspace, or beside it in the same one.
+
+use crate::{
+    Error, Result, Sessions,
+    actor::{ForkPoint, Memories, Request, blocking},
+    files::FileSource,
+    pool::native_id,
+    rooms::Rooms,
+};
+use ash_model::{Fact, Note, Options, Seq, SessionId, Status, WorkspaceId};
+use ash_snapshot::{Folder, Owner, TreeId};
+use ash_store::{Card, Checkpoint, Env, Session};
+use uuid::Uuid;
+
+#[derive(Debug, Clone)]
+pub struct Fork {
+    pub id: SessionId,
+    /// `None`: as the session is now.
+    pub checkpoint: Option<u64>,
+    /// It works where its parent does, if that is a workspace with a name; otherwise in a copy.
+    pub beside: bool,
+}
+
+impl Sessions {
+    pub async fn fork(&self, parent: &Session, fork: Fork) -> Result<Session> {
+        let (sessions, parent) = (self.clone(), parent.clone());
+        tokio::spawn(async move { sessions.fork_whole(&parent, fork).await })
+            .await
+            .map_err(|_| Error::Gone)?
+    }
+
+    async fn fork_whole(&self, parent: &Session, fork: Fork) -> Result<Session> {
+        self.open_for_more()?;
+        let rooms = self.rooms();
+        if rooms.store.agent(&parent.tenant, &parent.agent).await?.is_none() {
+            return Err(Error::NoAgent(parent.agent.to_string()));
+        }
+        let point: ForkPoint = match fork.checkpoint {
+            Some(number) => self.fork_point_at(parent, number).await?,
+            None => self.ask(parent.no, |reply| Request::ForkPoint { reply }).await?,
+        };
+        let base = match parent.options.base {
+            Some(number) => rooms.store.checkpoint(parent.workspace, number).await?,
+            None => None,
+        };
+        // What came into the workspace after the place where they part is not in the fork.
+        let base = base.filter(|base| point.checkpoint.as_ref().is_none_or(|at| base.seq <= at.seq));
+        let env = rooms.store.env(parent.no).await?;
+        if fork.beside {
+            let point = self.remember(parent, point).await?;
+            return Ok(rooms.store.create(forked_beside(rooms, parent, &fork, point, env)).await?);
+        }
+        let from = (point, base);
+        let new = forked(rooms, parent, &fork, from, WorkspaceId::fresh(), env);
+        Ok(rooms.store.create(new).await?)
+    }
+
+    /// What the parent remembers there, in a copy that stays as it is, whatever the parent does next.
+    async fn remember(&self, parent: &Session, point: ForkPoint) -> Result<ForkPoint> {
+        let Some(checkpoint) = &point.checkpoint else { return Ok(point) };
+        let place = self.files_to_write(parent).await?;
+        let FileSource::Live { uid, .. } = place.source else { return Err(Error::NoWorkspace) };
+        let (tree, repo) =
+            (TreeId::parse(&checkpoint.tree).map_err(|_| Error::NoWorkspace)?, place.repo.clone());
+        let (live, driver) =
+            (self.rooms().common(parent.workspace).live.clone(), ash_driver::driver(parent.runtime));
+        let cwd = self.rooms().inside(&live).workspace;
+        let (from, memory) = (point.memory, Uuid::new_v4());
+        blocking(move || {
+            let home = Folder::open(&live.home())?;
+            let owner = uid.map(|uid| Owner { uid, gid: uid });
+            let then = Memories::of(&repo, &tree)?;
+            for (from, to) in driver.keeps(&cwd, from).iter().zip(driver.keeps(&cwd, memory)) {
+                then.put((from, &to), &home, owner)?;
+            }
+            Ok(())
+        })
+        .await?;
+        drop(place);
+        self.touched(parent.no).await?;
+        Ok(ForkPoint { memory, ..point })
+    }
+}
+
+fn forked(
+    rooms: &Rooms,
+    parent: &Session,
+    fork: &Fork,
+    (point, counted_from): (ForkPoint, Option<Checkpoint>),
+    workspace: WorkspaceId,
+    env: Env,
+) -> ash_store::NewSession {
+    let at = rooms.clock();
+    let options = Options { base: counted_from.as_ref().map(|_| 1), ..parent.options.clone() };
+    let seq = point.checkpoint.as_ref().map(|checkpoint| checkpoint.seq);
+    let mut first: Vec<Checkpoint> = counted_from.into_iter().chain(point.checkpoint.clone()).collect();
+    first.dedup_by_key(|checkpoint| checkpoint.number);
+    for (number, checkpoint) in (1..).zip(&mut first) {
+        // The parent's may be far. Of this one nothing is said there yet.
+        *checkpoint = Checkpoint { workspace, number, turn: None, far: None, at, ..checkpoint.clone() };
+    }
+    let newest = first.last().map(|checkpoint| checkpoint.number);
+    let new = child(rooms, parent, fork, (point, newest, seq), env);
+    ash_store::NewSession { workspace, options, first_checkpoints: first, ..new }
+}
+
+/// In the workspace of its parent, where the checkpoints are.
+fn forked_beside(
+    rooms: &Rooms,
+    parent: &Session,
+    fork: &Fork,
+    point: ForkPoint,
+    env: Env,
+) -> ash_store::NewSession {
+    let at = point.checkpoint.as_ref().map(|checkpoint| (checkpoint.number, checkpoint.seq)).unzip();
+    let new = child(rooms, parent, fork, (point, at.0, at.1), env);
+    ash_store::NewSession { slug: parent.slug.clone(), ..new }
+}
+
+/// What every fork has of its parent.
+fn child(
+    rooms: &Rooms,
+    parent: &Session,
+    fork: &Fork,
+    (point, newest, seq): (ForkPoint, Option<u64>, Option<Seq>),
+    env: Env,
+) -> ash_store::NewSession {
+    let at = rooms.clock();
+    let fact = Fact::Forked {
+        parent: parent.id.clone(),
+        checkpoint: newest,
+        memory: point.memory,
+        told: point.told,
+        waiting: point.waiting,
+    };
+    let card = Card {
+        status: Status::Paused,
+        problem: None,
+        open_turns: 0,
+        checkpoint: newest,
+        pending: Vec::new(),
+        ..point.card
+    };
+    ash_store::NewSession {
+        tenant: parent.tenant.clone(),
+        owner: parent.owner.clone(),
+        metadata: parent.metadata.clone(),
+        id: fork.id.clone(),
+        workspace: parent.workspace,
+        node: rooms.settings.node.clone(),
+        agent: parent.agent.clone(),
+        version: parent.version,
+        runtime: parent.runtime,
+        native_id: native_id(&parent.tenant, &fork.id),
+        options: parent.options.clone(),
+        env,
+        parent: Some(parent.id.clone()),
+        base: seq.map(|seq| (parent.no, seq)),
+        slug: None,
+        first_checkpoints: Vec::new(),
+        card,
+        notes: vec![Note { turn: None, at, fact }],
+        at,
+    }
+}
