@@ -2,8 +2,8 @@
 //! here did not happen. The JSON of a fact is a stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, AnsweredBy, Asked, Call, Incarnation, Metadata, Options, PermissionId, Receipt, Seq,
-    SessionId, Setting, Tier, Timestamp, TurnId, Verdict, kind::Problem,
+    AgentName, AnsweredBy, Asked, Call, Incarnation, Lock, Metadata, Options, PermissionId, Receipt, Seq,
+    SessionId, Setting, Taking, Tier, Timestamp, TurnId, Verdict, kind::Problem,
 };
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +62,13 @@ pub enum Fact {
         turn: TurnId,
         content: serde_json::Value,
         ask: Ask,
+    },
+    /// Messages that wait do so in this order from now on. Those that were withdrawn are no part of the conversation: the
+    /// agent never heard of them.
+    Requeued {
+        order: Vec<TurnId>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        withdrawn: Vec<TurnId>,
     },
     /// The prompt is about to be given to the agent as input number `input` of this shim's life.
     Started {
@@ -178,6 +185,16 @@ pub enum Fact {
     Labelled {
         metadata: Metadata,
     },
+    /// Whoever has the lock's token may write to it, and nobody else.
+    Locked {
+        how: Taking,
+        #[serde(flatten)]
+        lock: Lock,
+    },
+    /// Its holder gave it up.
+    Unlocked {
+        number: u64,
+    },
     Ended,
 }
 
@@ -188,6 +205,7 @@ impl Fact {
             Fact::Created { .. } => "created",
             Fact::Forked { .. } => "forked",
             Fact::Queued { .. } => "queued",
+            Fact::Requeued { .. } => "requeued",
             Fact::Started { .. } => "started",
             Fact::Continued { .. } => "continued",
             Fact::Stirred { .. } => "stirred",
@@ -213,6 +231,8 @@ impl Fact {
             Fact::TakenBack(_) => "taken_back",
             Fact::Idle { .. } => "idle",
             Fact::Labelled { .. } => "labelled",
+            Fact::Locked { .. } => "locked",
+            Fact::Unlocked { .. } => "unlocked",
             Fact::Ended => "ended",
         }
     }

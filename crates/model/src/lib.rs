@@ -5,6 +5,7 @@ mod fact;
 pub mod far;
 mod ids;
 mod kind;
+mod lock;
 pub mod luggage;
 mod metadata;
 mod permission;
@@ -21,6 +22,7 @@ pub use ids::{
     TenantId, TurnId, WorkspaceId,
 };
 pub use kind::{Kind, Problem};
+pub use lock::{Lock, Taking};
 pub use metadata::{BadMetadata, Metadata};
 pub use permission::{AnsweredBy, Asked, Call, How, OnPermissionTimeout, Setting, Verdict};
 pub use receipt::{Compared, From, Path, Receipt, Source, Tier};
@@ -166,6 +168,9 @@ pub struct Options {
     pub initial_agent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_interrupted: Option<OnInterrupted>,
+    /// What becomes of a message that comes while another one's turn is not over, and does not say so itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_busy: Option<OnBusy>,
     /// Whether the agent is told, when it comes back, how long it slept and what happened meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake_report: Option<bool>,
@@ -211,6 +216,22 @@ impl Durability {
             _ => None,
         }
     }
+}
+
+/// What becomes of a message that comes while a turn is not over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnBusy {
+    /// It waits for those before it.
+    #[default]
+    Queue,
+    /// It is refused.
+    Reject,
+    /// The turn that runs is asked to stop, and the message goes before all that wait.
+    Interrupt,
+    /// The agent hears it in the turn that runs, if there is still something to be done in it; else it goes before all
+    /// that wait.
+    Steer,
 }
 
 /// What to do at start with a turn that a crash cut off.

@@ -3,8 +3,8 @@
 
 use ash_model::{
     AgentName, AnsweredBy, Ask, Asked, Beside, Call, Consistency, Death, Durability, Fact, From, How,
-    Incarnation, Metadata, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider, Path,
-    PermissionId, Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Then,
+    Incarnation, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider, Path,
+    PermissionId, Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Taking, Then,
     Tier, Timestamp, TurnId, Usage, Verdict,
 };
 use serde_json::json;
@@ -303,6 +303,33 @@ fn labels() -> Vec<Fact> {
     ]
 }
 
+/// Messages that wait, and who may send them.
+fn busy() -> Vec<Fact> {
+    let lock = Lock {
+        number: 2,
+        hash: "5f".into(),
+        ttl_ms: 30_000,
+        until: Timestamp(1000),
+        holder: Some("ci".into()),
+    };
+    let nameless = Lock { holder: None, ..lock.clone() };
+    let agent = AgentName::parse("helper").expect("a name");
+    let with = |on_busy| Options { on_busy: Some(on_busy), ..Options::default() };
+    let mut facts = vec![
+        Fact::Requeued { order: vec![turn()], withdrawn: Vec::new() },
+        Fact::Requeued { order: Vec::new(), withdrawn: vec![turn()] },
+        Fact::Locked { how: Taking::Free, lock: lock.clone() },
+        Fact::Locked { how: Taking::Renewed, lock },
+        Fact::Locked { how: Taking::Over, lock: nameless },
+        Fact::Unlocked { number: 2 },
+    ];
+    facts.extend(
+        [OnBusy::Queue, OnBusy::Reject, OnBusy::Interrupt, OnBusy::Steer]
+            .map(|on_busy| Fact::Created { agent: agent.clone(), version: 2, options: with(on_busy) }),
+    );
+    facts
+}
+
 fn idle() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
     let options = Options { idle_timeout: Some(60), ..Options::default() };
@@ -398,12 +425,13 @@ fn every_fact() -> Vec<Fact> {
         shared(),
         idle(),
         labels(),
+        busy(),
     ]
     .concat()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 29;
+const KINDS: usize = 32;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -435,6 +463,9 @@ fn place(fact: &Fact) -> usize {
         Fact::TakenBack(_) => 26,
         Fact::Idle { .. } => 27,
         Fact::Labelled { .. } => 28,
+        Fact::Requeued { .. } => 29,
+        Fact::Locked { .. } => 30,
+        Fact::Unlocked { .. } => 31,
     }
 }
 

@@ -97,6 +97,12 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
             named("timeout_warning", json!({ "idleDurationMs": ms, "remainingMs": left }))
         }
         Fact::Idle { ms, left_ms: None } => named("session_idle", json!({ "idleDurationMs": ms })),
+        Fact::Requeued { order, withdrawn } => {
+            named("queue", json!({ "order": order, "withdrawn": withdrawn }))
+        }
+        Fact::Locked { how: Taking::Renewed, .. } => Vec::new(),
+        Fact::Locked { how, lock } => named("locked", shapes::locked(*how, lock)),
+        Fact::Unlocked { number } => named("unlocked", json!({ "number": number })),
         Fact::Labelled { metadata } => named("metadata", json!({ "metadata": metadata })),
         Fact::Paused => named("paused", json!({})),
         Fact::Stopped => named("stopped", json!({})),
@@ -187,7 +193,7 @@ fn tool_results(message: &Value) -> Vec<Frame> {
 /// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
 /// names are ours.
 fn is_event_name(name: &str) -> bool {
-    const OURS: [&str; 24] = [
+    const OURS: [&str; 33] = [
         "session_start",
         "session_end",
         "message",
@@ -209,6 +215,15 @@ fn is_event_name(name: &str) -> bool {
         "permission_request",
         "permission_answered",
         "setting",
+        "queue",
+        "locked",
+        "unlocked",
+        "resume_failed",
+        "workspace_rewound",
+        "timeout_warning",
+        "session_idle",
+        "metadata",
+        "restore_progress",
         "paused",
         "stopped",
         "ended",

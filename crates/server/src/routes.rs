@@ -7,10 +7,12 @@ mod files;
 mod health;
 mod keys;
 mod listing;
+mod locks;
 mod messages;
 mod owners;
 mod permissions;
 mod provider;
+mod queue;
 mod sessions;
 mod take;
 mod workspaces;
@@ -76,6 +78,10 @@ pub(crate) fn router(app: App) -> Router {
         )
         .route("/api/sessions/{id}/events", get(messages::events))
         .route("/api/sessions/{id}/stream", get(messages::stream))
+        // What waits, and who may send
+        .route("/api/sessions/{id}/queue", get(queue::list).patch(queue::reorder))
+        .route("/api/sessions/{id}/queue/{turn}", delete(queue::withdraw))
+        .route("/api/sessions/{id}/lock", get(locks::look).post(locks::take).delete(locks::give_up))
         // Files
         .route("/api/sessions/{id}/files", get(files::list).post(files::write).layer(limited(200 * MIB)))
         .route("/api/sessions/{id}/files/{*path}", get(files::read).delete(files::delete))
@@ -95,6 +101,7 @@ pub(crate) fn router(app: App) -> Router {
         .route("/api/api-keys", get(keys::list).post(keys::create))
         .route("/api/api-keys/{id}", delete(keys::delete))
         .route("/api/internal/api-keys", post(keys::create_for_tenant))
+        .route_layer(middleware::from_fn_with_state(app.clone(), locks::guard))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(2 * MIB))

@@ -1,7 +1,7 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
 use ash_model::{
-    AnsweredBy, Asked, Call, Event, Fact, PermissionId, Rewound, Seq, Timestamp, TurnId, Verdict,
+    AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Rewound, Seq, Taking, Timestamp, TurnId, Verdict,
 };
 use ash_store::{Agent, Checkpoint, Session};
 use serde_json::{Value, json};
@@ -101,6 +101,13 @@ pub(crate) fn permission(asked: &Asked) -> Value {
         "id": asked.id, "turn": asked.turn, "tool": asked.tool, "input": asked.input,
         "toolUseId": asked.tool_use_id, "suggestions": asked.suggestions, "question": asked.question,
         "expiresAt": asked.expires_at, "onTimeout": asked.on_timeout,
+    })
+}
+
+/// Who may write from now on; who had it before knows by that that it was taken over.
+pub(crate) fn locked(how: Taking, lock: &Lock) -> Value {
+    json!({
+        "number": lock.number, "holder": lock.holder, "expiresAt": lock.until, "takenOver": how == Taking::Over,
     })
 }
 
@@ -227,6 +234,12 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
             action("timeout_warning", json!({ "idleDurationMs": ms, "remainingMs": left }))
         }
         Fact::Idle { ms, left_ms: None } => action("session_idle", json!({ "idleDurationMs": ms })),
+        Fact::Requeued { order, withdrawn } => {
+            action("queue", json!({ "order": order, "withdrawn": withdrawn }))
+        }
+        Fact::Locked { how: Taking::Renewed, .. } => None,
+        Fact::Locked { how, lock } => action("locked", locked(*how, lock)),
+        Fact::Unlocked { number } => action("unlocked", json!({ "number": number })),
         Fact::Labelled { metadata } => action("metadata", json!({ "metadata": metadata })),
         Fact::Paused => action("paused", json!({})),
         Fact::Stopped => action("stopped", json!({})),

@@ -8,6 +8,7 @@ mod exec;
 mod hear;
 mod idle;
 mod load;
+mod lock;
 mod permission;
 mod recall;
 mod rest;
@@ -24,6 +25,7 @@ pub(crate) use back::Memories;
 pub use exec::Executed;
 pub(crate) use exec::base_env;
 pub(crate) use load::Seat;
+pub use lock::WantedLock;
 pub(crate) use wake::blocking;
 pub(crate) use wishes::{Answer, ForkPoint, Purpose, Reply, Request};
 

@@ -1,7 +1,7 @@
 //! What can go wrong with a session, in the words of the one who asked.
 
 use crate::state::Refused;
-use ash_model::{Kind, Problem, Slug};
+use ash_model::{Kind, Lock, Problem, Slug, Timestamp};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -11,6 +11,16 @@ pub enum Error {
     Refused(#[from] Refused),
     #[error("Session not found")]
     NotFound,
+    #[error("The session has no such turn")]
+    NoTurn,
+    #[error(
+        "The session is locked by {holder} until {until}: send its token as `X-Ash-Lock`, wait, or take the lock over with POST …/lock {{\"takeover\": true}}"
+    )]
+    Locked { holder: String, until: Timestamp },
+    #[error(
+        "The lock of this token is not yours any more: it was given up or taken over. Take a new one with POST …/lock, or leave out `X-Ash-Lock`"
+    )]
+    LockLost,
     #[error("Agent \"{0}\" not found")]
     NoAgent(String),
     #[error(
@@ -101,7 +111,9 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Error::Refused(Refused::Gone) => Kind::Gone,
-            Error::Refused(Refused::Busy | Refused::Answered)
+            Error::Refused(Refused::Busy | Refused::Occupied | Refused::NotWaiting | Refused::Answered)
+            | Error::Locked { .. }
+            | Error::LockLost
             | Error::WorkspaceBusy(_)
             | Error::AnothersCheckpoint(_) => Kind::Conflict,
             Error::Refused(Refused::Unasked) => Kind::NotFound,
@@ -110,6 +122,7 @@ impl Error {
             }
             Error::Refused(Refused::Not(_) | Refused::Cannot { .. }) => Kind::Invalid,
             Error::NotFound
+            | Error::NoTurn
             | Error::NoAgent(_)
             | Error::NoWorkspace
             | Error::NoSuchWorkspace(_)
@@ -145,6 +158,11 @@ impl Error {
         match self {
             Error::Refused(Refused::Gone) => "session_ended",
             Error::Refused(Refused::Busy) => "turn_running",
+            Error::Refused(Refused::Occupied) => "session_busy",
+            Error::Refused(Refused::NotWaiting) => "turn_not_waiting",
+            Error::Locked { .. } => "session_locked",
+            Error::LockLost => "lock_lost",
+            Error::NoTurn => "turn_not_found",
             Error::Refused(Refused::Unasked) => "permission_not_found",
             Error::Refused(Refused::Answered) => "permission_answered",
             Error::Refused(Refused::NoAnswers | Refused::NoQuestion) => "invalid_answer",
@@ -185,6 +203,15 @@ impl Error {
             Error::Sandbox(_) => "sandbox_failed",
             Error::Io { .. } => "io_failed",
         }
+    }
+
+    /// Somebody else has the session to itself.
+    pub fn locked(lock: &Lock) -> Error {
+        let holder = match &lock.holder {
+            Some(name) => format!("\"{name}\" (lock {})", lock.number),
+            None => format!("another client (lock {})", lock.number),
+        };
+        Error::Locked { holder, until: lock.until }
     }
 
     pub fn problem(&self) -> Problem {

@@ -139,6 +139,7 @@ fn child(
         open_turns: 0,
         checkpoint: newest,
         pending: Vec::new(),
+        lock: None,
         ..point.card
     };
     ash_store::NewSession {

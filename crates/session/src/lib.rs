@@ -25,6 +25,7 @@ mod rooms;
 pub mod state;
 mod workspaces;
 
+pub use actor::WantedLock;
 pub use ash_snapshot::Change;
 pub use error::{Error, Result};
 pub use far::{Far, FarSession, Returned};
@@ -38,4 +39,4 @@ pub use past::Past;
 pub use pool::{Counts, Executed, NewSession, Prompt, Sessions};
 pub use retention::{Leaving, Retention, Rule, before, is_at_rest};
 pub use rooms::{Rooms, Settings, Watch};
-pub use state::{Refused, Wake, plain_text};
+pub use state::{Phase, Refused, Turn, Wake, plain_text};

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 pub struct Past {
     /// After the first, up to and including the second.
     undone: Vec<(Seq, Seq)>,
-    /// Turns that had not begun when a rewind or a fork left them behind.
+    /// Turns that were withdrawn, or had not begun when a rewind or a fork left them behind.
     never_begun: HashSet<TurnId>,
     /// What attempts that were cut said, after the first and before the second.
     cut: HashMap<TurnId, (Seq, Seq)>,
@@ -16,7 +16,7 @@ pub struct Past {
 
 impl Past {
     /// The kinds of events that say so.
-    pub const KINDS: [&'static str; 3] = ["forked", "continued", "rewound"];
+    pub const KINDS: [&'static str; 4] = ["forked", "continued", "requeued", "rewound"];
 
     /// From all events of these kinds, in order.
     pub fn of(events: &[Event]) -> Past {
@@ -30,6 +30,7 @@ impl Past {
                     past.cut.insert(*turn, (*discard_after, event.seq));
                 }
                 Fact::Forked { waiting, .. } => past.never_begun.extend(waiting),
+                Fact::Requeued { withdrawn, .. } => past.never_begun.extend(withdrawn),
                 _ => {}
             }
         }

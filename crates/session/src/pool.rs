@@ -2,15 +2,15 @@
 
 use crate::{
     Error, Follower, Keep, LogLine, Result,
-    actor::{Actor, Answer, Purpose, Reply, Request, Seat},
+    actor::{Actor, Answer, Purpose, Reply, Request, Seat, WantedLock},
     files::Place,
     live::Live,
     logs::Logs,
     rooms::Rooms,
-    state::{State, Wake, Wish},
+    state::{State, Turn, Wake, Wish},
 };
 use ash_model::{
-    AgentName, Ask, Cursor, Fact, Metadata, Note, Options, OwnerId, Receipt, SessionId, SessionNo, Slug,
+    AgentName, Ask, Cursor, Fact, Lock, Metadata, Note, OnBusy, Options, OwnerId, Receipt, SessionId, SessionNo, Slug,
     Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::Egress;
@@ -105,6 +105,9 @@ pub struct Prompt {
     pub content: serde_json::Value,
     pub ask: Ask,
     pub wake: Wake,
+    pub on_busy: OnBusy,
+    /// The number of the lock that its sender holds.
+    pub lock: Option<u64>,
 }
 
 impl Sessions {
@@ -286,9 +289,42 @@ impl Sessions {
 
     pub async fn prompt(&self, no: SessionNo, prompt: Prompt) -> Result<TurnId> {
         self.open_for_more()?;
-        let Prompt { turn, content, ask, wake } = prompt;
-        self.wish(no, Wish::Prompt { turn, content, ask, wake }).await?;
+        let Prompt { turn, content, ask, wake, on_busy, lock } = prompt;
+        let wish = Wish::Prompt { turn, content, ask, wake, on_busy };
+        self.ask(no, |reply| Request::Prompt { wish, lock, reply }).await?;
         Ok(turn)
+    }
+
+    /// The turns that are not over, in the order that they run in.
+    pub async fn queue(&self, no: SessionNo) -> Result<Vec<Turn>> {
+        self.ask(no, |reply| Request::Queue { reply }).await
+    }
+
+    /// Takes a message back that waits.
+    pub async fn withdraw(&self, no: SessionNo, turn: TurnId) -> Result<()> {
+        self.rooms.store.turn(no, turn).await?.ok_or(Error::NoTurn)?;
+        self.wish(no, Wish::Withdraw { turn }).await.map(drop)
+    }
+
+    /// Lets these go before the others that wait.
+    pub async fn reorder(&self, no: SessionNo, first: Vec<TurnId>) -> Result<()> {
+        for turn in &first {
+            self.rooms.store.turn(no, *turn).await?.ok_or(Error::NoTurn)?;
+        }
+        self.wish(no, Wish::Reorder { first }).await.map(drop)
+    }
+
+    pub async fn lock(&self, no: SessionNo, wanted: WantedLock) -> Result<Lock> {
+        self.ask(no, |reply| Request::Lock { wanted, reply }).await
+    }
+
+    /// Its holder used it, so it lasts.
+    pub async fn renew_lock(&self, no: SessionNo, number: u64) -> Result<()> {
+        self.ask(no, |reply| Request::Renew { number, reply }).await
+    }
+
+    pub async fn unlock(&self, no: SessionNo, number: u64) -> Result<()> {
+        self.ask(no, |reply| Request::Unlock { number, reply }).await
     }
 
     /// The turn that was asked to stop, if one ran.

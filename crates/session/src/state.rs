@@ -17,7 +17,7 @@ pub(crate) use permission::cancelled;
 
 use ash_driver::Say;
 use ash_model::{
-    Ask, Event, Fact, Incarnation, Outcome, PermissionId, Problem, Seq, Status, Then, TurnId, Verdict,
+    Ask, Event, Fact, Incarnation, Lock, OnBusy, Outcome, PermissionId, Problem, Seq, Status, Then, TurnId, Verdict,
 };
 use ash_store::{Card, TurnRow};
 use std::{collections::VecDeque, sync::Arc};
@@ -31,6 +31,10 @@ pub struct State {
     pub awake: Option<Awake>,
     /// What the agent waits for, in the order that it asked.
     pub pending: Vec<Pending>,
+    /// Who has the session to itself. It may be over: a state knows no time.
+    pub lock: Option<Lock>,
+    /// The highest number ever given to a lock.
+    pub locks: u64,
     /// The newest checkpoint that holds what a turn or a change left, or the one that was gone back to.
     pub checkpoint: Option<u64>,
     /// The newest that is not from the middle of a turn: what a fork begins with.
@@ -101,6 +105,15 @@ pub enum Wish {
         content: serde_json::Value,
         ask: Ask,
         wake: Wake,
+        on_busy: OnBusy,
+    },
+    /// A message that waits is taken back.
+    Withdraw {
+        turn: TurnId,
+    },
+    /// These go before the others that wait, in this order.
+    Reorder {
+        first: Vec<TurnId>,
     },
     Interrupt,
     /// To something that the agent waits for.
@@ -144,6 +157,10 @@ pub enum Refused {
     Gone,
     #[error("A turn is not over; wait for it, or interrupt it")]
     Busy,
+    #[error("The session is busy: a turn is not over. Wait for it, or send the message with onBusy \"queue\"")]
+    Occupied,
+    #[error("The turn does not wait any more: it runs or is over. One that runs can be interrupted")]
+    NotWaiting,
     #[error("There is no such permission request")]
     Unasked,
     #[error("The permission request was answered otherwise, or withdrawn")]
@@ -192,6 +209,8 @@ impl State {
             turns: VecDeque::new(),
             awake: None,
             pending: Vec::new(),
+            lock: None,
+            locks: 0,
             checkpoint: None,
             settled: None,
             rewound: 0,
@@ -285,6 +304,7 @@ impl State {
             problem: self.problem.clone(),
             checkpoint: self.checkpoint,
             pending: self.pending.iter().map(|pending| pending.seq).collect(),
+            lock: self.lock.clone(),
         }
     }
 

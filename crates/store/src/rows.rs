@@ -2,7 +2,7 @@
 
 use crate::Env;
 use ash_model::{
-    AgentName, Beside, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Metadata, Note, Options,
+    AgentName, Beside, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Lock, Metadata, Note, Options,
     OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId, Timestamp,
     TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
@@ -115,6 +115,8 @@ pub struct Card {
     pub checkpoint: Option<u64>,
     /// Events by which the agent asked for leave that it still waits for.
     pub pending: Vec<Seq>,
+    /// The last one that was not given up; it may be over.
+    pub lock: Option<Lock>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -2,6 +2,7 @@
 
 use super::{
     MOST_MODEL,
+    locks::Held,
     take::{Asked, Body, Part, at_most, can_wait, session, session_anywhere},
 };
 use crate::{
@@ -13,11 +14,11 @@ use crate::{
     sse::{self, Deltas, Streaming},
     turn::{Meaning, Turn},
 };
-use ash_model::{Ask, Cursor, Durability, Event, Fact, Kind, Status, TurnId};
+use ash_model::{Ask, Cursor, Durability, Event, Fact, Kind, OnBusy, Status, TurnId};
 use ash_session::{Heard, Past, Prompt, Wake};
 use ash_store::{EventQuery, Session, WhatItem};
 use axum::{
-    Json,
+    Extension, Json,
     extract::State,
     http::{HeaderMap, StatusCode, header::ACCEPT},
     response::{IntoResponse, Response},
@@ -45,19 +46,22 @@ pub(super) struct Message {
     thinking: Option<Map<String, Value>>,
     output_format: Option<Map<String, Value>>,
     durability: Option<Durability>,
+    on_busy: Option<OnBusy>,
 }
 
 pub(super) async fn send(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
+    Extension(Held(lock)): Extension<Held>,
     headers: HeaderMap,
     body: Body<Message>,
 ) -> Answer<Response> {
     let session = session_anywhere(&app, &caller, &id).await?;
     can_wait(&app, body.value.durability)?;
     let deltas = if body.value.include_partial_messages { Deltas::Show } else { Deltas::Hide };
-    let prompt = prompt(body.value)?;
+    let on_busy = body.value.on_busy.or(session.options.on_busy).unwrap_or_default();
+    let prompt = Prompt { on_busy, lock, ..prompt(body.value)? };
     let route = format!("POST /api/sessions/{id}/messages");
     let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), prompt.turn.to_string()).await?;
     let turn = TurnId::parse(&claim.resource).ok_or_else(|| Problem::internal("a turn without an id"))?;
@@ -103,7 +107,8 @@ fn prompt(message: Message) -> Answer<Prompt> {
         durability: message.durability,
     };
     let wake = if message.auto_resume == Some(false) { Wake::No } else { Wake::Yes };
-    Ok(Prompt { turn: TurnId::fresh(), content: message.content, ask, wake })
+    let on_busy = OnBusy::default();
+    Ok(Prompt { turn: TurnId::fresh(), content: message.content, ask, wake, on_busy, lock: None })
 }
 
 fn check_content(content: &Value) -> Answer<()> {

@@ -5,7 +5,7 @@ use super::{
     take::{Asked, Body, Part, at_most, can_wait, environment, open_session, session, session_anywhere},
 };
 use super::{
-    agents, owners,
+    agents, locks, owners,
     provider::{self, Wanted},
     workspaces,
 };
@@ -17,7 +17,7 @@ use crate::{
     shapes,
 };
 use ash_model::{
-    AgentName, Durability, OnInterrupted, OnPermissionTimeout, Options, OwnerId, SessionId, SessionNo,
+    AgentName, Durability, OnBusy, OnInterrupted, OnPermissionTimeout, Options, OwnerId, SessionId, SessionNo,
     Setting, Status,
 };
 use ash_sandbox::Egress;
@@ -82,6 +82,7 @@ pub(super) struct Settable {
     subagents: Option<serde_json::Map<String, Value>>,
     initial_agent: Option<String>,
     on_interrupted: Option<OnInterrupted>,
+    on_busy: Option<OnBusy>,
     wake_report: Option<bool>,
     permission_timeout: Option<u64>,
     on_permission_timeout: Option<OnPermissionTimeout>,
@@ -156,6 +157,7 @@ impl Settable {
             subagents: self.subagents.map(Value::Object).or(before.subagents),
             initial_agent: self.initial_agent.or(before.initial_agent),
             on_interrupted: self.on_interrupted.or(before.on_interrupted),
+            on_busy: self.on_busy.or(before.on_busy),
             wake_report: self.wake_report.or(before.wake_report),
             permission_timeout: self.permission_timeout.or(before.permission_timeout),
             on_permission_timeout: self.on_permission_timeout.or(before.on_permission_timeout),
@@ -269,6 +271,7 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) 
     let mut shown = shown(&app, &session);
     let pending = app.sessions.pending(&session).await?;
     shown["pending"] = pending.iter().map(shapes::permission).collect();
+    shown["lock"] = json!(locks::of(&app, &session));
     Ok(Json(json!({ "session": shown })))
 }
 

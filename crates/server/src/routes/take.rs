@@ -5,7 +5,7 @@ use crate::{
     auth::Caller,
     problem::{Answer, Problem},
 };
-use ash_model::{Durability, Kind, PermissionId, SessionId, Status};
+use ash_model::{Durability, Kind, PermissionId, SessionId, Status, TurnId};
 use ash_session::Refused;
 use ash_store::{Env, Session};
 use axum::{
@@ -140,6 +140,27 @@ impl FromRequestParts<App> for Requested {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let found = Path::<(String, String)>::from_request_parts(parts, app).await;
         found.map(|Path((id, permission))| Requested { id, permission }).map_err(|_| unreadable_path())
+    }
+}
+
+/// One turn of one session, as a path names it.
+pub(crate) struct Waiting {
+    pub(crate) id: String,
+    turn: String,
+}
+
+impl Waiting {
+    pub(crate) fn turn(&self) -> Answer<TurnId> {
+        TurnId::parse(&self.turn).ok_or_else(|| ash_session::Error::NoTurn.into())
+    }
+}
+
+impl FromRequestParts<App> for Waiting {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let found = Path::<(String, String)>::from_request_parts(parts, app).await;
+        found.map(|Path((id, turn))| Waiting { id, turn }).map_err(|_| unreadable_path())
     }
 }
 

@@ -136,6 +136,9 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         | Fact::TakenBack(_)
         | Fact::Idle { .. }
         | Fact::Labelled { .. }
+        | Fact::Requeued { .. }
+        | Fact::Locked { .. }
+        | Fact::Unlocked { .. }
         | Fact::Ended => None,
     }
 }

@@ -234,7 +234,10 @@ impl Waking {
             .iter()
             .map(|message| Logged { id: message.expected.id, at: String::new(), words: None })
             .collect();
-        let mut missing = missing.iter().copied().peekable();
+        // By their places in the log, which is read once: a message may have waited while others were said.
+        let mut missing = missing.to_vec();
+        missing.sort_by_key(|number| conversation.messages[*number].seq);
+        let mut missing = missing.into_iter().peekable();
         let (mut held, mut after) = (0, 0);
         while let Some(next) = missing.peek() {
             let next = conversation.messages[*next].seq;

@@ -16,7 +16,7 @@ use ash_model::{Event, Fact, Saved, Seq, TakenBack, Tier, Timestamp, TurnId};
 use ash_snapshot::TreeId;
 use ash_store::EventQuery;
 use serde_json::Value;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// What of a conversation is told as text: the newest, up to so many bytes.
 const LONGEST_HISTORY: usize = 100_000;
@@ -134,16 +134,22 @@ impl Waking {
         let current = self.state.current().map(|turn| turn.id);
         let waiting: HashSet<TurnId> = self.state.turns.iter().map(|turn| turn.id).collect();
         let mut told: VecDeque<String> = VecDeque::new();
+        // Messages that waited, until they were told: what was withdrawn or still waits is none of the agent's business.
+        let mut asked: HashMap<TurnId, String> = HashMap::new();
         let (mut held, mut left_out, mut after): (usize, usize, Seq) = (0, 0, 0);
         loop {
-            let query = EventQuery { after, limit: 1000, kinds: vec!["queued", "said"] };
+            let query = EventQuery { after, limit: 1000, kinds: vec!["queued", "started", "said"] };
             let events = self.rooms.store.events(self.session.no, &query).await?;
             let Some(last) = events.last() else { break };
             after = last.seq;
             for event in events.iter().filter(|event| !past.hides(event)) {
                 let words = match &event.fact {
                     Fact::Queued { turn, .. } if waiting.contains(turn) => None,
-                    Fact::Queued { content, .. } => Some(format!("User: {}", cut(&plain(content)))),
+                    Fact::Queued { turn, content, .. } => {
+                        asked.insert(*turn, format!("User: {}", cut(&plain(content))));
+                        None
+                    }
+                    Fact::Started { turn, .. } => asked.remove(turn),
                     Fact::Said { .. } if event.turn.is_some() && event.turn == current => None,
                     Fact::Said { line } => said(line),
                     _ => None,

@@ -114,6 +114,8 @@ impl Actor {
         match self.rewinding.front()?.wish {
             Wish::Rewind { to, .. } => Some(to),
             Wish::Prompt { .. }
+            | Wish::Withdraw { .. }
+            | Wish::Reorder { .. }
             | Wish::Interrupt
             | Wish::Answer { .. }
             | Wish::Pause

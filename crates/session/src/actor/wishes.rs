@@ -1,12 +1,14 @@
 //! What callers ask for, and when they are answered: some at once, some when the files are safe.
 
-use super::{Actor, Executed, close::Closing, load::Sourced, rewind::Rewinding, save::Occasion};
+use super::{
+    Actor, Executed, WantedLock, close::Closing, load::Sourced, rewind::Rewinding, save::Occasion,
+};
 use crate::{
     Error, Result,
-    state::{Next, Refused, Wish},
+    state::{Next, Refused, Turn, Wish},
 };
 use ash_driver::Say;
-use ash_model::{Fact, Metadata, Options, Receipt, Rewound, Seq, Setting, Status, TurnId};
+use ash_model::{Fact, Lock, Metadata, Options, Receipt, Rewound, Seq, Setting, Status, TurnId};
 use ash_store::Checkpoint;
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
@@ -18,6 +20,29 @@ pub(crate) enum Request {
     Wish {
         wish: Wish,
         reply: Reply<Answer>,
+    },
+    Prompt {
+        wish: Wish,
+        /// The number of the lock that its sender holds.
+        lock: Option<u64>,
+        reply: Reply<Answer>,
+    },
+    /// The turns that are not over, in order.
+    Queue {
+        reply: Reply<Vec<Turn>>,
+    },
+    Lock {
+        wanted: WantedLock,
+        reply: Reply<Lock>,
+    },
+    /// The holder of lock `number` used it.
+    Renew {
+        number: u64,
+        reply: Reply<()>,
+    },
+    Unlock {
+        number: u64,
+        reply: Reply<()>,
     },
     Exec {
         command: String,
@@ -94,6 +119,20 @@ impl Actor {
         self.idle_since = Instant::now();
         match request {
             Request::Wish { wish, reply } => self.grant(wish, reply).await,
+            Request::Prompt { wish, lock, reply } => match self.locked_by_another(lock) {
+                Some(lock) => {
+                    reply.send(Err(Error::locked(&lock))).ok();
+                    Ok(())
+                }
+                None => self.grant(wish, reply).await,
+            },
+            Request::Queue { reply } => {
+                reply.send(Ok(self.state.turns.iter().cloned().collect())).ok();
+                Ok(())
+            }
+            Request::Lock { wanted, reply } => self.lock(wanted, reply).await,
+            Request::Renew { number, reply } => self.renew_lock(number, reply).await,
+            Request::Unlock { number, reply } => self.unlock(number, reply).await,
             Request::Exec { command, timeout, reply } => {
                 self.exec(command, timeout, reply).await;
                 Ok(())
@@ -162,6 +201,8 @@ impl Actor {
         }
         let facts = match self.state.decide(&wish) {
             Ok(facts) => facts,
+            // Sent again with one key: it may be in its own way.
+            Err(Refused::Occupied) if self.was_accepted(&wish).await? => Vec::new(),
             Err(refused) => {
                 reply.send(self.refuse(&wish, refused).await).ok();
                 return Ok(());
@@ -173,7 +214,7 @@ impl Actor {
         }
         match wish {
             // Sent twice with one key: the first one counts. If it was cut, this is the wish to go on.
-            Wish::Prompt { turn, .. } if self.rooms.store.turn(self.session.no, turn).await?.is_some() => {
+            Wish::Prompt { turn, .. } if self.was_accepted(&wish).await? => {
                 let open = self.state.turns.iter().any(|known| known.id == turn);
                 let back = self.state.decide(&Wish::Resume).unwrap_or_default();
                 if open && !back.is_empty() {
@@ -187,6 +228,7 @@ impl Actor {
                     Some((fact, input, say)) => Some((self.with_calls(fact).await?, input, say)),
                     None => None,
                 };
+                let interrupts = facts.iter().find_map(interrupting);
                 let begun = told.iter().map(|(fact, ..)| fact.clone());
                 let committed = self.note(facts.into_iter().chain(begun).collect()).await;
                 let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });
@@ -195,7 +237,17 @@ impl Actor {
                     self.captured = Instant::now();
                     self.tell(input, &say).await;
                 }
+                if let (Ok(()), Some((input, say))) = (&committed, interrupts) {
+                    self.tell(input, &say).await;
+                    self.lose_patience_later();
+                }
                 self.survive(committed)
+            }
+            Wish::Withdraw { .. } | Wish::Reorder { .. } => {
+                let noted = if facts.is_empty() { Ok(()) } else { self.note(facts).await };
+                let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
+                reply.send(failed.map_or_else(|| Ok(Answer::default()), Err)).ok();
+                self.survive(noted)
             }
             Wish::Interrupt => self.interrupt(facts, reply).await,
             Wish::Answer { .. } => self.answer(facts, reply).await,
@@ -221,6 +273,14 @@ impl Actor {
         }
     }
 
+    /// A message that was accepted before.
+    async fn was_accepted(&self, wish: &Wish) -> Result<bool> {
+        match wish {
+            Wish::Prompt { turn, .. } => Ok(self.rooms.store.turn(self.session.no, *turn).await?.is_some()),
+            _ => Ok(false),
+        }
+    }
+
     /// A message that nothing is in the way of is told at once: that it was accepted and that it was told share one
     /// commit.
     fn at_once(&self, facts: &[Fact]) -> Option<(Fact, u64, Say)> {
@@ -242,10 +302,7 @@ impl Actor {
 
     async fn interrupt(&mut self, facts: Vec<Fact>, reply: Reply<Answer>) -> Result<()> {
         let turn = self.state.current().map(|turn| turn.id);
-        let told = facts.iter().find_map(|fact| match fact {
-            Fact::Interrupting { turn, input } => Some((*input, Say::Interrupt { turn: *turn })),
-            _ => None,
-        });
+        let told = facts.iter().find_map(interrupting);
         if !facts.is_empty() {
             self.note(facts).await?;
         }
@@ -355,5 +412,13 @@ impl Actor {
                 hands.remote.signal(hands.process, 9).await.ok();
             }
         }
+    }
+}
+
+/// What the agent is told by it.
+fn interrupting(fact: &Fact) -> Option<(u64, Say)> {
+    match fact {
+        Fact::Interrupting { turn, input } => Some((*input, Say::Interrupt { turn: *turn })),
+        _ => None,
     }
 }

@@ -23,6 +23,7 @@ impl State {
                 self.told = *told;
             }
             Fact::Queued { turn, content, ask } => self.queue(seq, *turn, content, ask),
+            Fact::Requeued { order, withdrawn } => self.requeue(order, withdrawn),
             Fact::Stirred { turn } => self.stir(seq, *turn),
             Fact::Started { turn, input } => self.start(*turn, 1, *input),
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
@@ -86,6 +87,11 @@ impl State {
                 self.status = Status::Error;
                 self.problem = Some(problem.clone());
             }
+            Fact::Locked { lock, .. } => {
+                self.locks = lock.number;
+                self.lock = Some(lock.clone());
+            }
+            Fact::Unlocked { .. } => self.lock = None,
             Fact::Rewound(rewound) => self.rewound(seq, rewound),
             Fact::TakenBack(by) => self.backs = by.checkpoint,
             Fact::Ended => self.status = Status::Ended,
@@ -129,6 +135,14 @@ impl State {
         self.turns_ever += 1;
         self.changed.push(row(&turn, TurnState::Queued));
         self.turns.push_back(turn);
+    }
+
+    fn requeue(&mut self, order: &[TurnId], withdrawn: &[TurnId]) {
+        // Their ends follow; they count as never asked for.
+        self.turns_ever -= withdrawn.len() as u64;
+        let place = |turn: &Turn| order.iter().position(|id| *id == turn.id).unwrap_or(order.len());
+        let begun = self.turns.iter().take_while(|turn| turn.phase != Phase::Queued).count();
+        self.turns.make_contiguous()[begun..].sort_by_key(place);
     }
 
     /// Before whatever waits: the agent is at it already.

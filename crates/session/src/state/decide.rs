@@ -1,22 +1,28 @@
 //! What a wish means as things stand: the facts that follow from it, or why not.
 
 use super::{Phase, Refused, State, Wake, Wish, asked_to_stop};
-use ash_model::{Fact, From, Outcome, Path, Receipt, Rewound, Seq, Source, Status, Then, Tier};
+use ash_model::{
+    Fact, From, OnBusy, Outcome, Path, Receipt, Rewound, Seq, Source, Status, Then, Tier, TurnId,
+};
 
 impl State {
     pub fn decide(&self, wish: &Wish) -> Result<Vec<Fact>, Refused> {
         match wish {
-            Wish::Prompt { turn, content, ask, wake } => {
+            Wish::Prompt { turn, content, ask, wake, on_busy } => {
                 let queued = Fact::Queued { turn: *turn, content: content.clone(), ask: ask.clone() };
-                match self.status {
-                    Status::Active | Status::Starting => Ok(vec![queued]),
-                    Status::Ended => Err(Refused::Not(self.status)),
+                let mut facts = match self.status {
+                    Status::Active | Status::Starting => vec![queued],
+                    Status::Ended => return Err(Refused::Not(self.status)),
                     Status::Paused | Status::Stopped | Status::Error if *wake == Wake::No => {
-                        Err(Refused::Not(self.status))
+                        return Err(Refused::Not(self.status));
                     }
-                    Status::Paused | Status::Stopped | Status::Error => Ok(vec![queued, self.back()]),
-                }
+                    Status::Paused | Status::Stopped | Status::Error => vec![queued, self.back()],
+                };
+                facts.extend(self.make_way(*turn, *on_busy)?);
+                Ok(facts)
             }
+            Wish::Withdraw { turn } => self.withdraw(*turn),
+            Wish::Reorder { first } => self.reorder(first),
             Wish::Interrupt => self.interrupt(),
             Wish::Answer { id, verdict } => self.answer(*id, verdict),
             Wish::Pause => match self.status {
@@ -52,6 +58,49 @@ impl State {
                 _ => Ok(self.give_up_current().chain(self.cancel_queued()).chain([Fact::Ended]).collect()),
             },
         }
+    }
+
+    /// What a message does to those before it.
+    fn make_way(&self, turn: TurnId, on_busy: OnBusy) -> Result<Vec<Fact>, Refused> {
+        if self.turns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let waiting: Vec<TurnId> = self.waiting().collect();
+        let first = (!waiting.is_empty()).then(|| Fact::Requeued {
+            order: [turn].into_iter().chain(waiting).collect(),
+            withdrawn: Vec::new(),
+        });
+        match on_busy {
+            OnBusy::Queue => Ok(Vec::new()),
+            OnBusy::Reject => Err(Refused::Occupied),
+            OnBusy::Interrupt => Ok(first.into_iter().chain(self.interrupt()?).collect()),
+            OnBusy::Steer => Ok(first.into_iter().collect()),
+        }
+    }
+
+    /// The turns that have not begun, in order.
+    pub fn waiting(&self) -> impl Iterator<Item = TurnId> {
+        self.turns.iter().filter(|turn| turn.phase == Phase::Queued).map(|turn| turn.id)
+    }
+
+    fn withdraw(&self, turn: TurnId) -> Result<Vec<Fact>, Refused> {
+        let order: Vec<TurnId> = self.waiting().filter(|waiting| *waiting != turn).collect();
+        if order.len() == self.waiting().count() {
+            return Err(Refused::NotWaiting);
+        }
+        let cancelled =
+            Fact::Finished { turn, how: Outcome::Cancelled, checkpoint: None, problem: None };
+        Ok(vec![Fact::Requeued { order, withdrawn: vec![turn] }, cancelled])
+    }
+
+    fn reorder(&self, first: &[TurnId]) -> Result<Vec<Fact>, Refused> {
+        let waiting: Vec<TurnId> = self.waiting().collect();
+        if first.iter().any(|turn| !waiting.contains(turn)) {
+            return Err(Refused::NotWaiting);
+        }
+        let rest = waiting.iter().filter(|turn| !first.contains(turn));
+        let order: Vec<TurnId> = first.iter().chain(rest).copied().collect();
+        Ok((order != waiting).then_some(Fact::Requeued { order, withdrawn: Vec::new() }).into_iter().collect())
     }
 
     /// The way back to active: at once if the sandbox is still there.

@@ -4,7 +4,7 @@
 mod permission;
 mod world;
 
-use ash_model::{Ask, Death, Fact, Incarnation, OnInterrupted, Outcome, Status, TurnId};
+use ash_model::{Ask, Death, Fact, Incarnation, OnBusy, OnInterrupted, Outcome, Status, TurnId};
 use ash_session::state::{Found, Next, Phase, Refused, State, Wake, Wish};
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop_oneof};
 use uuid::Uuid;
@@ -22,6 +22,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
         5 => Just(Op::Prompt(Wake::Yes)),
         1 => Just(Op::Prompt(Wake::No)),
+        2 => prop_oneof![Just(OnBusy::Reject), Just(OnBusy::Interrupt), Just(OnBusy::Steer)].prop_map(Op::Push),
+        1 => (0..3u8).prop_map(Op::TakeBack),
+        1 => (0..3u8).prop_map(Op::GoFirst),
         2 => Just(Op::Interrupt),
         2 => Just(Op::Pause),
         1 => Just(Op::Stop),
@@ -403,7 +406,7 @@ fn in_status(status: Status) -> State {
 #[test]
 fn each_wish_is_granted_or_refused_by_status() {
     let turn = TurnId(Uuid::from_u128(9));
-    let prompt = |wake| Wish::Prompt { turn, content: serde_json::json!("hi"), ask: Ask::default(), wake };
+    let prompt = |wake| Wish::Prompt { turn, content: serde_json::json!("hi"), ask: Ask::default(), wake, on_busy: OnBusy::Queue };
     let kinds = |state: &State, wish: &Wish| {
         state.decide(wish).map(|facts| facts.iter().map(Fact::kind).collect::<Vec<_>>())
     };

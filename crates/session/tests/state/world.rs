@@ -7,7 +7,9 @@ mod promises;
 mod server;
 mod shim;
 
-use ash_model::{Ask, Event, Fact, Incarnation, OnInterrupted, Options, Outcome, Status, Timestamp, TurnId};
+use ash_model::{
+    Ask, Event, Fact, Incarnation, OnBusy, OnInterrupted, Options, Outcome, Status, Timestamp, TurnId,
+};
 use ash_session::state::{Found, State, Wake, Wish};
 use promises::Told;
 use server::{Close, Effect, Server};
@@ -18,6 +20,11 @@ use uuid::Uuid;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     Prompt(Wake),
+    /// A message that does not only wait.
+    Push(OnBusy),
+    /// The n-th of the messages that wait is taken back, or goes first.
+    TakeBack(u8),
+    GoFirst(u8),
     Interrupt,
     Pause,
     Stop,
@@ -167,12 +174,32 @@ impl World {
         }
     }
 
+    fn waiting(&self, n: u8) -> Option<TurnId> {
+        self.server.as_ref()?.state.waiting().nth(n.into())
+    }
+
     pub(crate) fn act(&mut self, op: Op) {
         match op {
             Op::Prompt(wake) => {
                 let turn = TurnId(self.next_fresh());
                 let content = serde_json::json!(format!("message {}", self.fresh));
-                self.wish(&Wish::Prompt { turn, content, ask: Ask::default(), wake });
+                let on_busy = OnBusy::Queue;
+                self.wish(&Wish::Prompt { turn, content, ask: Ask::default(), wake, on_busy });
+            }
+            Op::Push(on_busy) => {
+                let turn = TurnId(self.next_fresh());
+                let content = serde_json::json!(format!("message {}", self.fresh));
+                self.wish(&Wish::Prompt { turn, content, ask: Ask::default(), wake: Wake::Yes, on_busy });
+            }
+            Op::TakeBack(n) => {
+                if let Some(turn) = self.waiting(n) {
+                    self.wish(&Wish::Withdraw { turn });
+                }
+            }
+            Op::GoFirst(n) => {
+                if let Some(turn) = self.waiting(n) {
+                    self.wish(&Wish::Reorder { first: vec![turn] });
+                }
             }
             Op::Interrupt => self.wish(&Wish::Interrupt),
             Op::Pause => self.wish(&Wish::Pause),

@@ -278,9 +278,9 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     let row = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
              last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at, last_active_at, pending,
-             far_seq, far_checkpoint, base_session, base_seq, slug, owner, metadata, ttl)
+             far_seq, far_checkpoint, base_session, base_seq, slug, owner, metadata, ttl, lock)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?12, ?22,
-             ?23, ?24, ?25, ?26, ?27, ?28)
+             ?23, ?24, ?25, ?26, ?27, ?28, ?29)
          RETURNING n",
     )
     .bind(manifest.tenant.as_str())
@@ -311,6 +311,7 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     .bind(manifest.owner.as_ref().map(|owner| owner.as_str()))
     .bind(noted(&manifest.metadata))
     .bind(ttl(&manifest.options)?)
+    .bind(card.lock.as_ref().map(encoded))
     .fetch_one(db)
     .await?;
     Ok(SessionNo(row.try_get(0)?))

@@ -203,6 +203,7 @@ fn card(row: &SqliteRow) -> Result<Card> {
         problem: optional(row, "problem", |text| serde_json::from_str(text).ok())?,
         checkpoint: checkpoint.map(|n| n as u64),
         pending: optional(row, "pending", |text| serde_json::from_str(text).ok())?.unwrap_or_default(),
+        lock: optional(row, "lock", |text| serde_json::from_str(text).ok())?,
     })
 }
 

@@ -6,7 +6,7 @@ use crate::{
     Order, Result, TurnRow,
 };
 use ash_model::{
-    AgentName, Consistency, Delta, Epoch, Fact, Image, Metadata, Note, Options, Problem, Provider, Seq,
+    AgentName, Consistency, Delta, Epoch, Fact, Image, Metadata, Note, Options, Provider, Seq,
     SessionNo, Slug, Status, TenantId, Timestamp, WorkspaceId,
 };
 use sqlx::{Row, SqliteConnection, query};
@@ -328,10 +328,10 @@ pub(super) async fn remove_checkpoints(
 
 /// Moves the session's row on, which only the holder of the lease can do, and only from the step before.
 async fn advance(db: &mut Db, lease: &Lease, append: &Append, before: Seq) -> Result<()> {
-    let Card { status, title, last_text, turns, open_turns, problem, checkpoint, pending } = &append.card;
+    let Card { status, title, last_text, turns, open_turns, problem, checkpoint, pending, lock } = &append.card;
     let done = query(
         "UPDATE sessions SET last_seq = ?1, status = ?2, title = ?3, last_text = ?4, turns = ?5, open_turns = ?6,
-             problem = ?7, checkpoint = ?8, last_active_at = ?9, pending = ?14
+             problem = ?7, checkpoint = ?8, last_active_at = ?9, pending = ?14, lock = ?15
          WHERE n = ?10 AND last_seq = ?11
            AND EXISTS (SELECT 1 FROM workspaces w WHERE w.id = sessions.workspace AND w.id = ?12 AND w.epoch = ?13)",
     )
@@ -349,6 +349,7 @@ async fn advance(db: &mut Db, lease: &Lease, append: &Append, before: Seq) -> Re
     .bind(lease.workspace.to_string())
     .bind(number(lease.epoch.0)?)
     .bind(waiting(pending))
+    .bind(lock.as_ref().map(encoded))
     .execute(db)
     .await?;
     if done.rows_affected() == 0 {
@@ -490,8 +491,8 @@ pub(super) async fn prune(db: &mut Db, before: Timestamp) -> Result<u64> {
     Ok(deltas.rows_affected() + keys.rows_affected())
 }
 
-pub(super) fn encoded(problem: &Problem) -> String {
-    serde_json::to_string(problem).expect("two strings")
+pub(super) fn encoded(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("strings and numbers")
 }
 
 /// SQLite's integers are signed; nothing of ours comes near the limit unless it is damaged.

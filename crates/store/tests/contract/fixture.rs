@@ -56,6 +56,7 @@ pub(crate) fn card(status: Status) -> Card {
         problem: None,
         checkpoint: None,
         pending: Vec::new(),
+        lock: None,
     }
 }
 

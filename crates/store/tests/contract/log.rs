@@ -4,7 +4,7 @@ use crate::fixture::{
     append, card, checkpoint, delta, events, items, lease, make, places, said, step, turn_row, whole,
 };
 use ash_model::{
-    Ask, Cursor, Epoch, Event, Fact, Incarnation, Problem, SessionNo, Status, Timestamp, TurnId,
+    Ask, Cursor, Epoch, Event, Fact, Incarnation, Lock, Problem, SessionNo, Status, Timestamp, TurnId,
 };
 use ash_store::{Append, Card, Error, Hold, Lease, Store, TurnState};
 use futures::future::join_all;
@@ -22,6 +22,13 @@ pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
         problem: Some(Problem::new("code", "words")),
         checkpoint: Some(1),
         pending: vec![3],
+        lock: Some(Lock {
+            number: 2,
+            hash: "5f".into(),
+            ttl_ms: 1000,
+            until: Timestamp(9),
+            holder: Some("ci".into()),
+        }),
     };
     let mut all = step(session.no, 2, [queued.clone(), said("line")]);
     all.notes[0].turn = Some(turn);

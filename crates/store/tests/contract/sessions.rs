@@ -18,6 +18,7 @@ pub(crate) async fn a_new_session_is_found_as_it_was_made(store: &dyn Store) {
         problem: Some(Problem::new("code", "words")),
         checkpoint: Some(3),
         pending: vec![5, 9],
+        lock: None,
     };
     let new =
         NewSession { options: options.clone(), card: card.clone(), at: Timestamp(9), ..new_session("s") };

@@ -39,7 +39,8 @@ impl World {
             }
             Wish::Resume => assert_eq!(*decided, Err(Refused::Gone)),
             Wish::Answer { .. } => assert_eq!(*decided, Err(Refused::Unasked)),
-            Wish::Pause | Wish::Stop => assert!(decided.is_err()),
+            Wish::Pause | Wish::Stop | Wish::Withdraw { .. } => assert!(decided.is_err()),
+            Wish::Reorder { .. } => unreachable!("nothing waits"),
             Wish::Interrupt | Wish::Release { .. } | Wish::End => assert_eq!(*decided, Ok(Vec::new())),
         }
     }
@@ -50,6 +51,17 @@ impl World {
             Fact::Queued { turn, .. } => {
                 told.queued.push(*turn);
                 told.conversation.push(*turn);
+            }
+            Fact::Requeued { order, withdrawn } => {
+                let waits = |turn: &TurnId| !told.started.contains(turn) && !told.finished.contains_key(turn);
+                let mut waiting: Vec<TurnId> = told.queued.iter().copied().filter(waits).collect();
+                told.queued.retain(|turn| !waits(turn));
+                waiting.sort();
+                let mut named: Vec<TurnId> = order.iter().chain(withdrawn).copied().collect();
+                named.sort();
+                assert_eq!(waiting, named, "what waited is named, and nothing else");
+                told.queued.extend(order.iter().chain(withdrawn));
+                told.conversation.retain(|turn| !withdrawn.contains(turn));
             }
             Fact::Started { turn, input } | Fact::Continued { turn, input, .. } => {
                 let first_open = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
@@ -119,6 +131,8 @@ impl World {
             | Fact::TakenBack(_)
             | Fact::Idle { .. }
             | Fact::Labelled { .. }
+            | Fact::Locked { .. }
+            | Fact::Unlocked { .. }
             | Fact::Failed { .. } => {}
         }
     }

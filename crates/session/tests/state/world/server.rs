@@ -88,8 +88,8 @@ impl World {
         self.check_decision(wish, &decided);
         let Ok(facts) = decided else { return };
         match wish {
-            Wish::Prompt { .. } | Wish::Resume => self.note(facts),
-            Wish::Interrupt => self.note_and_tell(facts),
+            Wish::Withdraw { .. } | Wish::Reorder { .. } | Wish::Resume => self.note(facts),
+            Wish::Prompt { .. } | Wish::Interrupt => self.note_and_tell(facts),
             Wish::Answer { .. } => {
                 if server.hands {
                     self.note_and_tell(facts);

@@ -1,0 +1,36 @@
+//! A session that one client has to itself for a while. The JSON is stored with the facts: see `docs/formats.md`.
+
+use crate::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Who may write to a session, as long as it lasts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lock {
+    /// Higher than that of every lock before it.
+    pub number: u64,
+    /// Of its token, which nobody but its holder knows.
+    pub hash: String,
+    pub ttl_ms: u64,
+    pub until: Timestamp,
+    /// What its holder calls itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+}
+
+impl Lock {
+    pub fn is_held(&self, now: Timestamp) -> bool {
+        self.until > now
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Taking {
+    /// Nobody had it.
+    Free,
+    /// By its holder, who goes on.
+    Renewed,
+    /// From its holder.
+    Over,
+}

@@ -1,0 +1,85 @@
+//! What waits for a session: to be seen, put into another order, and taken back.
+
+use super::take::{Body, Part, Waiting, session};
+use crate::{
+    app::App,
+    auth::Caller,
+    problem::{Answer, Problem},
+};
+use ash_model::TurnId;
+use ash_session::Phase;
+use ash_store::{EventQuery, Session};
+use axum::{Json, extract::State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+const PAGE: u32 = 500;
+
+pub(super) async fn list(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+    let found = session(&app, &caller, &id).await?;
+    shown(&app, &found).await
+}
+
+async fn shown(app: &App, session: &Session) -> Answer<Json<Value>> {
+    let turns = app.sessions.queue(session.no).await?;
+    let first = turns.iter().map(|turn| turn.seq).min().unwrap_or_default();
+    let mut asked = HashMap::new();
+    let mut query =
+        EventQuery { after: first.saturating_sub(1), limit: PAGE, kinds: vec!["queued", "stirred"] };
+    while !turns.is_empty() {
+        let events = app.sessions.rooms().store.events(session.no, &query).await?;
+        let Some(last) = events.last() else { break };
+        query.after = last.seq;
+        asked.extend(events.iter().map(|event| (event.seq, event.at)));
+    }
+    let turns = turns.iter().enumerate().map(|(position, turn)| {
+        let status = match turn.phase {
+            Phase::Queued => "queued",
+            Phase::Running { .. } => "running",
+            Phase::Saving { .. } => "saving",
+            Phase::Cut => "cut",
+        };
+        json!({
+            "turn": turn.id, "position": position, "status": status, "content": turn.content,
+            "attempt": turn.attempt, "createdAt": asked.get(&turn.seq),
+        })
+    });
+    Ok(Json(json!({ "queue": turns.collect::<Vec<_>>() })))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Order {
+    /// Those that are not named keep their order, after these.
+    order: Vec<String>,
+}
+
+pub(super) async fn reorder(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    body: Body<Order>,
+) -> Answer<Json<Value>> {
+    let found = session(&app, &caller, &id).await?;
+    let first: Option<Vec<TurnId>> = body.value.order.iter().map(|turn| TurnId::parse(turn)).collect();
+    let first = first.ok_or(ash_session::Error::NoTurn)?;
+    let mut sorted = first.clone();
+    sorted.sort();
+    sorted.dedup();
+    if sorted.len() != first.len() {
+        return Err(Problem::invalid("invalid_body", "order names a turn twice"));
+    }
+    app.sessions.reorder(found.no, first).await?;
+    shown(&app, &found).await
+}
+
+pub(super) async fn withdraw(
+    State(app): State<App>,
+    caller: Caller,
+    waiting: Waiting,
+) -> Answer<Json<Value>> {
+    let found = session(&app, &caller, &waiting.id).await?;
+    let turn = waiting.turn()?;
+    app.sessions.withdraw(found.no, turn).await?;
+    Ok(Json(json!({ "turn": turn, "status": "cancelled" })))
+}

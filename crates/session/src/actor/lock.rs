@@ -1,0 +1,92 @@
+//! One client may have a session to itself. The lock is in the log, so it outlives the server; every token but the
+//! newest is worth nothing.
+
+use super::{Actor, Reply};
+use crate::{Error, Result, state::Refused};
+use ash_model::{Fact, Lock, Status, Taking, Timestamp};
+use std::time::Duration;
+
+/// What somebody wants who asks for the lock.
+#[derive(Debug, Clone)]
+pub struct WantedLock {
+    pub ttl: Duration,
+    pub holder: Option<String>,
+    /// Of the token that it would get.
+    pub hash: String,
+    /// The number of the lock that they hold, to go on with it.
+    pub held: Option<u64>,
+    /// Whoever has it.
+    pub takeover: bool,
+}
+
+impl Actor {
+    /// The lock, if one is held that is not this one.
+    pub(super) fn locked_by_another(&self, held: Option<u64>) -> Option<Lock> {
+        let lock = self.state.lock.as_ref().filter(|lock| lock.is_held(self.rooms.clock()))?;
+        (held != Some(lock.number)).then(|| lock.clone())
+    }
+
+    pub(super) async fn lock(&mut self, wanted: WantedLock, reply: Reply<Lock>) -> Result<()> {
+        if self.state.status == Status::Ended {
+            reply.send(Err(Refused::Not(Status::Ended).into())).ok();
+            return Ok(());
+        }
+        let another = self.locked_by_another(wanted.held);
+        if let Some(lock) = another.as_ref().filter(|_| !wanted.takeover) {
+            reply.send(Err(Error::locked(lock))).ok();
+            return Ok(());
+        }
+        let until = later(self.rooms.clock(), wanted.ttl);
+        let ttl_ms = milliseconds(wanted.ttl);
+        let own = self.state.lock.clone().filter(|lock| wanted.held == Some(lock.number));
+        let (how, lock) = match own {
+            Some(own) => {
+                let holder = wanted.holder.or(own.holder);
+                (Taking::Renewed, Lock { ttl_ms, until, holder, ..own })
+            }
+            None => {
+                let how = if another.is_some() { Taking::Over } else { Taking::Free };
+                let number = self.state.locks + 1;
+                (how, Lock { number, hash: wanted.hash, ttl_ms, until, holder: wanted.holder })
+            }
+        };
+        let noted = self.note(vec![Fact::Locked { how, lock: lock.clone() }]).await;
+        let answer = noted.as_ref().map(|()| lock).map_err(|error| Error::Failed(error.problem()));
+        reply.send(answer).ok();
+        self.survive(noted)
+    }
+
+    pub(super) async fn renew_lock(&mut self, number: u64, reply: Reply<()>) -> Result<()> {
+        let Some(lock) = self.state.lock.clone().filter(|lock| lock.number == number) else {
+            reply.send(Err(Error::LockLost)).ok();
+            return Ok(());
+        };
+        let until = later(self.rooms.clock(), Duration::from_millis(lock.ttl_ms));
+        self.note_lock(Fact::Locked { how: Taking::Renewed, lock: Lock { until, ..lock } }, reply).await
+    }
+
+    pub(super) async fn unlock(&mut self, number: u64, reply: Reply<()>) -> Result<()> {
+        match &self.state.lock {
+            Some(lock) if lock.number == number => self.note_lock(Fact::Unlocked { number }, reply).await,
+            Some(_) | None => {
+                reply.send(Err(Error::LockLost)).ok();
+                Ok(())
+            }
+        }
+    }
+
+    async fn note_lock(&mut self, fact: Fact, reply: Reply<()>) -> Result<()> {
+        let noted = self.note(vec![fact]).await;
+        let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
+        reply.send(failed.map_or(Ok(()), Err)).ok();
+        self.survive(noted)
+    }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn later(now: Timestamp, by: Duration) -> Timestamp {
+    Timestamp(now.0.saturating_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX)))
+}
