@@ -3,9 +3,9 @@
 
 use ash_model::{
     AgentName, AnsweredBy, Ask, Asked, Beside, Call, Consistency, Death, Durability, Fact, From, How,
-    Incarnation, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider, Path,
-    PermissionId, Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Taking, Then,
-    Tier, Timestamp, TurnId, Usage, Verdict,
+    Incarnation, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider,
+    Path, PermissionId, Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack,
+    Taking, Then, Tier, Timestamp, TurnId, Usage, Verdict,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -324,8 +324,11 @@ fn busy() -> Vec<Fact> {
         Fact::Unlocked { number: 2 },
     ];
     facts.extend(
-        [OnBusy::Queue, OnBusy::Reject, OnBusy::Interrupt, OnBusy::Steer]
-            .map(|on_busy| Fact::Created { agent: agent.clone(), version: 2, options: with(on_busy) }),
+        [OnBusy::Queue, OnBusy::Reject, OnBusy::Interrupt, OnBusy::Steer].map(|on_busy| Fact::Created {
+            agent: agent.clone(),
+            version: 2,
+            options: with(on_busy),
+        }),
     );
     facts
 }

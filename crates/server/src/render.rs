@@ -2,7 +2,7 @@
 //! granular events that clients of the Ash API expect before them.
 
 use crate::shapes;
-use ash_model::{Fact, Outcome, SessionId, TurnId};
+use ash_model::{Fact, Outcome, SessionId, Taking, TurnId};
 use ash_session::Restoring;
 use ash_store::{Item, WhatItem};
 use serde_json::{Value, json};

@@ -1,7 +1,8 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
 use ash_model::{
-    AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Rewound, Seq, Taking, Timestamp, TurnId, Verdict,
+    AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Rewound, Seq, Taking, Timestamp, TurnId,
+    Verdict,
 };
 use ash_store::{Agent, Checkpoint, Session};
 use serde_json::{Value, json};

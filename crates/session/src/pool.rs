@@ -10,8 +10,8 @@ use crate::{
     state::{State, Turn, Wake, Wish},
 };
 use ash_model::{
-    AgentName, Ask, Cursor, Fact, Lock, Metadata, Note, OnBusy, Options, OwnerId, Receipt, SessionId, SessionNo, Slug,
-    Status, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Ask, Cursor, Fact, Lock, Metadata, Note, OnBusy, Options, OwnerId, Receipt, SessionId,
+    SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::Egress;
 use ash_store::{Env, Fate, Order, Scope, Session};

@@ -17,7 +17,8 @@ pub(crate) use permission::cancelled;
 
 use ash_driver::Say;
 use ash_model::{
-    Ask, Event, Fact, Incarnation, Lock, OnBusy, Outcome, PermissionId, Problem, Seq, Status, Then, TurnId, Verdict,
+    Ask, Event, Fact, Incarnation, Lock, OnBusy, Outcome, PermissionId, Problem, Seq, Status, Then, TurnId,
+    Verdict,
 };
 use ash_store::{Card, TurnRow};
 use std::{collections::VecDeque, sync::Arc};
@@ -157,7 +158,9 @@ pub enum Refused {
     Gone,
     #[error("A turn is not over; wait for it, or interrupt it")]
     Busy,
-    #[error("The session is busy: a turn is not over. Wait for it, or send the message with onBusy \"queue\"")]
+    #[error(
+        "The session is busy: a turn is not over. Wait for it, or send the message with onBusy \"queue\""
+    )]
     Occupied,
     #[error("The turn does not wait any more: it runs or is over. One that runs can be interrupted")]
     NotWaiting,

@@ -2,9 +2,9 @@
 
 use crate::Env;
 use ash_model::{
-    AgentName, Beside, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Lock, Metadata, Note, Options,
-    OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId, Timestamp,
-    TurnId, WorkspaceId,
+    AgentName, Beside, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Lock, Metadata, Note,
+    Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId,
+    Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
 };

@@ -30,11 +30,8 @@ const LONGEST: u64 = 86_400;
 const MOST_HOLDER: usize = 100;
 /// What a lock is not in the way of: itself; a fork, which only reads; and leave that an agent waits for, which whoever
 /// is present may give.
-const OPEN: [&str; 3] = [
-    "/api/sessions/{id}/lock",
-    "/api/sessions/{id}/fork",
-    "/api/sessions/{id}/permissions/{permission}",
-];
+const OPEN: [&str; 3] =
+    ["/api/sessions/{id}/lock", "/api/sessions/{id}/fork", "/api/sessions/{id}/permissions/{permission}"];
 
 /// The number of the lock that a request came with.
 #[derive(Clone, Copy)]

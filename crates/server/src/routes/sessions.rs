@@ -17,8 +17,8 @@ use crate::{
     shapes,
 };
 use ash_model::{
-    AgentName, Durability, OnBusy, OnInterrupted, OnPermissionTimeout, Options, OwnerId, SessionId, SessionNo,
-    Setting, Status,
+    AgentName, Durability, OnBusy, OnInterrupted, OnPermissionTimeout, Options, OwnerId, SessionId,
+    SessionNo, Setting, Status,
 };
 use ash_sandbox::Egress;
 use ash_session::{Fork, NewSession};

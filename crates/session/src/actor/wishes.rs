@@ -1,8 +1,6 @@
 //! What callers ask for, and when they are answered: some at once, some when the files are safe.
 
-use super::{
-    Actor, Executed, WantedLock, close::Closing, load::Sourced, rewind::Rewinding, save::Occasion,
-};
+use super::{Actor, Executed, WantedLock, close::Closing, load::Sourced, rewind::Rewinding, save::Occasion};
 use crate::{
     Error, Result,
     state::{Next, Refused, Turn, Wish},

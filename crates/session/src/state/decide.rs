@@ -88,8 +88,7 @@ impl State {
         if order.len() == self.waiting().count() {
             return Err(Refused::NotWaiting);
         }
-        let cancelled =
-            Fact::Finished { turn, how: Outcome::Cancelled, checkpoint: None, problem: None };
+        let cancelled = Fact::Finished { turn, how: Outcome::Cancelled, checkpoint: None, problem: None };
         Ok(vec![Fact::Requeued { order, withdrawn: vec![turn] }, cancelled])
     }
 
@@ -100,7 +99,10 @@ impl State {
         }
         let rest = waiting.iter().filter(|turn| !first.contains(turn));
         let order: Vec<TurnId> = first.iter().chain(rest).copied().collect();
-        Ok((order != waiting).then_some(Fact::Requeued { order, withdrawn: Vec::new() }).into_iter().collect())
+        Ok((order != waiting)
+            .then_some(Fact::Requeued { order, withdrawn: Vec::new() })
+            .into_iter()
+            .collect())
     }
 
     /// The way back to active: at once if the sandbox is still there.

@@ -406,7 +406,13 @@ fn in_status(status: Status) -> State {
 #[test]
 fn each_wish_is_granted_or_refused_by_status() {
     let turn = TurnId(Uuid::from_u128(9));
-    let prompt = |wake| Wish::Prompt { turn, content: serde_json::json!("hi"), ask: Ask::default(), wake, on_busy: OnBusy::Queue };
+    let prompt = |wake| Wish::Prompt {
+        turn,
+        content: serde_json::json!("hi"),
+        ask: Ask::default(),
+        wake,
+        on_busy: OnBusy::Queue,
+    };
     let kinds = |state: &State, wish: &Wish| {
         state.decide(wish).map(|facts| facts.iter().map(Fact::kind).collect::<Vec<_>>())
     };

@@ -6,8 +6,8 @@ use crate::{
     Order, Result, TurnRow,
 };
 use ash_model::{
-    AgentName, Consistency, Delta, Epoch, Fact, Image, Metadata, Note, Options, Provider, Seq,
-    SessionNo, Slug, Status, TenantId, Timestamp, WorkspaceId,
+    AgentName, Consistency, Delta, Epoch, Fact, Image, Metadata, Note, Options, Provider, Seq, SessionNo,
+    Slug, Status, TenantId, Timestamp, WorkspaceId,
 };
 use sqlx::{Row, SqliteConnection, query};
 use uuid::Uuid;
@@ -328,7 +328,8 @@ pub(super) async fn remove_checkpoints(
 
 /// Moves the session's row on, which only the holder of the lease can do, and only from the step before.
 async fn advance(db: &mut Db, lease: &Lease, append: &Append, before: Seq) -> Result<()> {
-    let Card { status, title, last_text, turns, open_turns, problem, checkpoint, pending, lock } = &append.card;
+    let Card { status, title, last_text, turns, open_turns, problem, checkpoint, pending, lock } =
+        &append.card;
     let done = query(
         "UPDATE sessions SET last_seq = ?1, status = ?2, title = ?3, last_text = ?4, turns = ?5, open_turns = ?6,
              problem = ?7, checkpoint = ?8, last_active_at = ?9, pending = ?14, lock = ?15
