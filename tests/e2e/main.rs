@@ -5,6 +5,7 @@
 mod acceptance;
 mod bad_input;
 mod builtin_model;
+mod busy;
 mod claude;
 mod claude_kills;
 mod cleaning;

@@ -2,6 +2,7 @@
 
 use crate::ids;
 use crate::provider::DEFAULT_MODEL;
+use crate::skills;
 use crate::tools::NAMES;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,11 +24,12 @@ pub(crate) struct Manner {
     pub(crate) effort: Option<String>,
     /// Whether words are shown while they come.
     pub(crate) streaming: bool,
+    pub(crate) skills: skills::Wanted,
 }
 
 impl Default for Manner {
     fn default() -> Manner {
-        Manner { tools: NAMES.to_vec(), effort: None, streaming: true }
+        Manner { tools: NAMES.to_vec(), effort: None, streaming: true, skills: skills::Wanted::default() }
     }
 }
 
@@ -58,6 +60,9 @@ impl Flags {
                 "--disallowed-tools" => manner.tools.retain(|tool| !names(&value, tool)),
                 "--effort" => manner.effort = Some(value),
                 "--streaming" => manner.streaming = value != "false",
+                "--config-dir" => manner.skills.config = Some(PathBuf::from(value)),
+                "--skills" => manner.skills.folders.push(PathBuf::from(value)),
+                "--without-skill" => manner.skills.without.push(value),
                 "--model-socket" => socket = Some(PathBuf::from(value)),
                 _ => return Err(format!("unknown flag {flag}")),
             }

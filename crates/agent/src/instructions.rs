@@ -1,6 +1,6 @@
 //! What the agent is told before any message: what its folder says, and what the session says.
 
-use crate::tools;
+use crate::{skills, tools};
 use std::path::Path;
 
 /// The first that is there, as Claude Code and others look for them.
@@ -9,18 +9,26 @@ const FILES: [&str; 2] = ["CLAUDE.md", "AGENTS.md"];
 const MOST: usize = 256 << 10;
 
 /// Read anew for each turn: between two of them, whoever works in the folder may have changed it.
-pub(crate) fn all(session: Option<&str>) -> Option<String> {
-    let folder = FILES.iter().find_map(|name| tools::peek(Path::new(name)));
-    joined(folder.as_deref().map(beginning), session)
+pub(crate) fn all(session: Option<&str>, wanted: &skills::Wanted) -> Option<String> {
+    let user = wanted.config.as_deref().and_then(of);
+    let here = std::env::current_dir().unwrap_or_default();
+    // It may have been told to begin further down.
+    let folder = here.ancestors().find_map(of);
+    let skills = skills::told(wanted);
+    joined([user.as_deref().map(beginning), folder.as_deref().map(beginning), skills.as_deref(), session])
+}
+
+fn of(folder: &Path) -> Option<String> {
+    FILES.iter().find_map(|name| tools::peek(&folder.join(name)))
 }
 
 fn beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(MOST)]
 }
 
-fn joined(folder: Option<&str>, session: Option<&str>) -> Option<String> {
+fn joined<const N: usize>(parts: [Option<&str>; N]) -> Option<String> {
     let said: Vec<&str> =
-        folder.into_iter().chain(session).map(str::trim).filter(|text| !text.is_empty()).collect();
+        parts.into_iter().flatten().map(str::trim).filter(|text| !text.is_empty()).collect();
     (!said.is_empty()).then(|| said.join("\n\n"))
 }
 
@@ -30,9 +38,9 @@ mod tests {
 
     #[test]
     fn the_folder_speaks_first_and_then_the_session() {
-        assert_eq!(joined(Some("# Be kind\n"), Some("Be short.")), Some("# Be kind\n\nBe short.".into()));
-        assert_eq!(joined(None, Some("Be short.")), Some("Be short.".into()));
-        assert_eq!(joined(Some(" "), None), None);
+        assert_eq!(joined([Some("# Be kind\n"), Some("Be short.")]), Some("# Be kind\n\nBe short.".into()));
+        assert_eq!(joined([None, Some("Be short.")]), Some("Be short.".into()));
+        assert_eq!(joined([Some(" "), None]), None);
     }
 
     #[test]

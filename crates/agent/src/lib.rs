@@ -12,6 +12,7 @@ mod inbox;
 mod instructions;
 mod out;
 mod provider;
+mod skills;
 mod tools;
 mod transcript;
 mod turn;

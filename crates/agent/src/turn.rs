@@ -55,7 +55,7 @@ impl Agent<'_> {
         if self.conversation.turn(&uuid).is_some_and(|turn| turn.ended.is_some()) {
             return self.show_again(&uuid);
         }
-        self.system = instructions::all(self.system_prompt);
+        self.system = instructions::all(self.system_prompt, &self.manner.skills);
         let started = Instant::now();
         let ended = self.attempt(prompt, cancel).and_then(|stop| {
             let fact = self.ending(stop, started);

@@ -1,7 +1,7 @@
 //! The built-in agent: `ash builtin-agent`, inside the sandbox. It speaks stream-json, as Claude Code does.
 
 use crate::{Command, Driver, Ear, Heard, Launch, Memory, Say, stream_json};
-use ash_model::Provider;
+use ash_model::{Options, Provider};
 use std::{collections::BTreeMap, path::Path};
 use uuid::Uuid;
 
@@ -39,6 +39,15 @@ impl Driver for Builtin {
         if launch.options.streaming == Some(false) {
             flag("--streaming", "false".to_owned());
         }
+        if let Some(dir) = &launch.options.config_dir {
+            flag("--config-dir", launch.at(dir).display().to_string());
+        }
+        for dir in launch.options.skill_directories.iter().flatten() {
+            flag("--skills", launch.at(dir).display().to_string());
+        }
+        for skill in launch.options.disabled_skills.iter().flatten() {
+            flag("--without-skill", skill.clone());
+        }
         match launch.provider {
             Provider::Offline => {}
             Provider::Anthropic => {
@@ -51,6 +60,22 @@ impl Driver for Builtin {
 
     fn tell(&self, say: &Say) -> Vec<u8> {
         stream_json::tell(say)
+    }
+
+    fn lacks(&self, options: &Options) -> Vec<&'static str> {
+        // Inside its walls it does what it likes, and asks nobody.
+        let asks = options
+            .permission_mode
+            .as_deref()
+            .is_some_and(|mode| !matches!(mode, "bypassPermissions" | "permissionsByAgent"));
+        let lacks = [
+            ("mcpServers", options.mcp_servers.is_some()),
+            ("subagents", options.subagents.is_some()),
+            ("initialAgent", options.initial_agent.is_some()),
+            ("betas", options.betas.is_some()),
+            ("permissionMode", asks),
+        ];
+        lacks.into_iter().filter(|(_, wanted)| *wanted).map(|(name, _)| name).collect()
     }
 
     fn hear(&self, _ear: &mut Ear, line: &[u8]) -> Vec<Heard> {

@@ -9,11 +9,12 @@ mod mend;
 mod transcript;
 
 use crate::{
-    Command, Driver, Ear, Expected, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken, Survey,
+    Command, Driver, Ear, Expected, Furniture, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken,
+    Survey,
     ear::{Answer, MOST_TASKS},
     head, stream_json,
 };
-use ash_model::Setting;
+use ash_model::{InnerPath, Options, Provider, Root, Setting};
 use content::Content;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,8 +27,10 @@ pub struct Claude;
 const PLACEHOLDER: &str = "kept-outside-the-sandbox";
 /// Of a task, in bytes.
 const LONGEST_ID: usize = 256;
-/// Otherwise it deletes transcripts after 30 days, ours too.
-const SETTINGS: &str = r#"{"cleanupPeriodDays":36500}"#;
+/// What belongs to one conversation alone, wherever its configuration is.
+const MEMORY: [&str; 4] = ["projects", "tasks", "file-history", "session-env"];
+/// It looks for skills in `.claude/skills` of folders that it is given: here are some that lead to others.
+const SKILLS: &str = ".ash/skills";
 
 impl Driver for Claude {
     fn launch(&self, launch: &Launch) -> Command {
@@ -35,7 +38,7 @@ impl Driver for Claude {
         let mut flag = |name: &str, value: &str| argv.extend([name.to_owned(), value.to_owned()]);
         flag("--input-format", "stream-json");
         flag("--output-format", "stream-json");
-        flag("--settings", SETTINGS);
+        flag("--settings", &settings(&launch.options));
         // A call that needs leave is put to us, and waits for the answer.
         flag("--permission-prompt-tool", "stdio");
         match launch.memory {
@@ -82,6 +85,9 @@ impl Driver for Claude {
         if let Some(agent) = &launch.options.initial_agent {
             flag("--agent", agent);
         }
+        for number in 0..launch.options.skill_directories.as_ref().map_or(0, Vec::len) {
+            flag("--add-dir", &launch.home.join(SKILLS).join(number.to_string()).display().to_string());
+        }
         let mut switches = vec!["--verbose", "--allow-dangerously-skip-permissions"];
         if launch.options.streaming != Some(false) {
             switches.push("--include-partial-messages");
@@ -112,6 +118,31 @@ impl Driver for Claude {
 
     fn takes_settings(&self) -> bool {
         true
+    }
+
+    fn lacks(&self, options: &Options) -> Vec<&'static str> {
+        // Without a model it is nothing.
+        let offline = options.provider == Some(Provider::Offline);
+        offline.then_some("provider").into_iter().collect()
+    }
+
+    fn furniture(&self, options: &Options) -> Vec<Furniture> {
+        let mut furniture = Vec::new();
+        if let Some((Root::Home, dir)) = options.config_dir.as_ref().map(InnerPath::root)
+            && dir != ".claude"
+        {
+            // Its memory stays where it is, so that it is found whatever is configured next.
+            let up = "../".repeat(dir.split('/').count());
+            for name in MEMORY {
+                furniture.push(Furniture::Folder(format!(".claude/{name}")));
+                furniture.push(Furniture::Link(format!("{dir}/{name}"), format!("{up}.claude/{name}")));
+            }
+        }
+        for (number, dir) in options.skill_directories.iter().flatten().enumerate() {
+            let link = format!("{SKILLS}/{number}/.claude/skills");
+            furniture.push(Furniture::Link(link, dir.as_str().to_owned()));
+        }
+        furniture
     }
 
     fn transcript(&self, cwd: &Path, id: Uuid) -> Option<String> {
@@ -263,6 +294,30 @@ fn permission_mode(asked: Option<&str>) -> &str {
     }
 }
 
+/// Otherwise it deletes transcripts after 30 days, ours too.
+fn settings(options: &Options) -> String {
+    let mut settings = json!({ "cleanupPeriodDays": 36500 });
+    if let Some(skills) = &options.disabled_skills {
+        let off = skills.iter().map(|skill| (skill.clone(), json!("off")));
+        settings["skillOverrides"] = Value::Object(off.collect());
+    }
+    settings.to_string()
+}
+
+/// It keeps its memory by the name of the folder it works in. That stays the same if it works elsewhere from now on, or
+/// is configured elsewhere; it takes the name only together with the place of its configuration.
+fn places(launch: &Launch) -> Vec<(String, String)> {
+    let Options { config_dir, working_directory, .. } = &launch.options;
+    if config_dir.is_none() && working_directory.is_none() {
+        return Vec::new();
+    }
+    let config = config_dir.as_ref().map_or_else(|| launch.home.join(".claude"), |dir| launch.at(dir));
+    vec![
+        ("CLAUDE_CONFIG_DIR".to_owned(), config.display().to_string()),
+        ("CLAUDE_CODE_PROJECT_DIR_NAME".to_owned(), transcript::folder(&launch.workspace)),
+    ]
+}
+
 fn environment(launch: &Launch) -> std::collections::BTreeMap<String, String> {
     let socket = launch.model_socket.display().to_string();
     [
@@ -280,6 +335,7 @@ fn environment(launch: &Launch) -> std::collections::BTreeMap<String, String> {
     .into_iter()
     .chain(interrupted(launch).iter().copied())
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .chain(places(launch))
     .collect()
 }
 

@@ -15,7 +15,9 @@ pub use builtin::Builtin;
 pub use claude::Claude;
 pub use ear::Ear;
 
-use ash_model::{Ask, Options, Outcome, Problem, Provider, Runtime, Setting, TurnId, Usage, Verdict};
+use ash_model::{
+    Ask, InnerPath, Options, Outcome, Problem, Provider, Root, Runtime, Setting, TurnId, Usage, Verdict,
+};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -39,6 +41,16 @@ pub struct Launch {
     /// A turn was cut off, and goes on.
     pub cut: bool,
     pub options: Options,
+}
+
+impl Launch {
+    /// Where a path of the sandbox is for the agent.
+    pub(crate) fn at(&self, path: &InnerPath) -> PathBuf {
+        match path.root() {
+            (Root::Workspace, rest) => self.workspace.join(rest),
+            (Root::Home, rest) => self.home.join(rest),
+        }
+    }
 }
 
 /// Which conversation the agent takes up.
@@ -164,6 +176,14 @@ pub trait Driver: Send + Sync {
         false
     }
 
+    /// Which of these options it cannot do anything with, by the names that callers know.
+    fn lacks(&self, options: &Options) -> Vec<&'static str>;
+
+    /// What has to be in its home before it starts.
+    fn furniture(&self, _options: &Options) -> Vec<Furniture> {
+        Vec::new()
+    }
+
     /// Where in its home the agent keeps a conversation that we have to look at ourselves, because it does not say
     /// what it found of it.
     fn transcript(&self, _cwd: &Path, _id: Uuid) -> Option<String> {
@@ -197,6 +217,14 @@ pub trait Driver: Send + Sync {
     fn mend(&self, _lines: &mut dyn Iterator<Item = Vec<u8>>, _log: &[Logged], _native: &Native) -> Mended {
         Mended::default()
     }
+}
+
+/// By its path in the agent's home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Furniture {
+    Folder(String),
+    /// A link, and what it says.
+    Link(String, String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -181,6 +181,13 @@ pub enum Fact {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         left_ms: Option<u64>,
     },
+    /// Its options are these from now on. Those that an agent is told when it starts count from its next start on.
+    Configured {
+        options: Options,
+        /// An agent that runs was started with others.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        restart: bool,
+    },
     /// What callers note on it is this from now on.
     Labelled {
         metadata: Metadata,
@@ -230,6 +237,7 @@ impl Fact {
             Fact::Rewound(_) => "rewound",
             Fact::TakenBack(_) => "taken_back",
             Fact::Idle { .. } => "idle",
+            Fact::Configured { .. } => "configured",
             Fact::Labelled { .. } => "labelled",
             Fact::Locked { .. } => "locked",
             Fact::Unlocked { .. } => "unlocked",

@@ -4,6 +4,7 @@ mod cursor;
 mod fact;
 pub mod far;
 mod ids;
+mod inner;
 mod kind;
 mod lock;
 pub mod luggage;
@@ -21,6 +22,7 @@ pub use ids::{
     AgentName, BadName, Epoch, Image, Incarnation, OwnerId, PermissionId, Seq, SessionId, SessionNo, Slug,
     TenantId, TurnId, WorkspaceId,
 };
+pub use inner::{BadInnerPath, InnerPath, Root};
 pub use kind::{Kind, Problem};
 pub use lock::{Lock, Taking};
 pub use metadata::{BadMetadata, Metadata};
@@ -166,6 +168,17 @@ pub struct Options {
     pub subagents: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_agent: Option<String>,
+    /// Where the agent begins; without it, in the workspace itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub working_directory: Option<InnerPath>,
+    /// Where the agent looks for what is its user's: instructions, skills, settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_dir: Option<InnerPath>,
+    /// Folders of skills, besides those that the agent finds by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skill_directories: Option<Vec<InnerPath>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disabled_skills: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_interrupted: Option<OnInterrupted>,
     /// What becomes of a message that comes while another one's turn is not over, and does not say so itself.

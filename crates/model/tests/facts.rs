@@ -3,9 +3,9 @@
 
 use ash_model::{
     AgentName, AnsweredBy, Ask, Asked, Beside, Call, Consistency, Death, Durability, Fact, From, How,
-    Incarnation, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider,
-    Path, PermissionId, Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack,
-    Taking, Then, Tier, Timestamp, TurnId, Usage, Verdict,
+    Incarnation, InnerPath, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome,
+    OwnProvider, Path, PermissionId, Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting, Source,
+    TakenBack, Taking, Then, Tier, Timestamp, TurnId, Usage, Verdict,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -48,6 +48,11 @@ fn beginnings() -> Vec<Fact> {
         subagents: Some(json!({"a": {}})),
         initial_agent: Some("a".into()),
         on_interrupted: Some(OnInterrupted::Ask),
+        working_directory: None,
+        config_dir: None,
+        skill_directories: None,
+        disabled_skills: None,
+        on_busy: None,
         wake_report: None,
     };
     let parent = SessionId::parse("parent").expect("a name");
@@ -303,6 +308,17 @@ fn labels() -> Vec<Fact> {
     ]
 }
 
+fn places() -> Options {
+    let inner = |path| InnerPath::parse(path).expect("a path");
+    Options {
+        working_directory: Some(inner("src")),
+        config_dir: Some(inner("~/.config")),
+        skill_directories: Some(vec![inner("/workspace/skills")]),
+        disabled_skills: Some(vec!["verify".into()]),
+        ..Options::default()
+    }
+}
+
 /// Messages that wait, and who may send them.
 fn busy() -> Vec<Fact> {
     let lock = Lock {
@@ -322,6 +338,8 @@ fn busy() -> Vec<Fact> {
         Fact::Locked { how: Taking::Renewed, lock },
         Fact::Locked { how: Taking::Over, lock: nameless },
         Fact::Unlocked { number: 2 },
+        Fact::Configured { options: places(), restart: true },
+        Fact::Configured { options: Options::default(), restart: false },
     ];
     facts.extend(
         [OnBusy::Queue, OnBusy::Reject, OnBusy::Interrupt, OnBusy::Steer].map(|on_busy| Fact::Created {
@@ -434,7 +452,7 @@ fn every_fact() -> Vec<Fact> {
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 32;
+const KINDS: usize = 33;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -469,6 +487,7 @@ fn place(fact: &Fact) -> usize {
         Fact::Requeued { .. } => 29,
         Fact::Locked { .. } => 30,
         Fact::Unlocked { .. } => 31,
+        Fact::Configured { .. } => 32,
     }
 }
 

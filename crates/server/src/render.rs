@@ -103,6 +103,7 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
         Fact::Locked { how: Taking::Renewed, .. } => Vec::new(),
         Fact::Locked { how, lock } => named("locked", shapes::locked(*how, lock)),
         Fact::Unlocked { number } => named("unlocked", json!({ "number": number })),
+        Fact::Configured { .. } => named("config", json!({})),
         Fact::Labelled { metadata } => named("metadata", json!({ "metadata": metadata })),
         Fact::Paused => named("paused", json!({})),
         Fact::Stopped => named("stopped", json!({})),
@@ -193,7 +194,7 @@ fn tool_results(message: &Value) -> Vec<Frame> {
 /// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
 /// names are ours.
 fn is_event_name(name: &str) -> bool {
-    const OURS: [&str; 33] = [
+    const OURS: [&str; 34] = [
         "session_start",
         "session_end",
         "message",
@@ -222,6 +223,7 @@ fn is_event_name(name: &str) -> bool {
         "workspace_rewound",
         "timeout_warning",
         "session_idle",
+        "config",
         "metadata",
         "restore_progress",
         "paused",

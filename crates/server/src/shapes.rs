@@ -241,6 +241,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         Fact::Locked { how: Taking::Renewed, .. } => None,
         Fact::Locked { how, lock } => action("locked", locked(*how, lock)),
         Fact::Unlocked { number } => action("unlocked", json!({ "number": number })),
+        Fact::Configured { .. } => action("config", json!({})),
         Fact::Labelled { metadata } => action("metadata", json!({ "metadata": metadata })),
         Fact::Paused => action("paused", json!({})),
         Fact::Stopped => action("stopped", json!({})),

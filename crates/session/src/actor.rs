@@ -5,6 +5,7 @@ mod back;
 mod close;
 mod commit;
 mod exec;
+mod furnish;
 mod hear;
 mod idle;
 mod load;
@@ -26,6 +27,7 @@ pub use exec::Executed;
 pub(crate) use exec::base_env;
 pub(crate) use load::Seat;
 pub use lock::WantedLock;
+pub(crate) use settings::Wanted;
 pub(crate) use wake::blocking;
 pub(crate) use wishes::{Answer, ForkPoint, Purpose, Reply, Request};
 

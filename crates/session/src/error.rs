@@ -1,7 +1,7 @@
 //! What can go wrong with a session, in the words of the one who asked.
 
 use crate::state::Refused;
-use ash_model::{Kind, Lock, Problem, Slug, Timestamp};
+use ash_model::{Kind, Lock, Options, Problem, Runtime, Slug, Timestamp};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -21,6 +21,8 @@ pub enum Error {
         "The lock of this token is not yours any more: it was given up or taken over. Take a new one with POST …/lock, or leave out `X-Ash-Lock`"
     )]
     LockLost,
+    #[error("An agent of runtime \"{runtime}\" cannot do anything with {}: leave it out, or use another agent", .options.join(", "))]
+    Unsupported { runtime: &'static str, options: Vec<&'static str> },
     #[error("Agent \"{0}\" not found")]
     NoAgent(String),
     #[error(
@@ -132,6 +134,7 @@ impl Error {
             | Error::NoKey
             | Error::ProviderRequired
             | Error::ProviderShared
+            | Error::Unsupported { .. }
             | Error::NothingWhole { .. }
             | Error::Key(_)
             | Error::NoBucket => Kind::Unprocessable,
@@ -163,6 +166,7 @@ impl Error {
             Error::Locked { .. } => "session_locked",
             Error::LockLost => "lock_lost",
             Error::NoTurn => "turn_not_found",
+            Error::Unsupported { .. } => "option_unsupported",
             Error::Refused(Refused::Unasked) => "permission_not_found",
             Error::Refused(Refused::Answered) => "permission_answered",
             Error::Refused(Refused::NoAnswers | Refused::NoQuestion) => "invalid_answer",
@@ -202,6 +206,15 @@ impl Error {
             Error::Snapshot(_) => "snapshot_failed",
             Error::Sandbox(_) => "sandbox_failed",
             Error::Io { .. } => "io_failed",
+        }
+    }
+
+    /// Unless an agent of this runtime can do something with all of these.
+    pub(crate) fn unless_supported(runtime: Runtime, options: &Options) -> Result<()> {
+        let lacking = ash_driver::driver(runtime).lacks(options);
+        match lacking.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Unsupported { runtime: runtime.as_str(), options: lacking }),
         }
     }
 

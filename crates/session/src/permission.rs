@@ -1,8 +1,12 @@
 //! What an agent waits for, for whoever may give it; and what a client changes of a live session.
 
-use crate::{Result, Sessions, actor::Request, state::Wish};
+use crate::{
+    Result, Sessions,
+    actor::{Request, Wanted},
+    state::Wish,
+};
 use ash_model::{Asked, Fact, Options, PermissionId, SessionNo, Setting, Verdict};
-use ash_store::{EventQuery, Session};
+use ash_store::{Env, EventQuery, Session};
 
 impl Sessions {
     /// The requests that are open, in the order that they were made.
@@ -28,14 +32,16 @@ impl Sessions {
         Ok(())
     }
 
-    /// Tells a live agent what it can go on with, and waits until it has agreed. The caller stores them afterwards.
+    /// Tells a live agent what it can go on with, and waits until it has agreed.
     pub async fn change_options(
         &self,
         no: SessionNo,
         options: Options,
+        env: Option<Env>,
         settings: Vec<Setting>,
     ) -> Result<()> {
         self.open_for_work()?;
-        self.ask(no, |reply| Request::Options { options, settings, reply }).await
+        let wanted = Wanted { options, env, settings };
+        self.ask(no, |reply| Request::Options { wanted, reply }).await
     }
 }

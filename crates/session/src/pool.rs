@@ -192,6 +192,7 @@ impl Sessions {
             .agent(&new.tenant, &new.agent)
             .await?
             .ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
+        Error::unless_supported(agent.runtime, &new.options)?;
         rooms.settings.program(agent.runtime, &new.options)?;
         rooms.settings.provider(&new.options, agent.provider)?;
         if new.workspace.is_some() && new.way.is_some() {

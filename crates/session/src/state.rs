@@ -30,6 +30,8 @@ pub struct State {
     /// Turns that are not over, in order. Only the first can be anything but queued.
     pub turns: VecDeque<Turn>,
     pub awake: Option<Awake>,
+    /// The agent that runs was started with options that are not those of the session any more.
+    pub outdated: bool,
     /// What the agent waits for, in the order that it asked.
     pub pending: Vec<Pending>,
     /// Who has the session to itself. It may be over: a state knows no time.
@@ -211,6 +213,7 @@ impl State {
             status: Status::Starting,
             turns: VecDeque::new(),
             awake: None,
+            outdated: false,
             pending: Vec::new(),
             lock: None,
             locks: 0,

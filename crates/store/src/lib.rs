@@ -111,7 +111,7 @@ pub trait Store: Send + Sync {
     async fn restless(&self) -> Result<Vec<SessionNo>>;
     async fn sessions_of(&self, workspace: WorkspaceId) -> Result<Vec<(SessionNo, Status)>>;
     async fn env(&self, no: SessionNo) -> Result<Env>;
-    async fn set_options(&self, no: SessionNo, options: &ash_model::Options) -> Result<()>;
+    async fn set_env(&self, no: SessionNo, env: &Env) -> Result<()>;
     async fn count_active(&self, tenant: &TenantId) -> Result<u64>;
 
     // Ownership

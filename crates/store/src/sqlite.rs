@@ -16,8 +16,8 @@ use crate::{
 };
 use ash_model::far::FarAgent;
 use ash_model::{
-    AgentName, Cursor, Event, Incarnation, Options, Seq, SessionId, SessionNo, Slug, Status, TakenBack,
-    TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Cursor, Event, Incarnation, Seq, SessionId, SessionNo, Slug, Status, TakenBack, TenantId,
+    Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
 use sqlx::{
@@ -194,9 +194,9 @@ impl Store for Sqlite {
         self.seal.unseal(read::sealed_env(&self.readers, no).await?.as_deref())
     }
 
-    async fn set_options(&self, no: SessionNo, options: &Options) -> Result<()> {
-        let options = options.clone();
-        self.writer.write(move |db| Box::pin(async move { write::set_options(db, no, &options).await })).await
+    async fn set_env(&self, no: SessionNo, env: &Env) -> Result<()> {
+        let sealed = self.seal.seal(env);
+        self.writer.write(move |db| Box::pin(async move { write::set_env(db, no, sealed).await })).await
     }
 
     async fn count_active(&self, tenant: &TenantId) -> Result<u64> {

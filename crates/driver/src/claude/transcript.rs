@@ -10,11 +10,14 @@ use std::{
 };
 use uuid::Uuid;
 
-/// Where it is in the agent's home. It replaces everything but letters and digits.
+/// Where it is in the agent's home.
 pub(super) fn place(cwd: &Path, id: Uuid) -> String {
-    let cwd: String =
-        cwd.to_string_lossy().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    format!(".claude/projects/{cwd}/{id}.jsonl")
+    format!(".claude/projects/{}/{id}.jsonl", folder(cwd))
+}
+
+/// It replaces everything but letters and digits.
+pub(super) fn folder(cwd: &Path) -> String {
+    cwd.to_string_lossy().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
 /// What of the messages in our log it will know.

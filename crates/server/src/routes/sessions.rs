@@ -17,12 +17,12 @@ use crate::{
     shapes,
 };
 use ash_model::{
-    AgentName, Durability, OnBusy, OnInterrupted, OnPermissionTimeout, Options, OwnerId, SessionId,
-    SessionNo, Setting, Status,
+    AgentName, BadInnerPath, Durability, InnerPath, OnBusy, OnInterrupted, OnPermissionTimeout, Options,
+    OwnerId, Root, SessionId, SessionNo, Setting, Status,
 };
 use ash_sandbox::Egress;
 use ash_session::{Fork, NewSession};
-use ash_store::{Fate, Session};
+use ash_store::{Env, Fate, Session};
 use axum::{
     Json,
     extract::State,
@@ -38,6 +38,8 @@ const PERMISSION_MODES: [&str; 6] =
 /// It is an argument of a program.
 const MOST_APPENDED: usize = 30_000;
 const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+const MOST_SKILL_DIRECTORIES: usize = 20;
+const MOST_NAMES: usize = 200;
 /// A week.
 const LONGEST_WAIT: u64 = 604_800;
 /// Ten years.
@@ -54,6 +56,16 @@ pub(super) struct New {
     /// Whose it is; only somebody without an owner of their own may say so.
     owner: Option<OwnerId>,
     metadata: Option<BTreeMap<String, String>>,
+    extra_env: Option<BTreeMap<String, String>>,
+    env: Option<BTreeMap<String, String>>,
+    #[serde(flatten)]
+    options: Settable,
+}
+
+/// What a session goes on with from now on.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Change {
     extra_env: Option<BTreeMap<String, String>>,
     env: Option<BTreeMap<String, String>>,
     #[serde(flatten)]
@@ -81,6 +93,11 @@ pub(super) struct Settable {
     mcp_servers: Option<serde_json::Map<String, Value>>,
     subagents: Option<serde_json::Map<String, Value>>,
     initial_agent: Option<String>,
+    custom_agents: Option<Vec<CustomAgent>>,
+    working_directory: Option<String>,
+    config_dir: Option<String>,
+    skill_directories: Option<Vec<String>>,
+    disabled_skills: Option<Vec<String>>,
     on_interrupted: Option<OnInterrupted>,
     on_busy: Option<OnBusy>,
     wake_report: Option<bool>,
@@ -136,6 +153,17 @@ impl Settable {
             Some(message) => message.split()?,
             None => (None, None),
         };
+        let custom = self.custom_agents.map(subagents).transpose()?;
+        let working_directory = inner("workingDirectory", self.working_directory.as_deref())?;
+        let config_dir = inner("configDir", self.config_dir.as_deref())?;
+        if config_dir.as_ref().is_some_and(|dir| matches!(dir.root(), (Root::Workspace, _) | (_, ""))) {
+            let error = "configDir must be a folder beneath /home/agent (or ~), which is the agent's own";
+            return Err(Problem::invalid("invalid_body", error));
+        }
+        let skills = self.skill_directories.map(|dirs| many("skillDirectories", &dirs)).transpose()?;
+        if let Some(skills) = &self.disabled_skills {
+            at_most_names("disabledSkills", skills)?;
+        }
         if self.ttl.is_some_and(|seconds| seconds > LONGEST_LIFE) {
             let error = format!("ttl must be 0 (never) to {LONGEST_LIFE} seconds");
             return Err(Problem::invalid("invalid_body", error));
@@ -154,8 +182,12 @@ impl Settable {
             disallowed_tools: self.disallowed_tools.or(before.disallowed_tools),
             betas: self.betas.or(before.betas),
             mcp_servers: self.mcp_servers.map(Value::Object).or(before.mcp_servers),
-            subagents: self.subagents.map(Value::Object).or(before.subagents),
+            subagents: self.subagents.or(custom).map(Value::Object).or(before.subagents),
             initial_agent: self.initial_agent.or(before.initial_agent),
+            working_directory: working_directory.or(before.working_directory),
+            config_dir: config_dir.or(before.config_dir),
+            skill_directories: skills.or(before.skill_directories),
+            disabled_skills: self.disabled_skills.or(before.disabled_skills),
             on_interrupted: self.on_interrupted.or(before.on_interrupted),
             on_busy: self.on_busy.or(before.on_busy),
             wake_report: self.wake_report.or(before.wake_report),
@@ -169,6 +201,58 @@ impl Settable {
             base: before.base,
         })
     }
+}
+
+/// As the guides of other SDKs have them: in a list, each with its name.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct CustomAgent {
+    name: String,
+    description: Option<String>,
+    display_name: Option<String>,
+    prompt: String,
+    tools: Option<Vec<String>>,
+    model: Option<String>,
+}
+
+fn subagents(agents: Vec<CustomAgent>) -> Answer<serde_json::Map<String, Value>> {
+    let named = |agent: CustomAgent| {
+        let CustomAgent { name, description, display_name, prompt, tools, model } = agent;
+        let mut shape = json!({ "description": description.or(display_name).unwrap_or_else(|| name.clone()), "prompt": prompt });
+        for (field, value) in [("tools", json!(tools)), ("model", json!(model))] {
+            if !value.is_null() {
+                shape[field] = value;
+            }
+        }
+        match name.is_empty() {
+            true => Err(Problem::invalid("invalid_body", "customAgents: each needs a name")),
+            false => Ok((name, shape)),
+        }
+    };
+    agents.into_iter().map(named).collect()
+}
+
+fn inner(name: &str, path: Option<&str>) -> Answer<Option<InnerPath>> {
+    let wrong = |error: BadInnerPath| Problem::invalid("invalid_body", format!("{name} {error}"));
+    path.map(|path| InnerPath::parse(path).map_err(wrong)).transpose()
+}
+
+fn many(name: &str, paths: &[String]) -> Answer<Vec<InnerPath>> {
+    if paths.len() > MOST_SKILL_DIRECTORIES {
+        let error = format!("{name} has more than {MOST_SKILL_DIRECTORIES}");
+        return Err(Problem::invalid("invalid_body", error));
+    }
+    let all = paths.iter().map(|path| inner(name, Some(path)));
+    Ok(all.collect::<Answer<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+fn at_most_names(name: &str, given: &[String]) -> Answer<()> {
+    let plain = |text: &String| !text.is_empty() && text.len() <= 200 && !text.chars().any(char::is_control);
+    if given.len() <= MOST_NAMES && given.iter().all(plain) {
+        return Ok(());
+    }
+    let error = format!("{name} must be at most {MOST_NAMES} names of 1 to 200 characters");
+    Err(Problem::invalid("invalid_body", error))
 }
 
 /// As the guide of other SDKs has it: words, or words and whether they replace the agent's own.
@@ -239,9 +323,7 @@ pub(super) async fn create(
     let mut options = options;
     let wanted = options.wanted(&app)?;
     let (options, way) = with_provider(options.over(Options::default())?, wanted);
-    let mut vars = env.unwrap_or_default();
-    vars.extend(extra_env.unwrap_or_default());
-    let env = environment(vars)?;
+    let env = variables(env, extra_env)?.unwrap_or_default();
     let proposed = session_id.unwrap_or_else(SessionId::fresh);
     let claim =
         once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
@@ -258,6 +340,18 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, answer(&app, &made)))
 }
 
+/// None: nothing is said of them.
+fn variables(
+    env: Option<BTreeMap<String, String>>,
+    extra: Option<BTreeMap<String, String>>,
+) -> Answer<Option<Env>> {
+    if env.is_none() && extra.is_none() {
+        return Ok(None);
+    }
+    let all = env.into_iter().chain(extra).flatten().collect();
+    environment(all).map(Some)
+}
+
 /// What an earlier try with the same key made, if it came that far.
 async fn made_before(app: &App, caller: &Caller, claim: &Once, id: &SessionId) -> Option<Session> {
     if !claim.again {
@@ -272,6 +366,10 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) 
     let pending = app.sessions.pending(&session).await?;
     shown["pending"] = pending.iter().map(shapes::permission).collect();
     shown["lock"] = json!(locks::of(&app, &session));
+    let env = app.sessions.rooms().store.env(session.no).await?.expose();
+    if !env.is_empty() {
+        shown["config"]["env"] = env.into_keys().map(|name| (name, json!("***"))).collect();
+    }
     Ok(Json(json!({ "session": shown })))
 }
 
@@ -279,7 +377,7 @@ pub(super) async fn change_config(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
-    body: Body<Settable>,
+    body: Body<Change>,
 ) -> Answer<Json<Value>> {
     let found = open_session(&app, &caller, &id).await?;
     // To its end even if the caller hangs up: what the agent goes on with is what is stored.
@@ -289,9 +387,10 @@ pub(super) async fn change_config(
 }
 
 /// A live agent first: what it does not agree to is not stored.
-async fn change_live(app: App, no: SessionNo, change: Settable) -> Answer<()> {
+async fn change_live(app: App, no: SessionNo, Change { env, extra_env, options }: Change) -> Answer<()> {
+    let env = variables(env, extra_env)?;
     let _alone = app.changing_options.lock(no).await;
-    let mut change = change;
+    let mut change = options;
     let (settings, wanted) = (change.settings(), change.wanted(&app)?);
     can_wait(&app, change.durability)?;
     let session = app.sessions.get(no).await?;
@@ -299,8 +398,7 @@ async fn change_live(app: App, no: SessionNo, change: Settable) -> Answer<()> {
     if let Some(way) = way {
         app.sessions.bring(&session, way)?;
     }
-    app.sessions.change_options(no, options.clone(), settings).await?;
-    Ok(app.sessions.rooms().store.set_options(no, &options).await?)
+    Ok(app.sessions.change_options(no, options, env, settings).await?)
 }
 
 /// One after the other, so that two changes at the same time both count.
@@ -311,7 +409,7 @@ pub(super) async fn change_options(
 ) -> Answer<()> {
     let _alone = app.changing_options.lock(no).await;
     let options = change(app.sessions.get(no).await?.options)?;
-    Ok(app.sessions.rooms().store.set_options(no, &options).await?)
+    Ok(app.sessions.change_options(no, options, None, Vec::new()).await?)
 }
 
 pub(super) async fn pause(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
@@ -350,7 +448,7 @@ pub(super) async fn resume(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
-    body: Body<Settable>,
+    body: Body<Change>,
 ) -> Answer<Json<Value>> {
     let found = session_anywhere(&app, &caller, &id).await?;
     // Without a single field there is nothing to change.

@@ -135,6 +135,7 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         | Fact::Rewound(_)
         | Fact::TakenBack(_)
         | Fact::Idle { .. }
+        | Fact::Configured { .. }
         | Fact::Labelled { .. }
         | Fact::Requeued { .. }
         | Fact::Locked { .. }

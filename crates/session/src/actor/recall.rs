@@ -268,7 +268,7 @@ impl Waking {
         Ok(log)
     }
 
-    fn owner(&self) -> Option<Owner> {
+    pub(super) fn owner(&self) -> Option<Owner> {
         self.tree.flatten().map(|uid| Owner { uid, gid: uid })
     }
 }

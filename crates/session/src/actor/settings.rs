@@ -3,15 +3,27 @@
 
 use super::{Actor, Reply};
 use crate::{Error, Result, state::Next};
-use ash_model::{Fact, Options, Setting};
+use ash_driver::{Command, Launch, Memory};
+use ash_model::{Fact, Options, Provider, Setting};
+use ash_store::Env;
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
 
 /// How long the agent may take to say whether it goes on with a setting.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What somebody wants of a session from now on.
+pub(crate) struct Wanted {
+    pub(crate) options: Options,
+    /// None: as it is.
+    pub(crate) env: Option<Env>,
+    /// What a live agent can be told.
+    pub(crate) settings: Vec<Setting>,
+}
+
 pub(super) struct Change {
     options: Options,
+    env: Option<Env>,
     /// What the agent has not agreed to yet.
     left: VecDeque<Setting>,
     /// The first of them was told under this number.
@@ -20,12 +32,17 @@ pub(super) struct Change {
 }
 
 impl Actor {
-    pub(super) fn change_options(&mut self, options: Options, settings: Vec<Setting>, reply: Reply<()>) {
+    pub(super) fn change_options(&mut self, wanted: Wanted, reply: Reply<()>) {
+        let Wanted { options, env, settings } = wanted;
+        if let Err(refused) = Error::unless_supported(self.session.runtime, &options) {
+            reply.send(Err(refused)).ok();
+            return;
+        }
         let left = match self.driver.takes_settings() {
             true => settings.into_iter().filter(|setting| is_news(&self.session.options, setting)).collect(),
             false => VecDeque::new(),
         };
-        self.changes.push_back(Change { options, left, told: None, reply });
+        self.changes.push_back(Change { options, env, left, told: None, reply });
     }
 
     /// One step after the other, until somebody has to be waited for.
@@ -35,12 +52,12 @@ impl Actor {
             // It is being started with what was there before.
             let starting = !is_live && (self.effect.is_some() || self.state.next() == Next::Wake);
             match (change.told, change.left.front()) {
-                (Some(_), _) if !is_live => self.end_change(Err(Error::Gone)),
-                (Some((_, until)), _) if until <= Instant::now() => self.end_change(Err(Error::Silent)),
+                (Some(_), _) if !is_live => self.give_up_change(Error::Gone),
+                (Some((_, until)), _) if until <= Instant::now() => self.give_up_change(Error::Silent),
                 (Some(_), _) => return Ok(()),
                 (None, Some(_)) if starting => return Ok(()),
                 (None, Some(setting)) if is_live => self.tell_setting(setting.clone()).await?,
-                (None, _) => self.end_change(Ok(())),
+                (None, _) => self.make_change().await?,
             }
         }
         Ok(())
@@ -60,7 +77,7 @@ impl Actor {
         let told = |change: &&mut Change| change.told.is_some_and(|(number, _)| number == input);
         let Some(change) = self.changes.front_mut().filter(told) else { return };
         if let Some(why) = refused {
-            return self.end_change(Err(Error::Setting(why)));
+            return self.give_up_change(Error::Setting(why));
         }
         change.told = None;
         match change.left.pop_front() {
@@ -70,12 +87,61 @@ impl Actor {
         }
     }
 
-    fn end_change(&mut self, result: Result<()>) {
-        let Some(Change { options, reply, .. }) = self.changes.pop_front() else { return };
-        if result.is_ok() {
-            self.session.options = options;
+    fn give_up_change(&mut self, error: Error) {
+        if let Some(Change { reply, .. }) = self.changes.pop_front() {
+            reply.send(Err(error)).ok();
         }
-        reply.send(result).ok();
+    }
+
+    /// The agent has agreed to what it can be told: now it is so. What it is told only when it starts makes it start
+    /// again before its next turn.
+    async fn make_change(&mut self) -> Result<()> {
+        let Some(Change { options, env, reply, .. }) = self.changes.pop_front() else { return Ok(()) };
+        let restart = env.is_some() || self.starts_otherwise(&options);
+        let changed = match &env {
+            Some(env) => self.rooms.store.set_env(self.session.no, env).await.map_err(Error::from),
+            None => Ok(()),
+        };
+        let changed = match changed {
+            Ok(()) => self.note(vec![Fact::Configured { options: options.clone(), restart }]).await,
+            failed => failed,
+        };
+        if changed.is_ok() {
+            self.session.options = options;
+            self.rooms.ring_far();
+        }
+        let failed = changed.as_ref().err().map(|error| Error::Failed(error.problem()));
+        reply.send(failed.map_or(Ok(()), Err)).ok();
+        self.survive(changed)
+    }
+
+    /// Whether an agent would be started in another way with these.
+    fn starts_otherwise(&self, options: &Options) -> bool {
+        let provider = |options: &Options| {
+            (options.provider, options.own_provider.as_ref().map(|own| own.r#type.clone()))
+        };
+        let told = |options: &Options| (options.system_prompt.clone(), options.append_system_prompt.clone());
+        let now = &self.session.options;
+        provider(now) != provider(options)
+            || told(now) != told(options)
+            || now.working_directory != options.working_directory
+            || self.command(now) != self.command(options)
+    }
+
+    /// As far as options decide it.
+    fn command(&self, options: &Options) -> Command {
+        let inside = self.rooms.inside(&self.live);
+        self.driver.launch(&Launch {
+            workspace: inside.workspace,
+            home: inside.home,
+            exe: inside.exe.clone(),
+            program: inside.exe,
+            model_socket: inside.model_socket,
+            provider: Provider::Anthropic,
+            memory: Memory::Own { id: self.session.native_id },
+            cut: false,
+            options: options.clone(),
+        })
     }
 
     pub(super) fn change_deadline(&self) -> Option<Instant> {

@@ -462,13 +462,13 @@ impl Waking {
             options: self.session.options.clone(),
         };
         let command = driver.launch(&launch);
+        let cwd = self.furnish(*driver, &inside).await?;
         let mut env = self.rooms.base_env(&self.session, &inside);
         env.extend(command.env);
         env.extend(version.env.expose());
         env.extend(self.rooms.store.env(self.session.no).await?.expose());
         let (remote, process) = (&walls.remote, *process);
-        let start =
-            Start { process, argv: command.argv, env, cwd: inside.workspace, raw: false, stdin: true };
+        let start = Start { process, argv: command.argv, env, cwd, raw: false, stdin: true };
         remote.egress(self.rooms.way_out(&self.session, version.runtime, *provider)?).await?;
         remote.start(start).await?;
         remote

@@ -1,12 +1,14 @@
 //! What callers ask for, and when they are answered: some at once, some when the files are safe.
 
-use super::{Actor, Executed, WantedLock, close::Closing, load::Sourced, rewind::Rewinding, save::Occasion};
+use super::{
+    Actor, Executed, Wanted, WantedLock, close::Closing, load::Sourced, rewind::Rewinding, save::Occasion,
+};
 use crate::{
     Error, Result,
     state::{Next, Refused, Turn, Wish},
 };
 use ash_driver::Say;
-use ash_model::{Fact, Lock, Metadata, Options, Receipt, Rewound, Seq, Setting, Status, TurnId};
+use ash_model::{Fact, Lock, Metadata, Receipt, Rewound, Seq, Status, TurnId};
 use ash_store::Checkpoint;
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
@@ -53,8 +55,7 @@ pub(crate) enum Request {
     },
     /// Answered when the live agent, if there is one, goes on with them.
     Options {
-        options: Options,
-        settings: Vec<Setting>,
+        wanted: Wanted,
         reply: Reply<()>,
     },
     /// What callers note on it is this from now on.
@@ -139,8 +140,8 @@ impl Actor {
                 self.files(purpose, reply);
                 Ok(())
             }
-            Request::Options { options, settings, reply } => {
-                self.change_options(options, settings, reply);
+            Request::Options { wanted, reply } => {
+                self.change_options(wanted, reply);
                 Ok(())
             }
             Request::Label { metadata, reply } => {

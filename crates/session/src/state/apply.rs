@@ -28,6 +28,7 @@ impl State {
             Fact::Started { turn, input } => self.start(*turn, 1, *input),
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
             Fact::Said { .. } | Fact::SaveFailed { .. } | Fact::Idle { .. } | Fact::Labelled { .. } => {}
+            Fact::Configured { restart, .. } => self.outdated |= *restart && self.awake.is_some(),
             Fact::Interrupting { turn, input } => self.note_interrupt(*turn, *input),
             Fact::Asked(asked) => self.note_asked(seq, asked),
             Fact::Answered { id, verdict, input, .. } => self.note_answered(*id, verdict.as_ref(), *input),
@@ -48,6 +49,7 @@ impl State {
             }
             Fact::Awake { incarnation, kept } => {
                 self.kept = *kept;
+                self.outdated = false;
                 // Number 1 was the greeting.
                 self.awake =
                     Some(Awake { incarnation: *incarnation, next_input: 2, beside: VecDeque::new() });
@@ -57,6 +59,7 @@ impl State {
             Fact::Asleep { .. } => {
                 self.stop_running();
                 self.pending.clear();
+                self.outdated = false;
                 self.awake = None;
             }
             Fact::ResumeFailed { .. } => {}
@@ -131,7 +134,7 @@ impl State {
             own: false,
             phase: Phase::Queued,
         };
-        self.title.get_or_insert_with(|| shortened(&plain_text(content), TITLE));
+        self.title.get_or_insert_with(|| title(content));
         self.turns_ever += 1;
         self.changed.push(row(&turn, TurnState::Queued));
         self.turns.push_back(turn);
@@ -140,6 +143,11 @@ impl State {
     fn requeue(&mut self, order: &[TurnId], withdrawn: &[TurnId]) {
         // Their ends follow; they count as never asked for.
         self.turns_ever -= withdrawn.len() as u64;
+        let waiting = self.turns.iter().filter(|turn| order.contains(&turn.id));
+        if !withdrawn.is_empty() && self.turns_ever == order.len() as u64 {
+            // The first of a conversation gave it its title.
+            self.title = waiting.min_by_key(|turn| turn.seq).map(|turn| title(&turn.content));
+        }
         let place = |turn: &Turn| order.iter().position(|id| *id == turn.id).unwrap_or(order.len());
         let begun = self.turns.iter().take_while(|turn| turn.phase != Phase::Queued).count();
         self.turns.make_contiguous()[begun..].sort_by_key(place);
@@ -246,6 +254,10 @@ impl State {
 
 fn row(turn: &Turn, state: TurnState) -> TurnRow {
     TurnRow { id: turn.id, seq: turn.seq, state, attempt: turn.attempt }
+}
+
+fn title(content: &serde_json::Value) -> String {
+    shortened(&plain_text(content), TITLE)
 }
 
 fn shortened(text: &str, most: usize) -> String {

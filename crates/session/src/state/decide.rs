@@ -107,7 +107,8 @@ impl State {
 
     /// The way back to active: at once if the sandbox is still there.
     fn back(&self) -> Fact {
-        if self.awake.is_some() { Fact::Resumed { receipt: self.warm(), head: None } } else { Fact::Resuming }
+        let as_it_is = self.awake.is_some() && !self.outdated;
+        if as_it_is { Fact::Resumed { receipt: self.warm(), head: None } } else { Fact::Resuming }
     }
 
     fn warm(&self) -> Receipt {

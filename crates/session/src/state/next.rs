@@ -12,9 +12,16 @@ impl State {
         match (self.status, &self.awake) {
             (Status::Stopped | Status::Ended | Status::Error, Some(_)) => Next::Sleep,
             (Status::Stopped | Status::Ended | Status::Error | Status::Paused, _) => Next::Wait,
-            (Status::Starting, _) | (Status::Active, None) => Next::Wake,
+            // It comes back with other options than the agent that is there was started with.
+            (Status::Starting, Some(_)) => Next::Sleep,
+            (Status::Starting | Status::Active, None) => Next::Wake,
+            (Status::Active, Some(_)) if self.outdated && self.waits_to_begin() => Next::Sleep,
             (Status::Active, Some(awake)) => self.next_turn(awake),
         }
+    }
+
+    fn waits_to_begin(&self) -> bool {
+        self.turns.front().is_some_and(|turn| turn.phase == Phase::Queued)
     }
 
     fn next_turn(&self, awake: &Awake) -> Next {

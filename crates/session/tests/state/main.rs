@@ -25,6 +25,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => prop_oneof![Just(OnBusy::Reject), Just(OnBusy::Interrupt), Just(OnBusy::Steer)].prop_map(Op::Push),
         1 => (0..3u8).prop_map(Op::TakeBack),
         1 => (0..3u8).prop_map(Op::GoFirst),
+        1 => Just(Op::Configure),
         2 => Just(Op::Interrupt),
         2 => Just(Op::Pause),
         1 => Just(Op::Stop),

@@ -51,6 +51,8 @@ pub(crate) enum Op {
     TimePasses,
     /// Somebody wants another model.
     Set,
+    /// Or something that only another agent can do.
+    Configure,
     /// The agent's process ends, or its whole sandbox.
     Die,
     /// A closing session's turn had long enough.
@@ -199,6 +201,12 @@ impl World {
             Op::GoFirst(n) => {
                 if let Some(turn) = self.waiting(n) {
                     self.wish(&Wish::Reorder { first: vec![turn] });
+                }
+            }
+            Op::Configure => {
+                let busy = self.server.as_ref().is_none_or(|server| server.closing.is_some());
+                if !busy && self.state().status != Status::Ended {
+                    self.note(vec![Fact::Configured { options: Options::default(), restart: true }]);
                 }
             }
             Op::Interrupt => self.wish(&Wish::Interrupt),

@@ -47,6 +47,14 @@ impl Folder {
         beside.rename(name).map_err(failed)
     }
 
+    /// Makes a directory, and those that it is in, where there is none.
+    pub fn make_dir(&self, path: &RelPath, as_owner: Option<Owner>) -> Result<(), Error> {
+        self.make_folder(path.as_bytes(), as_owner).map(drop).map_err(|e| match e {
+            Errno::NOTDIR | Errno::LOOP => Error::NotAFolder { path: path.to_string() },
+            e => Error::system("make the folder", path.as_bytes(), e),
+        })
+    }
+
     fn put(
         &self,
         path: &RelPath,

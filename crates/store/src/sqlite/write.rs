@@ -197,13 +197,18 @@ async fn refuse_deleted(db: &mut Db, workspace: WorkspaceId, slug: &Slug) -> Res
     there.map(drop).ok_or_else(|| Error::Deleting(slug.clone()))
 }
 
-pub(super) async fn set_options(db: &mut Db, no: SessionNo, options: &Options) -> Result<()> {
+async fn set_options(db: &mut Db, no: SessionNo, options: &Options) -> Result<()> {
     query("UPDATE sessions SET options = ?, ttl = ? WHERE n = ?")
         .bind(serde_json::to_string(options).expect("options are plain JSON"))
         .bind(ttl(options)?)
         .bind(no.0)
         .execute(db)
         .await?;
+    Ok(())
+}
+
+pub(super) async fn set_env(db: &mut Db, no: SessionNo, sealed: Option<String>) -> Result<()> {
+    query("UPDATE sessions SET env = ? WHERE n = ?").bind(sealed).bind(no.0).execute(db).await?;
     Ok(())
 }
 
@@ -269,6 +274,9 @@ pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Resul
         .await?;
     }
     for note in &append.notes {
+        if let Fact::Configured { options, .. } = &note.fact {
+            set_options(db, append.session, options).await?;
+        }
         if let Fact::Labelled { metadata } = &note.fact {
             let noted = noted(metadata);
             let label =

@@ -1,6 +1,8 @@
 //! The audit: every deed is told in the transaction that does it.
 
-use crate::fixture::{all, append, by, card, id, lease, make, new_session, only, owner, said, step, tenant};
+use crate::fixture::{
+    all, append, by, card, configure, id, lease, make, new_session, only, owner, said, step, tenant,
+};
 use ash_model::{Epoch, Fact, Options, Status, Timestamp};
 use ash_store::{
     Append, AuditQuery, Audited, Card, Deed, Error, Fate, Filter, Key, Lease, NewSession, Order, Session,
@@ -138,7 +140,7 @@ pub(crate) async fn what_is_overdue_or_has_rested_is_found(store: &dyn Store) {
         store.find(&all("t"), &id(name)).await.expect("read").expect("there")
     };
     let none = found("none").await;
-    store.set_options(none.no, &Options { ttl: Some(1), ..Options::default() }).await.expect("changed");
+    configure(store, &none, &Options { ttl: Some(1), ..Options::default() }).await;
     let short = found("short").await;
     let used = Append { at: Timestamp(14_000), ..step(short.no, 2, [said("x")]) };
     append(store, &short, used).await;

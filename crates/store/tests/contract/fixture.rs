@@ -198,3 +198,11 @@ pub(crate) async fn position(store: &dyn Store, incarnation: ash_model::Incarnat
     let positions = store.positions(incarnation).await.expect("read");
     positions.first().map(|(_, heard)| heard.position)
 }
+
+/// Its options are these, as its next event says.
+pub(crate) async fn configure(store: &dyn Store, session: &Session, options: &Options) {
+    let fact = Fact::Configured { options: options.clone(), restart: false };
+    let now = store.session(session.no).await.expect("read").expect("there");
+    let step = step(session.no, now.last_seq + 1, [fact]);
+    append(store, session, Append { card: now.card, ..step }).await;
+}

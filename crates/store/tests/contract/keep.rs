@@ -1,6 +1,6 @@
 //! Giving up checkpoints.
 
-use crate::fixture::{append, checkpoint, lease, make, new_fork, step};
+use crate::fixture::{append, checkpoint, configure, lease, make, new_fork, step};
 use ash_model::{Fact, Rewound, Then, Timestamp, WorkspaceId};
 use ash_store::{Append, Error, NewSession, Session, Store};
 
@@ -14,7 +14,7 @@ async fn with_four(store: &dyn Store) -> Session {
         append(store, &session, saved).await;
     }
     let options = ash_model::Options { base: Some(1), ..session.options.clone() };
-    store.set_options(session.no, &options).await.expect("set");
+    configure(store, &session, &options).await;
     session
 }
 
@@ -44,9 +44,9 @@ pub(crate) async fn checkpoints_are_given_up_but_for_those_that_are_needed(store
 pub(crate) async fn nobody_comes_to_stand_on_what_was_given_up(store: &dyn Store) {
     let session = with_four(store).await;
     store.remove_checkpoints(session.workspace, &[2], Timestamp(9)).await.expect("removed");
-    let refused = store.append(&lease(&session), rewind(&session, 6, 2)).await;
+    let refused = store.append(&lease(&session), rewind(&session, 7, 2)).await;
     assert!(matches!(refused, Err(Error::Removed(2))), "{refused:?}");
-    store.append(&lease(&session), rewind(&session, 6, 4)).await.expect("one that is there");
+    store.append(&lease(&session), rewind(&session, 7, 4)).await.expect("one that is there");
     let fork = |number: u64| {
         let workspace = WorkspaceId::fresh();
         let first = ash_store::Checkpoint { workspace, number: 1, ..checkpoint(workspace, number, 2) };

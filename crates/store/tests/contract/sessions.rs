@@ -1,6 +1,8 @@
 //! Sessions as rows: making, finding, listing, and whose they are.
 
-use crate::fixture::{all, append, card, env, events, id, make, new_fork, new_session, step, tenant};
+use crate::fixture::{
+    all, append, card, configure, env, events, id, make, new_fork, new_session, step, tenant,
+};
 use ash_model::{
     Epoch, Fact, Metadata, OnInterrupted, Options, Problem, SessionNo, Status, Timestamp, WorkspaceId,
 };
@@ -103,8 +105,9 @@ pub(crate) async fn an_environment_comes_back_only_for_its_session(store: &dyn S
 pub(crate) async fn options_can_be_changed(store: &dyn Store) {
     let (one, other) = (make(store, "a").await, make(store, "b").await);
     let options = Options { on_interrupted: Some(OnInterrupted::Ask), ..Options::default() };
-    store.set_options(one.no, &options).await.expect("changed");
-    assert_eq!(store.session(one.no).await.expect("read"), Some(Session { options, ..one }));
+    configure(store, &one, &options).await;
+    let changed = store.session(one.no).await.expect("read").expect("there");
+    assert_eq!((changed.options, changed.last_seq), (options, one.last_seq + 1));
     assert_eq!(store.session(other.no).await.expect("read"), Some(other));
 }
 

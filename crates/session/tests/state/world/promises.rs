@@ -131,6 +131,7 @@ impl World {
             | Fact::TakenBack(_)
             | Fact::Idle { .. }
             | Fact::Labelled { .. }
+            | Fact::Configured { .. }
             | Fact::Locked { .. }
             | Fact::Unlocked { .. }
             | Fact::Failed { .. } => {}

@@ -1,0 +1,74 @@
+//! What the session's options want to find in the sandbox before the agent starts: folders, and links to others. The
+//! sandbox may be at work in them meanwhile, so everything goes by handle.
+
+use super::wake::{Waking, blocking};
+use crate::{Error, Result};
+use ash_driver::{Driver, Furniture};
+use ash_model::{InnerPath, Problem, Root};
+use ash_sandbox::Inside;
+use ash_snapshot::{Folder, Owner, RelPath};
+use std::path::{Path, PathBuf};
+
+impl Waking {
+    /// Answers where the agent begins.
+    pub(super) async fn furnish(&self, driver: &dyn Driver, inside: &Inside) -> Result<PathBuf> {
+        let options = &self.session.options;
+        let (begin, furniture) = (options.working_directory.clone(), driver.furniture(options));
+        let cwd = begin.as_ref().map_or_else(|| inside.workspace.clone(), |path| at(path, inside));
+        if begin.is_none() && furniture.is_empty() {
+            return Ok(cwd);
+        }
+        let (workspace, home, owner) = (self.live.workspace(), self.live.home(), self.owner());
+        blocking(move || {
+            if let Some(path) = begin {
+                let (root, rest) = path.root();
+                let root = if root == Root::Workspace { &workspace } else { &home };
+                make_dir(root, rest, owner).map_err(|error| in_the_way("workingDirectory", &error))?;
+            }
+            furniture.iter().try_for_each(|piece| put(&home, piece, owner))
+        })
+        .await?;
+        Ok(cwd)
+    }
+}
+
+fn at(path: &InnerPath, inside: &Inside) -> PathBuf {
+    match path.root() {
+        (Root::Workspace, rest) => inside.workspace.join(rest),
+        (Root::Home, rest) => inside.home.join(rest),
+    }
+}
+
+fn put(home: &Path, piece: &Furniture, owner: Option<Owner>) -> Result<()> {
+    match piece {
+        Furniture::Folder(path) => make_dir(home, path, owner),
+        Furniture::Link(path, to) => make_link(home, path, to, owner),
+    }
+    .map_err(|error| in_the_way("configDir or skillDirectories", &error))
+}
+
+fn make_dir(root: &Path, path: &str, owner: Option<Owner>) -> Result<()> {
+    match RelPath::parse(path) {
+        Ok(path) => Ok(Folder::open(root)?.make_dir(&path, owner)?),
+        // The root itself.
+        Err(_) => Ok(()),
+    }
+}
+
+/// A directory in its place is put aside, where whoever made it finds it.
+fn make_link(root: &Path, path: &str, to: &str, owner: Option<Owner>) -> Result<()> {
+    let folder = Folder::open(root)?;
+    let Ok(path) = RelPath::parse(path) else { return Ok(()) };
+    if folder.read_link(&path).is_ok_and(|there| there == to.as_bytes()) {
+        return Ok(());
+    }
+    if folder.sub(&path).is_ok() {
+        folder.put_aside(&path, &format!("{path}.{}", uuid::Uuid::new_v4().simple()))?;
+    }
+    Ok(folder.symlink(&path, to.as_bytes(), owner)?)
+}
+
+fn in_the_way(option: &str, error: &Error) -> Error {
+    let error = format!("What {option} names cannot be made in the sandbox: {error}");
+    Error::Failed(Problem::new("option_failed", error))
+}

@@ -1,0 +1,384 @@
+//! A session that is at work when somebody wants something of it: messages wait in a queue that can be seen and changed,
+//! are refused, or go first; and a client may have a session to itself.
+
+use crate::support::{Client, Frame, Server, eventually, names, ok};
+use futures::future::join_all;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+const SLOW: &str =
+    "slow 200: one two three four five six seven eight nine ten eleven twelve thirteen fourteen";
+
+impl Client {
+    async fn push(&self, id: &str, text: &str, on_busy: &str) -> (StatusCode, Value) {
+        let body = json!({ "content": text, "onBusy": on_busy });
+        let request = self.request(Method::POST, &format!("/api/sessions/{id}/messages")).json(&body);
+        let response = request.header("accept", "application/json").send().await.expect("sent");
+        (response.status(), response.json().await.unwrap_or(Value::Null))
+    }
+
+    async fn queue(&self, id: &str) -> Vec<Value> {
+        self.get(&format!("/api/sessions/{id}/queue")).await["queue"].as_array().expect("a list").clone()
+    }
+
+    async fn lock(&self, id: &str, body: Value) -> Value {
+        self.post(&format!("/api/sessions/{id}/lock"), body).await["lock"].clone()
+    }
+
+    /// With the token of a lock, or without.
+    async fn with_lock(&self, method: Method, path: &str, token: Option<&str>, body: Value) -> (u16, Value) {
+        let request = self.request(method, path).header("accept", "application/json").json(&body);
+        let request = match token {
+            Some(token) => request.header("x-ash-lock", token),
+            None => request,
+        };
+        let response = request.send().await.expect(path);
+        (response.status().as_u16(), response.json().await.unwrap_or(Value::Null))
+    }
+
+    async fn until_waiting(&self, id: &str, number: usize) -> Vec<Value> {
+        eventually("the messages wait", async || {
+            let queue = self.queue(id).await;
+            (queue.iter().filter(|turn| turn["status"] == "queued").count() == number).then_some(queue)
+        })
+        .await
+    }
+}
+
+fn contents(queue: &[Value]) -> Vec<&str> {
+    queue.iter().map(|turn| turn["content"].as_str().expect("text")).collect()
+}
+
+/// What each stream came to: its own turn, one answer, one end.
+fn answered_once(frames: &[Frame]) -> String {
+    let turns: BTreeSet<&str> = frames.iter().filter_map(|frame| frame.data["turn"].as_str()).collect();
+    assert_eq!(turns.len(), 1, "one turn in one stream: {:?}", names(frames));
+    let results = frames.iter().filter(|frame| frame.event == "turn_complete").count();
+    assert_eq!((results, frames.last().expect("an end").event.as_str()), (1, "done"));
+    (*turns.first().expect("a turn")).to_owned()
+}
+
+/// What was said to a session, in the order in which it was accepted.
+async fn prompts(client: &Client, id: &str) -> Vec<String> {
+    let whole = client.get(&format!("/api/sessions/{id}/messages?limit=1000")).await;
+    let messages = whole["messages"].as_array().expect("a list").iter();
+    let prompts = messages.filter(|message| message["role"] == "user").filter_map(|message| {
+        let said: Value = serde_json::from_str(message["content"].as_str()?).ok()?;
+        said["content"].as_str().map(str::to_owned)
+    });
+    prompts.collect()
+}
+
+/// The messages of a session as they were accepted, and the lines that they left behind as they ran.
+async fn accepted_and_run(client: &Client, id: &str) -> (Vec<String>, Vec<String>) {
+    let prompts = prompts(client, id).await;
+    let accepted = prompts.iter().filter_map(|prompt| prompt.strip_prefix("run: echo "));
+    let accepted = accepted.filter_map(|rest| rest.strip_suffix(" >> order").map(str::to_owned)).collect();
+    let order = client.text(id, "read order").await;
+    (accepted, order.lines().map(str::to_owned).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_clients_are_each_answered_once_in_the_queues_order() {
+    let server = Server::start().await;
+    let id = server.client().create().await;
+    let send = async |n: usize| {
+        // Each on connections of its own.
+        server.client().send(&id, &format!("run: echo {n} >> order")).await.rest().await
+    };
+    let streams = join_all((0..100).map(send)).await;
+    let turns: BTreeSet<String> = streams.iter().map(|frames| answered_once(frames)).collect();
+    assert_eq!(turns.len(), 100);
+    let (accepted, run) = accepted_and_run(&server.client(), &id).await;
+    assert_eq!((accepted.len(), &run), (100, &accepted), "they ran as they were accepted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_hundred_that_do_not_wait_one_wins_at_any_time() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let mut won = 0;
+    for round in 0..5 {
+        let text = format!("run: echo {round} >> order; sleep 0.2");
+        let said = join_all((0..100).map(|_| {
+            let (client, id, text) = (server.client(), id.clone(), text.clone());
+            async move { client.push(&id, &text, "reject").await }
+        }))
+        .await;
+        let (taken, refused): (Vec<_>, Vec<_>) = said.iter().partition(|(status, _)| status.is_success());
+        assert!(!taken.is_empty(), "one at a time, and one at least");
+        assert!(taken.iter().all(|(_, answer)| answer["status"] == "done"), "{taken:?}");
+        for (status, answer) in refused {
+            assert_eq!((status.as_u16(), &answer["code"]), (409, &json!("session_busy")), "{answer}");
+        }
+        won += taken.len();
+    }
+    let order = client.text(&id, "read order").await;
+    assert_eq!(order.lines().count(), won, "who was refused did nothing, and who was not did it once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_queue_outlives_the_server() {
+    let mut server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let mut first = client.send(&id, "run: sleep 2; echo first >> order").await;
+    first.until("session_start").await;
+    let mut waiting = Vec::new();
+    for n in 0..20 {
+        let mut stream = client.send(&id, &format!("run: echo {n} >> order")).await;
+        stream.until("session_start").await;
+        waiting.push(stream);
+    }
+    let before = client.queue(&id).await;
+    assert_eq!(before.len(), 21);
+    let reversed: Vec<&Value> = before[1..].iter().rev().map(|turn| &turn["turn"]).collect();
+    let path = format!("/api/sessions/{id}/queue");
+    let (status, moved) = client.ask(Method::PATCH, &path, Some(json!({ "order": reversed }))).await;
+    assert_eq!(status, 200, "{moved}");
+    let withdrawn = before[5]["turn"].as_str().expect("a turn");
+    client.delete(&format!("{path}/{withdrawn}")).await;
+    server.crash_and_start().await;
+    let client = server.client();
+    // What is left of it is what was there, but for the first, which may have ended meanwhile.
+    let left = client.queue(&id).await;
+    let wanted: Vec<&Value> = reversed.into_iter().filter(|turn| *turn != withdrawn).collect();
+    let left: Vec<&Value> =
+        left.iter().map(|turn| &turn["turn"]).filter(|turn| **turn != before[0]["turn"]).collect();
+    assert!(!left.is_empty() && wanted.ends_with(&left), "{left:?}");
+    eventually("everything is done", async || client.queue(&id).await.is_empty().then_some(())).await;
+    let order = client.text(&id, "read order").await;
+    let expected: Vec<String> = (0..20).rev().filter(|n| *n != 4).map(|n| n.to_string()).collect();
+    assert_eq!(order.lines().skip(1).collect::<Vec<_>>(), expected);
+    assert_eq!(order.lines().next(), Some("first"));
+}
+
+#[tokio::test]
+async fn what_waits_can_be_seen_reordered_and_taken_back() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let mut running = client.send(&id, SLOW).await;
+    running.until("text_delta").await;
+    let mut streams = Vec::new();
+    for text in ["a", "b", "c"] {
+        let mut stream = client.send(&id, text).await;
+        stream.until("session_start").await;
+        streams.push(stream);
+    }
+    let queue = client.until_waiting(&id, 3).await;
+    assert_eq!(contents(&queue)[1..], ["a", "b", "c"]);
+    assert_eq!((&queue[0]["status"], &queue[1]["status"]), (&json!("running"), &json!("queued")));
+    assert!(queue[1]["createdAt"].is_string(), "{}", queue[1]);
+    let (path, turn) = (format!("/api/sessions/{id}/queue"), |n: usize| queue[n]["turn"].clone());
+    let (status, moved) =
+        client.ask(Method::PATCH, &path, Some(json!({ "order": [turn(3), turn(1)] }))).await;
+    assert_eq!(
+        (status.as_u16(), contents(moved["queue"].as_array().expect("a list"))[1..].to_vec()),
+        (200, vec!["c", "a", "b"])
+    );
+    let taken_back = client.delete(&format!("{path}/{}", turn(1).as_str().expect("a turn"))).await;
+    assert_eq!(taken_back["status"], "cancelled");
+    // Its stream says so, and it is no part of the conversation.
+    assert_eq!(streams[0].rest().await.last().expect("an end").data["status"], "cancelled");
+    for (what, body, status, code) in [
+        ("one that runs", json!({ "order": [turn(0)] }), 409, "turn_not_waiting"),
+        ("one twice", json!({ "order": [turn(2), turn(2)] }), 400, "invalid_body"),
+        ("nobody's", json!({ "order": [uuid::Uuid::new_v4()] }), 404, "turn_not_found"),
+        ("no list", json!({ "order": "x" }), 400, "invalid_body"),
+    ] {
+        let (found, refused) = client.ask(Method::PATCH, &path, Some(body)).await;
+        assert_eq!((found.as_u16(), &refused["code"]), (status, &json!(code)), "{what}: {refused}");
+    }
+    let (found, refused) =
+        client.ask(Method::DELETE, &format!("{path}/{}", turn(0).as_str().expect("a turn")), None).await;
+    assert_eq!((found.as_u16(), &refused["code"]), (409, &json!("turn_not_waiting")), "{refused}");
+    client.action(&id, "interrupt").await;
+    streams[2].rest().await;
+    streams[1].rest().await;
+    let said = prompts(&client, &id).await;
+    assert_eq!(said, [SLOW, "b", "c"], "as they were sent; what was taken back was never said");
+    let text = client.text(&id, "and now?").await;
+    assert!(text.starts_with("This is turn 4."), "{text}");
+}
+
+#[tokio::test]
+async fn a_message_may_interrupt_and_go_first() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let mut running = client.send(&id, SLOW).await;
+    running.until("text_delta").await;
+    let mut waiting = client.send(&id, "run: echo later >> order").await;
+    waiting.until("session_start").await;
+    let (status, urgent) = client.push(&id, "run: echo urgent >> order", "interrupt").await;
+    assert_eq!((status.as_u16(), &urgent["status"]), (200, &json!("done")), "{urgent}");
+    assert_eq!(running.rest().await.last().expect("an end").data["status"], "interrupted");
+    waiting.rest().await;
+    assert_eq!(client.text(&id, "read order").await.trim(), "urgent\nlater");
+    // Nothing runs: then there is nothing to interrupt.
+    let (status, plain) = client.push(&id, "run: echo plain", "interrupt").await;
+    assert_eq!((status.as_u16(), &plain["status"]), (200, &json!("done")), "{plain}");
+}
+
+#[tokio::test]
+async fn how_a_session_is_when_it_is_busy_is_an_option_of_it() {
+    let server = Server::start().await;
+    let client = server.client();
+    client.deploy("helper").await;
+    let body = json!({ "agent": "helper", "sessionId": "shy", "onBusy": "reject" });
+    let made = client.post("/api/sessions", body).await;
+    assert_eq!(made["session"]["config"]["onBusy"], "reject");
+    let mut running = client.send("shy", SLOW).await;
+    running.until("text_delta").await;
+    let (status, refused) =
+        client.ask(Method::POST, "/api/sessions/shy/messages", Some(json!({ "content": "x" }))).await;
+    assert_eq!((status.as_u16(), &refused["code"]), (409, &json!("session_busy")), "{refused}");
+    let (status, _) = client
+        .ask(Method::POST, "/api/sessions/shy/messages", Some(json!({ "content": "x", "onBusy": "never" })))
+        .await;
+    assert_eq!(status, 400);
+    let (queued, _) = tokio::join!(client.push("shy", "hello", "queue"), client.action("shy", "interrupt"));
+    assert_eq!(queued.1["status"], "done", "what a message says counts more");
+}
+
+/// The same message with the same key is the same message, however busy the session is with it.
+#[tokio::test]
+async fn a_message_that_is_sent_again_is_not_in_its_own_way() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let send = async || {
+        let body = json!({ "content": "run: echo once >> order; sleep 1", "onBusy": "reject" });
+        let request = client.request(Method::POST, &format!("/api/sessions/{id}/messages")).json(&body);
+        ok(request
+            .header("idempotency-key", "k")
+            .header("accept", "application/json")
+            .send()
+            .await
+            .expect("sent"))
+        .await
+    };
+    let (one, other) = tokio::join!(send(), send());
+    assert_eq!((&one["status"], &one["turn"]), (&json!("done"), &other["turn"]));
+    assert_eq!(client.text(&id, "read order").await.trim(), "once");
+}
+
+#[tokio::test]
+async fn who_holds_the_lock_writes_and_nobody_else() {
+    let mut server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    client.text(&id, "run: echo hello > file").await;
+    let lock = client.lock(&id, json!({ "ttl": 60, "holder": "ci" })).await;
+    let token = lock["token"].as_str().expect("a token").to_owned();
+    assert_eq!((&lock["number"], &lock["holder"], &lock["ttl"]), (&json!(1), &json!("ci"), &json!(60)));
+    let shown = client.session(&id).await["lock"].clone();
+    assert_eq!((&shown["number"], &shown["token"]), (&json!(1), &Value::Null), "{shown}");
+    // The lock outlives the server.
+    server.crash_and_start().await;
+    let client = server.client();
+    let path = |rest: &str| format!("/api/sessions/{id}{rest}");
+    for (method, rest, body) in [
+        (Method::POST, "/messages", json!({ "content": "hi" })),
+        (Method::POST, "/exec", json!({ "command": "true" })),
+        (Method::POST, "/pause", json!({})),
+        (Method::POST, "/stop", json!({})),
+        (Method::POST, "/resume", json!({})),
+        (Method::POST, "/interrupt", json!({})),
+        (Method::POST, "/rewind", json!({ "checkpoint": 1 })),
+        (Method::POST, "/checkpoints", json!({})),
+        (Method::POST, "/files", json!({ "files": [{ "path": "x", "content": "" }] })),
+        (Method::DELETE, "/files/file", json!({})),
+        (Method::PATCH, "/config", json!({ "model": "m" })),
+        (Method::PATCH, "/queue", json!({ "order": [] })),
+        (Method::PATCH, "", json!({ "metadata": {} })),
+        (Method::DELETE, "", json!({})),
+        (Method::POST, "/lock", json!({})),
+    ] {
+        let (status, refused) = client.with_lock(method.clone(), &path(rest), None, body).await;
+        assert_eq!((status, &refused["code"]), (409, &json!("session_locked")), "{method} {rest}: {refused}");
+        assert!(refused["error"].as_str().is_some_and(|error| error.contains("\"ci\"")), "{refused}");
+    }
+    // Whoever reads is not in anybody's way; a fork reads too.
+    for rest in ["", "/messages", "/events", "/files", "/files/file", "/queue", "/lock", "/checkpoints"] {
+        assert_eq!(
+            client.request(Method::GET, &path(rest)).send().await.expect(rest).status(),
+            200,
+            "{rest}"
+        );
+    }
+    client.post(&path("/fork"), json!({ "sessionId": "twin" })).await;
+    let (status, said) = client
+        .with_lock(Method::POST, &path("/messages"), Some(&token), json!({ "content": "read file" }))
+        .await;
+    assert_eq!((status, &said["text"]), (200, &json!("hello\n")), "{said}");
+    for (wrong, code) in [("1.beef", "session_locked"), ("7.beef", "session_locked")] {
+        let (status, refused) =
+            client.with_lock(Method::POST, &path("/messages"), Some(wrong), json!({ "content": "hi" })).await;
+        assert_eq!((status, &refused["code"]), (409, &json!(code)), "{refused}");
+    }
+    let (status, refused) = client
+        .with_lock(Method::POST, &path("/messages"), Some("nonsense"), json!({ "content": "hi" }))
+        .await;
+    assert_eq!((status, &refused["code"]), (400, &json!("invalid_lock")), "{refused}");
+    let (status, freed) = client.with_lock(Method::DELETE, &path("/lock"), Some(&token), json!({})).await;
+    assert_eq!((status, &freed["lock"]), (200, &Value::Null));
+    assert_eq!(client.say(&id, "hi").await["status"], "done");
+    // Given up, the token is worth nothing, and whoever sends it hears so.
+    let (status, refused) =
+        client.with_lock(Method::POST, &path("/messages"), Some(&token), json!({ "content": "hi" })).await;
+    assert_eq!((status, &refused["code"]), (409, &json!("lock_lost")), "{refused}");
+}
+
+#[tokio::test]
+async fn a_lock_is_taken_over_and_the_loser_is_told() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let first = client.lock(&id, json!({ "holder": "old" })).await;
+    let mut following = client.follow(&id, &client.session_seq(&id).await).await;
+    let second = client.lock(&id, json!({ "holder": "new", "takeover": true })).await;
+    assert_eq!((&first["number"], &second["number"]), (&json!(1), &json!(2)));
+    let told = following.until("locked").await.pop().expect("an event").data;
+    assert_eq!(
+        (&told["takenOver"], &told["holder"], &told["number"]),
+        (&json!(true), &json!("new"), &json!(2))
+    );
+    let path = format!("/api/sessions/{id}/messages");
+    let (status, lost) =
+        client.with_lock(Method::POST, &path, first["token"].as_str(), json!({ "content": "hi" })).await;
+    assert_eq!((status, &lost["code"]), (409, &json!("session_locked")), "{lost}");
+    let (status, said) =
+        client.with_lock(Method::POST, &path, second["token"].as_str(), json!({ "content": "hi" })).await;
+    assert_eq!((status, &said["status"]), (200, &json!("done")), "{said}");
+}
+
+#[tokio::test]
+async fn a_lock_ends_by_itself_unless_it_is_used() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let lock = client.lock(&id, json!({ "ttl": 2 })).await;
+    let until = async || client.session(&id).await["lock"]["expiresAt"].clone();
+    let before = until().await;
+    let path = format!("/api/sessions/{id}/messages");
+    let used = eventually("the lock is renewed by use", async || {
+        let (status, answer) =
+            client.with_lock(Method::POST, &path, lock["token"].as_str(), json!({ "content": "hi" })).await;
+        assert_eq!(status, 200, "{answer}");
+        let now = until().await;
+        (now != before).then_some(now)
+    })
+    .await;
+    assert!(used.as_str() > before.as_str(), "{used} after {before}");
+    eventually("it is over", async || until().await.is_null().then_some(())).await;
+    assert_eq!(client.say(&id, "hi").await["status"], "done");
+    for ttl in [json!(0), json!(-1), json!(100_000), json!("x")] {
+        let (status, refused) =
+            client.ask(Method::POST, &format!("/api/sessions/{id}/lock"), Some(json!({ "ttl": ttl }))).await;
+        assert_eq!((status.as_u16(), &refused["code"]), (400, &json!("invalid_body")), "{ttl}");
+    }
+}
