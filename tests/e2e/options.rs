@@ -1,18 +1,106 @@
-//! What a session is told on create and on resume: visible, in force, and still so whatever happened in between.
+//! What a session is told on create and on resume: visible, in force, and still so whatever happened in between. One table
+//! for each runtime, walked from the first start over every kind of rest and death to another machine, and back with
+//! everything changed.
 
 use crate::{
     claude::program,
     model::Model,
-    support::{Client, Server},
+    support::{Client, Frame, Server},
 };
 use reqwest::Method;
 use serde_json::{Value, json};
+
+/// A server for tools, as small as can be.
+const TOOLS: &str = r#"
+import json, sys
+name = sys.argv[1]
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked.get("method") == "initialize":
+        said = {"protocolVersion": asked["params"]["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": {"name": name, "version": "1"}}
+    elif asked.get("method") == "tools/list":
+        said = {"tools": [{"name": name, "description": "builds " + name, "inputSchema": {"type": "object"}}]}
+    else:
+        said = {}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": said}), flush=True)
+"#;
+
+/// What is in the workspace and in the home for options to point at.
+const FURNITURE: &str = "for n in 1 2; do
+  mkdir -p ~/config$n /workspace/skills$n/wanted$n /workspace/skills$n/unwanted$n
+  echo \"The configuration says $n.\" > ~/config$n/CLAUDE.md
+  for s in wanted unwanted; do
+    printf -- '---\\nname: %s\\ndescription: is the %s skill of %s\\n---\\n' $s$n $s $n > /workspace/skills$n/$s$n/SKILL.md
+  done
+done";
 
 struct Stage {
     server: Server,
     model: Model,
     _bucket: tempfile::TempDir,
     runtime: &'static str,
+}
+
+/// What is to be seen of a session's options.
+struct Profile {
+    /// As a client says it.
+    said: Value,
+    /// As it is shown from then on, field by field.
+    shown: Value,
+    number: u8,
+    tools: Vec<&'static str>,
+}
+
+/// The options of both runtimes, in two variants that differ in each of them.
+fn profile(runtime: &str, number: u8) -> Profile {
+    let first = number == 1;
+    let (model, effort) = if first { ("claude-opus-4-6", "low") } else { ("claude-sonnet-4-6", "high") };
+    let available =
+        if first { json!(["Bash", "Read", "Write"]) } else { json!(["Bash", "Read", "Edit", "Write"]) };
+    let excluded = if first { json!(["Write"]) } else { json!(["Edit"]) };
+    let words = format!("Speak of number {number} only.");
+    let mut said = json!({
+        "model": model, "reasoningEffort": effort, "streaming": !first,
+        "systemMessage": { "mode": "append", "content": words },
+        "availableTools": available, "excludedTools": excluded,
+        "workingDirectory": format!("place{number}"), "configDir": format!("~/config{number}"),
+        "skillDirectories": [format!("skills{number}")], "disabledSkills": [format!("unwanted{number}")],
+        "env": { "TEAM": format!("team-{number}") },
+        "idleTimeout": 1000 + u32::from(number), "onBusy": if first { "reject" } else { "interrupt" },
+    });
+    let mut shown = json!({
+        "model": model, "reasoningEffort": effort, "streaming": !first, "appendSystemPrompt": words,
+        "availableTools": available, "disallowedTools": excluded,
+        "workingDirectory": format!("/workspace/place{number}"), "configDir": format!("/home/agent/config{number}"),
+        "skillDirectories": [format!("/workspace/skills{number}")], "disabledSkills": [format!("unwanted{number}")],
+        "env": { "TEAM": "***" },
+        "idleTimeout": 1000 + u32::from(number), "onBusy": if first { "reject" } else { "interrupt" },
+    });
+    let mut tools = if first { vec!["bash", "read"] } else { vec!["bash", "read", "write"] };
+    if runtime == "claude" {
+        // Without it, it is told of none.
+        for list in [&mut said, &mut shown] {
+            list["availableTools"].as_array_mut().expect("a list").push(json!("Skill"));
+        }
+        tools.insert(2, "skill");
+        let server = format!("tower{number}");
+        let servers = json!({ &server: { "command": "python3", "args": ["-c", TOOLS, server] } });
+        let mode = if first { "acceptEdits" } else { "bypassPermissions" };
+        let helper = json!({ "description": format!("helps with {number}"), "prompt": "Help." });
+        said["customAgents"] =
+            json!([{ "name": "helper", "description": format!("helps with {number}"), "prompt": "Help." }]);
+        shown["subagents"] = json!({ "helper": helper });
+        for (name, value) in [
+            ("mcpServers", servers),
+            ("permissionMode", json!(mode)),
+            ("allowedTools", json!(["Bash"])),
+            ("betas", if first { json!(["context-1m-2025-08-07"]) } else { json!([]) }),
+        ] {
+            (said[name], shown[name]) = (value.clone(), value);
+        }
+    }
+    Profile { said, shown, number, tools }
 }
 
 impl Stage {
@@ -40,93 +128,131 @@ impl Stage {
     }
 
     /// The next message goes to the model as the options say, and they are shown as they were set.
-    async fn is(&self, id: &str, wanted: &Wanted) {
+    async fn is(&self, id: &str, wanted: &Profile, when: &str) {
         let client = self.client();
         let config = client.session(id).await["config"].clone();
-        for (name, value) in [
-            ("model", json!(wanted.model)),
-            ("reasoningEffort", json!(wanted.effort)),
-            ("streaming", json!(wanted.streaming)),
-            ("availableTools", json!(wanted.tools)),
-            ("disallowedTools", json!(["Write"])),
-            ("appendSystemPrompt", json!(wanted.words)),
-        ] {
-            assert_eq!(config[name], value, "{name}: {config}");
+        for (name, value) in wanted.shown.as_object().expect("options") {
+            assert_eq!(config[name], *value, "{when}: {name} is not shown as it was set: {config}");
         }
-        let mut stream = client.send(id, "say: as the options say").await;
-        let deltas = stream.rest().await.iter().filter(|frame| frame.event == "text_delta").count();
-        assert_eq!(deltas > 0, wanted.streaming, "{deltas} deltas");
-        let body = self.model.requests().pop().expect("a request")["body"].clone();
-        assert_eq!(body["model"], wanted.model);
-        assert_eq!(body["output_config"]["effort"], wanted.effort, "{}", body["output_config"]);
-        let said = body["system"].to_string();
-        assert!(said.contains(wanted.words), "{said}");
+        let before = self.model.requests().len();
+        let frames = client.send(id, "run: pwd; echo $TEAM").await.rest().await;
+        let requests = &self.model.requests()[before..];
+        // What it asks beside the conversation is smaller.
+        let request = requests
+            .iter()
+            .rfind(|request| request["body"]["tools"].as_array().is_some_and(|tools| tools.len() > 1));
+        let request = request.unwrap_or_else(|| panic!("{when}: no request: {frames:?}"));
+        self.is_asked(request, wanted, when);
+        self.is_answered(&frames, wanted, when);
+    }
+
+    fn is_asked(&self, request: &Value, wanted: &Profile, when: &str) {
+        let body = &request["body"];
+        let (all, number) = (body.to_string(), wanted.number);
+        let other = 3 - number;
+        assert_eq!(body["model"], wanted.shown["model"], "{when}");
+        assert_eq!(
+            body["output_config"]["effort"], wanted.shown["reasoningEffort"],
+            "{when}: {}",
+            body["output_config"]
+        );
         let mut tools: Vec<String> = body["tools"]
             .as_array()
             .into_iter()
             .flatten()
             .filter_map(|tool| tool["name"].as_str().map(str::to_lowercase))
+            .map(|name| if name == "run" { "bash".to_owned() } else { name })
+            .filter(|name| !name.starts_with("mcp__"))
             .collect();
         tools.sort();
-        assert_eq!(tools, wanted.offered, "{}", self.runtime);
+        assert_eq!(tools, wanted.tools, "{when}: {}", self.runtime);
+        assert!(body["system"].to_string().contains(&format!("Speak of number {number} only.")), "{when}");
+        let mut there =
+            vec![format!("The configuration says {number}."), format!("is the wanted skill of {number}")];
+        let mut not = vec![format!("is the unwanted skill of {number}")];
+        if self.runtime == "claude" {
+            there.push(format!("mcp__tower{number}__tower{number}"));
+            assert!(!body["tools"].to_string().contains(&format!("tower{other}")), "{when}");
+            let betas = request["headers"]["anthropic-beta"].to_string();
+            assert_eq!(betas.contains("context-1m-2025-08-07"), number == 1, "{when}: {betas}");
+        } else {
+            // Claude Code says once what there is, in the conversation, where it stays.
+            not.push(format!("is the wanted skill of {other}"));
+        }
+        assert!(!body["system"].to_string().contains(&format!("number {other} only")), "{when}");
+        for words in there {
+            assert!(all.contains(&words), "{when}: the model was not told {words:?}");
+        }
+        for words in not {
+            assert!(!all.contains(&words), "{when}: the model was told {words:?}");
+        }
     }
-}
 
-struct Wanted {
-    model: &'static str,
-    effort: &'static str,
-    streaming: bool,
-    tools: &'static [&'static str],
-    /// Of those the ones that are not excluded.
-    offered: &'static [&'static str],
-    words: &'static str,
+    fn is_answered(&self, frames: &[Frame], wanted: &Profile, when: &str) {
+        let deltas = frames.iter().filter(|frame| frame.event == "text_delta").count();
+        assert_eq!(deltas > 0, wanted.shown["streaming"] == true, "{when}: {deltas} deltas");
+        let said: String = frames.iter().map(|frame| frame.data.to_string()).collect();
+        let (place, team) = (format!("/workspace/place{}", wanted.number), format!("team-{}", wanted.number));
+        assert!(said.contains(&place) && said.contains(&team), "{when}: {said}");
+        if let Some(mode) = wanted.shown["permissionMode"].as_str() {
+            let begun = frames.iter().find(|frame| frame.data["subtype"] == "init").expect("its first words");
+            assert_eq!(begun.data["permissionMode"], mode, "{when}");
+        }
+    }
 }
 
 async fn are_kept(runtime: &'static str) {
     let mut stage = Stage::set(runtime).await;
-    let first = Wanted {
-        model: "claude-opus-4-6",
-        effort: "low",
-        streaming: false,
-        tools: &["Read", "Write"],
-        offered: &["read"],
-        words: "Speak of towers only.",
-    };
-    let body = json!({
-        "agent": runtime, "model": first.model, "reasoningEffort": first.effort, "streaming": first.streaming,
-        "availableTools": first.tools, "excludedTools": ["Write"],
-        "systemMessage": { "mode": "append", "content": first.words },
-    });
+    let (first, second) = (profile(runtime, 1), profile(runtime, 2));
+    let mut body = first.said.clone();
+    body["agent"] = json!(runtime);
     let made = stage.client().post("/api/sessions", body).await;
     let id = made["session"]["id"].as_str().expect("an id").to_owned();
-    stage.is(&id, &first).await;
+    stage.client().exec(&id, FURNITURE).await;
+    // Its agent has looked around before there was anything.
+    stage.client().action(&id, "stop").await;
+    stage.client().action(&id, "resume").await;
+    stage.is(&id, &first, "made").await;
+    everywhere(&mut stage, &id, &first).await;
+    // Back with everything changed, while the agent of before is still there.
+    stage.client().action(&id, "pause").await;
+    let resumed = stage.client().post(&format!("/api/sessions/{id}/resume"), second.said.clone()).await;
+    assert_eq!(resumed["resume"]["lost"], json!([]), "{resumed}");
+    stage.is(&id, &second, "changed on a warm resume").await;
+    everywhere(&mut stage, &id, &second).await;
+    stage.client().action(&id, "stop").await;
+    stage.client().post(&format!("/api/sessions/{id}/resume"), first.said.clone()).await;
+    stage.is(&id, &first, "changed on a cold resume").await;
+    // And while it is live, without a resume at all.
+    let (status, changed) = stage
+        .client()
+        .ask(Method::PATCH, &format!("/api/sessions/{id}/config"), Some(second.said.clone()))
+        .await;
+    assert_eq!(status, 200, "{changed}");
+    stage.is(&id, &second, "changed while it is live").await;
+    let said = stage.client().get(&format!("/api/sessions/{id}/messages?limit=1000")).await.to_string();
+    assert!(said.matches("run: pwd; echo $TEAM").count() >= 12, "one conversation all the time");
+}
+
+/// Over every way to come to rest, and every way to come back.
+async fn everywhere(stage: &mut Stage, id: &str, wanted: &Profile) {
     for rest in ["pause", "stop"] {
-        stage.client().action(&id, rest).await;
-        stage.client().action(&id, "resume").await;
-        stage.is(&id, &first).await;
+        stage.client().action(id, rest).await;
+        stage.client().action(id, "resume").await;
+        stage.is(id, wanted, rest).await;
     }
     stage.server.crash_and_start().await;
-    stage.is(&id, &first).await;
-
-    let second = Wanted {
-        model: "claude-sonnet-4-6",
-        effort: "high",
-        streaming: true,
-        tools: &["Read", "Edit", "Write"],
-        offered: &["edit", "read"],
-        words: "Speak of water only.",
-    };
-    stage.client().action(&id, "stop").await;
-    let body = json!({
-        "model": second.model, "reasoningEffort": second.effort, "streaming": second.streaming,
-        "availableTools": second.tools, "systemMessage": second.words,
-    });
-    stage.client().post(&format!("/api/sessions/{id}/resume"), body).await;
-    stage.is(&id, &second).await;
-    crate::far::until_remote(&stage.client(), &id).await;
+    stage.is(id, wanted, "after a crash").await;
+    stage.server.stop().await;
+    stage.server.launch().await;
+    stage.is(id, wanted, "after a restart").await;
+    crate::far::until_remote(&stage.client(), id).await;
     stage.server.lose_the_machine().await;
-    stage.client().action(&id, "resume").await;
-    stage.is(&id, &second).await;
+    // Its secrets were sealed with a key of the one that is gone.
+    let resumed = stage.client().action(id, "resume").await;
+    assert!(resumed["resume"]["lost"].to_string().contains("environment variables"), "{resumed}");
+    stage.client().post(&format!("/api/sessions/{id}/resume"), json!({ "env": wanted.said["env"] })).await;
+    stage.is(id, wanted, "on another machine").await;
 }
 
 #[tokio::test]
@@ -151,10 +277,85 @@ async fn what_makes_no_sense_is_refused() {
         json!({ "availableTools": "Read" }),
         json!({ "streaming": "yes" }),
         json!({ "idleTimeout": -1 }),
+        json!({ "workingDirectory": "/etc" }),
+        json!({ "workingDirectory": "a/../../b" }),
+        json!({ "configDir": "/workspace/config" }),
+        json!({ "configDir": "~" }),
+        json!({ "skillDirectories": ["/usr/share"] }),
+        json!({ "disabledSkills": ["two\nlines"] }),
+        json!({ "customAgents": [{ "name": "x" }] }),
+        json!({ "customAgents": [{ "name": "x", "prompt": "y", "wings": 2 }] }),
+        json!({ "onBusy": "panic" }),
     ] {
         let mut body: Value = wrong.clone();
         body["agent"] = json!("helper");
         let (status, refused) = client.ask(Method::POST, "/api/sessions", Some(body)).await;
         assert_eq!((status.as_u16(), &refused["code"]), (400, &json!("invalid_body")), "{wrong}: {refused}");
     }
+}
+
+/// Nothing that was asked for is left out in silence.
+#[tokio::test]
+async fn what_a_runtime_cannot_do_is_refused_by_name() {
+    let stage = Stage::set("claude").await;
+    let client = stage.client();
+    client.deploy("helper").await;
+    let session = client.post("/api/sessions", json!({ "agent": "helper", "sessionId": "plain" })).await;
+    assert_eq!(session["session"]["status"], "active");
+    let agents = json!([{ "name": "x", "prompt": "y" }]);
+    for (agent, name, wrong) in [
+        ("helper", "mcpServers", json!({ "mcpServers": { "x": { "command": "y" } } })),
+        ("helper", "subagents", json!({ "customAgents": agents })),
+        ("helper", "subagents", json!({ "subagents": { "x": {} } })),
+        ("helper", "initialAgent", json!({ "initialAgent": "x" })),
+        ("helper", "betas", json!({ "betas": ["x"] })),
+        ("helper", "permissionMode", json!({ "permissionMode": "plan" })),
+        ("claude", "provider", json!({ "provider": "offline" })),
+    ] {
+        let mut body = wrong.clone();
+        body["agent"] = json!(agent);
+        let (status, refused) = client.ask(Method::POST, "/api/sessions", Some(body)).await;
+        assert_eq!(
+            (status.as_u16(), &refused["code"]),
+            (422, &json!("option_unsupported")),
+            "{wrong}: {refused}"
+        );
+        assert!(refused["error"].as_str().is_some_and(|error| error.contains(name)), "{refused}");
+        if agent == "helper" {
+            for (method, path) in [(Method::PATCH, "config"), (Method::POST, "resume")] {
+                let (status, refused) =
+                    client.ask(method, &format!("/api/sessions/plain/{path}"), Some(wrong.clone())).await;
+                assert_eq!(
+                    (status.as_u16(), &refused["code"]),
+                    (422, &json!("option_unsupported")),
+                    "{path}: {refused}"
+                );
+            }
+        }
+    }
+    let config = client.session("plain").await["config"].clone();
+    assert_eq!(config, json!({}), "nothing of it was stored");
+}
+
+/// A place that cannot be is said to be one, and the session is there for whoever names another.
+#[tokio::test]
+async fn a_working_directory_that_is_a_file_is_said_to_be_one() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    client.text(&id, "write place: x").await;
+    client.exec(&id, "ln -s /etc link").await;
+    client.action(&id, "stop").await;
+    for place in ["place", "link", "link/deeper"] {
+        let (status, refused) = client
+            .ask(
+                Method::POST,
+                &format!("/api/sessions/{id}/resume"),
+                Some(json!({ "workingDirectory": place })),
+            )
+            .await;
+        assert_eq!((status.as_u16(), &refused["code"]), (500, &json!("option_failed")), "{refused}");
+    }
+    client.post(&format!("/api/sessions/{id}/resume"), json!({ "workingDirectory": "." })).await;
+    assert_eq!(client.text(&id, "run: pwd").await.lines().next(), Some("/workspace"));
 }

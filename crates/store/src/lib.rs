@@ -163,8 +163,6 @@ pub trait Store: Send + Sync {
     async fn add_far_packs(&self, tenant: &TenantId, packs: &[(String, u64)]) -> Result<()>;
     /// A session's environment as it is kept, sealed.
     async fn sealed_env(&self, no: SessionNo) -> Result<Option<String>>;
-    /// Whether a sealed environment can be opened here.
-    fn opens(&self, sealed: &str) -> bool;
     /// Adds what is not there: agents, and the session with its log. False: it was there already.
     async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool>;
     /// Agents that come back without a session.

@@ -311,10 +311,6 @@ impl Store for Sqlite {
         read::sealed_env(&self.readers, no).await
     }
 
-    fn opens(&self, sealed: &str) -> bool {
-        self.seal.unseal(Some(sealed)).is_ok()
-    }
-
     async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool> {
         self.writer.write(move |db| Box::pin(async move { far::rebuild(db, &rebuilt).await })).await
     }

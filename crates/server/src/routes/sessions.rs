@@ -340,6 +340,16 @@ pub(super) async fn create(
     Ok((StatusCode::CREATED, answer(&app, &made)))
 }
 
+/// None if there are none, or what they are is sealed.
+fn names_in(env: ash_store::Result<Env>) -> Answer<Option<Value>> {
+    match env {
+        Ok(env) if env.0.is_empty() => Ok(None),
+        Ok(env) => Ok(Some(env.0.into_keys().map(|name| (name, json!("***"))).collect())),
+        Err(ash_store::Error::Sealed) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// None: nothing is said of them.
 fn variables(
     env: Option<BTreeMap<String, String>>,
@@ -366,9 +376,8 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) 
     let pending = app.sessions.pending(&session).await?;
     shown["pending"] = pending.iter().map(shapes::permission).collect();
     shown["lock"] = json!(locks::of(&app, &session));
-    let env = app.sessions.rooms().store.env(session.no).await?.expose();
-    if !env.is_empty() {
-        shown["config"]["env"] = env.into_keys().map(|name| (name, json!("***"))).collect();
+    if let Some(names) = names_in(app.sessions.rooms().store.env(session.no).await)? {
+        shown["config"]["env"] = names;
     }
     Ok(Json(json!({ "session": shown })))
 }

@@ -17,6 +17,7 @@ use ash_sandbox::{Inside, Link, Record, Records, Spec, Start, What};
 use ash_snapshot::{Taken, TreeId};
 use ash_store::{Lease, Session, Version};
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -25,6 +26,8 @@ use tokio::time::Instant;
 
 /// How long an agent may take to answer its greeting.
 const GREETING: Duration = Duration::from_secs(60);
+const SEALED: &str =
+    "environment variables: they were sealed with another seal.key; bring them again with `env`";
 /// How long the end of a sandbox may come after that of a process in it.
 const A_MOMENT: Duration = Duration::from_millis(500);
 
@@ -76,6 +79,8 @@ pub(super) struct Waking {
     pub(super) common: Arc<Common>,
     pub(super) tree: Option<Option<u32>>,
     logs: Arc<Logs>,
+    /// Its environment cannot be opened here: it was sealed on another machine.
+    sealed: bool,
     /// Until the sandbox is there.
     floor: Option<Floor>,
 }
@@ -91,6 +96,7 @@ impl Actor {
             common: self.common.clone(),
             tree: None,
             logs: self.logs.clone(),
+            sealed: false,
             floor: None,
         };
         self.effect = Some(tokio::spawn(async move { Done::Woke(Box::new(waking.wake().await)) }));
@@ -332,7 +338,9 @@ impl Waking {
                 let found = recalled.found.or(said);
                 let forgot = self.state.told > 0 && found.as_ref().is_some_and(Remembered::is_nothing);
                 let tier = if forgot { Tier::History } else { recalled.tier };
-                let recalled = Recalled { found, tier, ..recalled };
+                let mut lost = recalled.lost;
+                lost.extend(self.sealed.then(|| SEALED.to_owned()));
+                let recalled = Recalled { found, tier, lost, ..recalled };
                 Ok(Started { part, position, recalled, ear })
             }
             Err(error) => {
@@ -443,8 +451,20 @@ impl Waking {
         }
     }
 
+    /// What the session's caller put into it. It stays as it is, for whoever brings the key of its seal.
+    async fn own_env(&mut self) -> Result<BTreeMap<String, String>> {
+        match self.rooms.store.env(self.session.no).await {
+            Ok(env) => Ok(env.expose()),
+            Err(ash_store::Error::Sealed) => {
+                self.sealed = true;
+                Ok(BTreeMap::new())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
     async fn start(
-        &self,
+        &mut self,
         Part { walls, process, records }: &mut Part,
         Way { driver, version, program, provider }: &Way<'_>,
         inside: Inside,
@@ -466,7 +486,7 @@ impl Waking {
         let mut env = self.rooms.base_env(&self.session, &inside);
         env.extend(command.env);
         env.extend(version.env.expose());
-        env.extend(self.rooms.store.env(self.session.no).await?.expose());
+        env.extend(self.own_env().await?);
         let (remote, process) = (&walls.remote, *process);
         let start = Start { process, argv: command.argv, env, cwd, raw: false, stdin: true };
         remote.egress(self.rooms.way_out(&self.session, version.runtime, *provider)?).await?;

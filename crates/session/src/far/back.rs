@@ -250,14 +250,9 @@ impl Far {
         Ok(agents.into_iter().filter(|agent| agent.tenant == *tenant && agent.name == *name).collect())
     }
 
-    async fn rebuilt(&self, rooms: &Rooms, mut manifest: Manifest, kept: &BTreeSet<Seq>) -> Result<Rebuilt> {
+    async fn rebuilt(&self, rooms: &Rooms, manifest: Manifest, kept: &BTreeSet<Seq>) -> Result<Rebuilt> {
         let events = self.log(rooms, &manifest).await?;
         let agents = self.agents(rooms, &manifest.tenant, &manifest.agent, Some(manifest.version)).await?;
-        if manifest.env.as_deref().is_some_and(|sealed| !rooms.store.opens(sealed)) {
-            let session = &manifest.session;
-            tracing::warn!(%session, "its environment was sealed with another seal.key, and is left out");
-            manifest.env = None;
-        }
         let (card, turns) = folded(&manifest, &events)?;
         let checkpoints = checkpoints(&manifest, &events, kept, rooms.clock())?;
         let (node, at) = (rooms.settings.node.clone(), rooms.clock());

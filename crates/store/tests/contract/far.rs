@@ -232,6 +232,4 @@ pub(crate) async fn a_sealed_environment_travels_sealed(store: &dyn Store) {
     let session = store.create(new).await.expect("made");
     let sealed = store.sealed_env(session.no).await.expect("read").expect("there");
     assert!(!sealed.contains("secret"), "{sealed}");
-    assert!(store.opens(&sealed));
-    assert!(!store.opens("something else"));
 }
