@@ -67,6 +67,10 @@ impl Api {
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, format!("{}{path}", self.url));
+        let request = match &self.settings.lock {
+            Some(token) => request.header("x-ash-lock", token),
+            None => request,
+        };
         match &self.key {
             Some(key) => request.bearer_auth(key),
             None => request,

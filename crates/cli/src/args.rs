@@ -231,6 +231,8 @@ pub(crate) enum Session {
         /// What needs leave: bypassPermissions (nothing), default, acceptEdits, plan or dontAsk
         #[arg(long, value_name = "MODE")]
         permission_mode: Option<String>,
+        #[command(flatten)]
+        options: Options,
         /// A variable for its environment
         #[arg(short, long = "env", value_name = "KEY=VALUE")]
         env: Vec<String>,
@@ -245,9 +247,43 @@ pub(crate) enum Session {
     Send {
         id: String,
         message: String,
+        /// If it is at work: queue (wait in line), reject, interrupt or steer [default: as the session is set]
+        #[arg(long, value_name = "HOW")]
+        on_busy: Option<String>,
         /// Print every event as it is
         #[arg(long)]
         raw: bool,
+    },
+    /// What runs and what waits, in order; with --first or --cancel, after that
+    Queue {
+        id: String,
+        /// Let this message go before the others that wait; several in this order
+        #[arg(long, value_name = "TURN")]
+        first: Vec<String>,
+        /// Take a message back that waits
+        #[arg(long, value_name = "TURN")]
+        cancel: Vec<String>,
+    },
+    /// Have it to yourself; prints a token, without which nobody else can change it
+    Lock {
+        id: String,
+        /// How long it lasts unless it is used
+        #[arg(long, value_name = "DURATION", value_parser = ash_model::duration, default_value = "60s")]
+        ttl: Duration,
+        /// How others are told who has it
+        #[arg(long, value_name = "NAME")]
+        holder: Option<String>,
+        /// From whoever has it
+        #[arg(long)]
+        takeover: bool,
+    },
+    /// Give the lock up whose token is in --lock or ASH_LOCK
+    Unlock { id: String },
+    /// Change its options; a live agent goes on with them at once or from its next turn on
+    Config {
+        id: String,
+        #[command(flatten)]
+        options: Options,
     },
     /// All sessions, newest first
     List(Listing),
@@ -266,6 +302,8 @@ pub(crate) enum Session {
     /// Bring it back, then follow it
     Resume {
         id: String,
+        #[command(flatten)]
+        options: Options,
         /// Do not follow
         #[arg(short, long)]
         detach: bool,
@@ -385,6 +423,16 @@ pub(crate) enum Session {
         #[arg(long)]
         all: bool,
     },
+}
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// An option, as the API names it; the value is JSON or text: -o reasoningEffort=high -o 'availableTools=["Read"]'
+    #[arg(short, long = "option", value_name = "NAME=VALUE")]
+    pub(crate) option: Vec<String>,
+    /// Options as a JSON object in a file, or - for standard input: for keys, which others would see in an argument
+    #[arg(long, value_name = "FILE")]
+    pub(crate) options: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod agents;
+mod busy;
 mod chat;
 mod cleaning;
 mod daemon;

@@ -25,6 +25,16 @@ pub(crate) struct Settings {
         help_heading = "Client"
     )]
     pub(crate) key: Option<String>,
+    /// The token of a lock that you hold, as `ash session lock` prints it
+    #[arg(
+        long,
+        global = true,
+        env = "ASH_LOCK",
+        hide_env_values = true,
+        value_name = "TOKEN",
+        help_heading = "Client"
+    )]
+    pub(crate) lock: Option<String>,
     /// Answer in JSON, for programs
     #[arg(long, global = true, help_heading = "Client")]
     pub(crate) json: bool,

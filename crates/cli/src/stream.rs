@@ -39,9 +39,9 @@ pub(crate) enum Next {
 }
 
 impl Stream {
-    /// Sends a message and follows its turn.
-    pub(crate) async fn send(api: &Api, session: &str, content: &str) -> Result<Stream> {
-        let body = json!({ "content": content, "includePartialMessages": true });
+    /// Sends a message in the shape of the API, and follows its turn.
+    pub(crate) async fn send(api: &Api, session: &str, mut body: Value) -> Result<Stream> {
+        body["includePartialMessages"] = json!(true);
         let request =
             api.request(Method::POST, &format!("/api/sessions/{}/messages", encoded(session))).json(&body);
         let response = api.send(request.header("accept", "text/event-stream")).await?;

@@ -36,10 +36,6 @@ pub struct Delta {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", rename_all_fields = "camelCase")]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a session is made once, and a box would be in the way of every reader"
-)]
 pub enum Fact {
     Created {
         agent: AgentName,

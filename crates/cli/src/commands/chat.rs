@@ -44,7 +44,7 @@ async fn session(api: &Api, chat: &Chat) -> Result<String> {
     match (&chat.resume, &chat.session_id) {
         (Some(id), _) | (None, Some(id)) => {
             let id = if id.is_empty() { api.last_session().await? } else { api.session_id(id).await? };
-            let answer = sessions::bring_back(api, &id).await?;
+            let answer = sessions::bring_back(api, &id, &json!({})).await?;
             show::receipt(&answer["resume"]);
             Ok(id)
         }
@@ -83,7 +83,7 @@ async fn one_shot(api: &Api, id: &str, message: &str, as_json: bool) -> Result<u
         return Ok(u8::from(answer["status"] != "done"));
     }
     eprintln!("Session: {id}");
-    show::turn(Stream::send(api, id, message).await?, api, id).await
+    show::turn(Stream::send(api, id, json!({ "content": message })).await?, api, id).await
 }
 
 async fn talk(api: &Api, id: &str, agent: &str) -> Result<u8> {
@@ -107,7 +107,7 @@ async fn talk(api: &Api, id: &str, agent: &str) -> Result<u8> {
                 editor.add_history_entry(&line).ok();
                 save(&mut editor);
                 let message = line.replace("\\\n", "\n");
-                show::turn(Stream::send(api, id, &message).await?, api, id).await?;
+                show::turn(Stream::send(api, id, json!({ "content": message })).await?, api, id).await?;
                 eprintln!();
             }
             Err(ReadlineError::Interrupted) => {

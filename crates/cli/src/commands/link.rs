@@ -9,7 +9,7 @@ pub(crate) async fn link(url: String, api_key: Option<String>) -> Result<()> {
     if !url.starts_with("http://") && !url.starts_with("https://") {
         return Err(Failure::invalid(format!("\"{url}\" must begin with http:// or https://")));
     }
-    let settings = Settings { server: Some(url.clone()), key: api_key.clone(), json: false };
+    let settings = Settings { server: Some(url.clone()), key: api_key.clone(), lock: None, json: false };
     let api = Api::new(&settings);
     api.get("/health").await?;
     api.get("/api/agents").await?;

@@ -1,9 +1,9 @@
 //! Sessions: everything one can do to them from a shell.
 
-use super::{cleaning, folder, history, permission, show, variables};
+use super::{busy, cleaning, folder, history, permission, show, variables};
 use crate::{
     api::{Api, Failure, Result, encoded},
-    args::{Listing, Session},
+    args::{Listing, Options, Session},
     out::{self, Paint, Table, paint},
     stream::{Next, Stream},
 };
@@ -23,15 +23,19 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             metadata,
             ttl,
             permission_mode,
+            options: more,
             env,
             dir,
             all,
         } => {
             let dir = dir.map(|dir| folder::existing(&dir)).transpose()?;
-            let options = json!({
+            let mut options = json!({
                 "sessionId": id, "workspace": workspace, "model": model, "permissionMode": permission_mode, "extraEnv": map(&env)?,
                 "owner": owner, "metadata": map(&metadata)?, "ttl": ttl.map(|ttl| ttl.as_secs()),
             });
+            for (name, value) in given(&more)? {
+                options[name] = value;
+            }
             let made = create(api, &agent, options).await?;
             let id = made["session"]["id"].as_str().unwrap_or_default().to_owned();
             // Said before the folder is copied: if that fails, the session is there all the same.
@@ -45,7 +49,21 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
                 None => Ok(0),
             }
         }
-        Session::Send { id, message, raw } => send(api, &id, &message, (raw, as_json)).await,
+        Session::Send { id, message, on_busy, raw } => {
+            let body = json!({ "content": message, "onBusy": on_busy });
+            send(api, &id, body, (raw, as_json)).await
+        }
+        Session::Queue { id, first, cancel } => busy::queue(api, &id, (&first, &cancel), as_json).await,
+        Session::Lock { id, ttl, holder, takeover } => {
+            busy::lock(api, &id, (ttl, holder, takeover), as_json).await
+        }
+        Session::Unlock { id } => busy::unlock(api, &id, as_json).await,
+        Session::Config { id, options } => {
+            let id = api.session_id(&id).await?;
+            let answer = api.patch(&path(&id, "/config"), &Value::Object(given(&options)?)).await?;
+            out::json(if as_json { &answer } else { &answer["session"]["config"] });
+            Ok(0)
+        }
         Session::List(listing) => list(api, listing, as_json).await,
         Session::Prune(prune) => cleaning::prune(api, prune, as_json).await,
         Session::Label { id, metadata } => {
@@ -68,7 +86,10 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
         }
         Session::Pause { id } => act(api, &id, "pause", as_json).await,
         Session::Stop { id } => act(api, &id, "stop", as_json).await,
-        Session::Resume { id, detach } => resume(api, &id, detach, as_json).await,
+        Session::Resume { id, options, detach } => {
+            let options = Value::Object(given(&options)?);
+            resume(api, &id, &options, (detach, as_json)).await
+        }
         Session::End { id, purge } => {
             let id = api.session_id(&id).await?;
             let answer = api.delete(&path(&id, if purge { "?purge=true" } else { "" })).await?;
@@ -160,6 +181,30 @@ fn map(env: &[String]) -> Result<BTreeMap<String, String>> {
     Ok(variables(env)?.into_iter().collect())
 }
 
+/// What a file says, and after it what the command line says.
+fn given(options: &Options) -> Result<serde_json::Map<String, Value>> {
+    let mut all = match &options.options {
+        None => serde_json::Map::new(),
+        Some(file) => {
+            let text = match file.as_os_str() == "-" {
+                true => std::io::read_to_string(std::io::stdin()),
+                false => std::fs::read_to_string(file),
+            };
+            let text = text.map_err(Failure::local(&format!("cannot read {}", file.display())))?;
+            serde_json::from_str(&text)
+                .map_err(|error| Failure::invalid(format!("{} is no JSON object: {error}", file.display())))?
+        }
+    };
+    for option in &options.option {
+        let (name, value) = option
+            .split_once('=')
+            .ok_or_else(|| Failure::invalid(format!("{option:?} is not of the form NAME=VALUE")))?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+        all.insert(name.to_owned(), value);
+    }
+    Ok(all)
+}
+
 /// Starts a session; `options` that are null are left out.
 pub(crate) async fn create(api: &Api, agent: &str, options: Value) -> Result<Value> {
     let mut body = json!({ "agent": agent });
@@ -193,14 +238,14 @@ async fn act(api: &Api, id: &str, action: &str, as_json: bool) -> Result<u8> {
     Ok(0)
 }
 
-async fn resume(api: &Api, id: &str, detach: bool, as_json: bool) -> Result<u8> {
+async fn resume(api: &Api, id: &str, options: &Value, (detach, as_json): (bool, bool)) -> Result<u8> {
     // One that the server does not know may be in its object store, under its whole id.
     let (id, unknown) = match api.session_id(id).await {
         Ok(id) => (id, None),
         Err(failure) if failure.kind == Kind::NotFound => (id.to_owned(), Some(failure)),
         Err(failure) => return Err(failure),
     };
-    let answer = match (bring_back(api, &id).await, unknown) {
+    let answer = match (bring_back(api, &id, options).await, unknown) {
         (Err(failure), Some(unknown)) if failure.kind == Kind::NotFound => return Err(unknown),
         (answer, _) => answer?,
     };
@@ -223,12 +268,11 @@ async fn last_event(api: &Api, id: &str) -> Result<String> {
 }
 
 /// Resumes it, and shows how far that has come if it takes long. Answers what the server answers.
-pub(super) async fn bring_back(api: &Api, id: &str) -> Result<Value> {
+pub(super) async fn bring_back(api: &Api, id: &str, options: &Value) -> Result<Value> {
     let bar = out::spinner("bringing it back");
     let answer = {
         let to = path(id, "/resume");
-        let body = json!({});
-        let mut answer = std::pin::pin!(api.post(&to, &body));
+        let mut answer = std::pin::pin!(api.post(&to, options));
         let mut watching = std::pin::pin!(watch(api, id, &bar));
         tokio::select! {
             answer = &mut answer => answer,
@@ -257,16 +301,16 @@ async fn watch(api: &Api, id: &str, bar: &indicatif::ProgressBar) {
     }
 }
 
-async fn send(api: &Api, id: &str, message: &str, (raw, as_json): (bool, bool)) -> Result<u8> {
+async fn send(api: &Api, id: &str, body: Value, (raw, as_json): (bool, bool)) -> Result<u8> {
     let id = api.session_id(id).await?;
     if as_json {
         let request = api.request(Method::POST, &path(&id, "/messages")).header("accept", "application/json");
-        let sent = api.send(request.json(&json!({ "content": message })));
+        let sent = api.send(request.json(&body));
         let answer: Value = permission::meanwhile(api, &id, sent).await?.json().await.unwrap_or_default();
         out::json(&answer);
         return Ok(if answer["status"] == "done" { 0 } else { 1 });
     }
-    let stream = Stream::send(api, &id, message).await?;
+    let stream = Stream::send(api, &id, body).await?;
     if raw { print_raw(stream).await } else { show::turn(stream, api, &id).await }
 }
 
