@@ -203,14 +203,15 @@ impl SystemMessage {
 }
 
 /// What is stored, and what is not.
-fn with_provider(options: Options, wanted: Option<Wanted>) -> (Options, Option<Egress>) {
+fn with_provider(options: Options, wanted: Option<Wanted>) -> Answer<(Options, Option<Egress>)> {
     match wanted {
-        None => (options, None),
+        None => Ok((options, None)),
         Some(Wanted::Known(known)) => {
-            (Options { provider: Some(known), own_provider: None, ..options }, None)
+            Ok((Options { provider: Some(known), own_provider: None, ..options }, None))
         }
         Some(Wanted::Own(own, way)) => {
-            (Options { provider: None, own_provider: Some(own), ..options }, Some(way))
+            provider::has_model(own.r#type, options.model.as_deref())?;
+            Ok((Options { provider: None, own_provider: Some(own), ..options }, Some(way)))
         }
     }
 }
@@ -238,7 +239,7 @@ pub(super) async fn create(
     can_wait(&app, options.durability)?;
     let mut options = options;
     let wanted = options.wanted(&app)?;
-    let (options, way) = with_provider(options.over(Options::default())?, wanted);
+    let (options, way) = with_provider(options.over(Options::default())?, wanted)?;
     let mut vars = env.unwrap_or_default();
     vars.extend(extra_env.unwrap_or_default());
     let env = environment(vars)?;
@@ -295,12 +296,14 @@ async fn change_live(app: App, no: SessionNo, change: Settable) -> Answer<()> {
     let (settings, wanted) = (change.settings(), change.wanted(&app)?);
     can_wait(&app, change.durability)?;
     let session = app.sessions.get(no).await?;
-    let (options, way) = with_provider(change.over(session.options.clone())?, wanted);
-    if let Some(way) = way {
-        app.sessions.bring(&session, way)?;
-    }
+    let (options, way) = with_provider(change.over(session.options.clone())?, wanted)?;
+    app.sessions.make_way(&session, &options).await?;
     app.sessions.change_options(no, options.clone(), settings).await?;
-    Ok(app.sessions.rooms().store.set_options(no, &options).await?)
+    app.sessions.rooms().store.set_options(no, &options).await?;
+    if let Some(way) = way {
+        app.sessions.bring(no, way);
+    }
+    Ok(())
 }
 
 /// One after the other, so that two changes at the same time both count.
