@@ -153,8 +153,8 @@ impl Refusal {
         let Asked { model, key } = asked;
         match (self.status, key) {
             (Some(401), Key::Servers) => format!(
-                "The model service does not accept the server's key: {said}. Set a valid ANTHROPIC_API_KEY for the \
-                 server and restart it. (The token of a subscription is good for runtime = \"claude\" only.)"
+                "The model service does not accept the key: {said}. Set a valid ANTHROPIC_API_KEY for the \
+                 server and restart it; a session with a `provider` of its own is resumed with one whose apiKey is valid. (The token of a subscription is good for runtime = \"claude\" only.)"
             ),
             (Some(401), Key::Clients) => format!(
                 "The model service does not accept the session's key: {said}. Stop the session, and resume it with a \
