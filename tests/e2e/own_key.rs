@@ -3,24 +3,80 @@
 use crate::{
     claude::program,
     model::Model,
-    support::{Client, Server, signal},
+    support::{Client, Server, own_uid, signal},
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use std::process::Command;
+use std::{os::unix::fs::MetadataExt, process::Command};
 
 const OWN: &str = "sk-brought-by-the-client-4711";
 const HEADER: &str = "gate-pass-of-the-client-0815";
+
+/// Whom a client brings a key for.
+#[derive(Clone, Copy, PartialEq)]
+enum Service {
+    Anthropic,
+    OpenAi,
+    Azure,
+}
+
+impl Service {
+    fn provider(self, model: &Model) -> Value {
+        let url = &model.url;
+        let mut provider = match self {
+            Service::Anthropic => json!({ "type": "anthropic", "baseUrl": url }),
+            Service::OpenAi => json!({ "type": "openai", "baseUrl": format!("{url}/v1") }),
+            Service::Azure => json!({ "type": "azure", "endpoint": url, "deploymentId": "ours" }),
+        };
+        provider["apiKey"] = json!(OWN);
+        provider["headers"] = json!({ "X-Gate": HEADER });
+        provider
+    }
+
+    /// What everybody may see of it.
+    fn shown(self, model: &Model) -> Value {
+        let url = &model.url;
+        match self {
+            Service::Anthropic => json!({ "type": "anthropic", "baseUrl": url }),
+            Service::OpenAi => json!({ "type": "openai", "baseUrl": format!("{url}/v1") }),
+            Service::Azure => {
+                json!({ "type": "azure", "baseUrl": url, "deploymentId": "ours", "apiVersion": "2024-10-21" })
+            }
+        }
+    }
+
+    /// The header with the key, and the path that is asked.
+    fn asked(self) -> (&'static str, String, &'static str) {
+        match self {
+            Service::Anthropic => ("x-api-key", OWN.to_owned(), "/v1/messages"),
+            Service::OpenAi => ("authorization", format!("Bearer {OWN}"), "/v1/chat/completions"),
+            Service::Azure => (
+                "api-key",
+                OWN.to_owned(),
+                "/openai/deployments/ours/chat/completions?api-version=2024-10-21",
+            ),
+        }
+    }
+
+    /// Where a deployment decides it needs no name.
+    fn model(self) -> Option<&'static str> {
+        match self {
+            Service::Anthropic | Service::Azure => None,
+            Service::OpenAi => Some("gpt-test"),
+        }
+    }
+}
 
 struct Stage {
     server: Server,
     model: Model,
     agent: &'static str,
+    service: Service,
 }
 
 impl Stage {
     /// A server that has no key at all.
-    async fn set(runtime: &'static str) -> Stage {
+    async fn set(runtime: &'static str, service: Service) -> Stage {
         let mut server = Server::prepare(&[("ASH_CLAUDE_BIN", &program())]);
         let model = Model::start(&server.dir);
         server.set("ASH_PROVIDER_URLS", &model.url);
@@ -31,30 +87,43 @@ impl Stage {
         std::fs::write(agent.join("CLAUDE.md"), "Answer in one line.").expect("written");
         std::fs::write(agent.join("ash.toml"), format!("runtime = \"{runtime}\"\n")).expect("written");
         client.post("/api/agents", json!({ "name": runtime, "path": agent })).await;
-        Stage { server, model, agent: runtime }
+        Stage { server, model, agent: runtime, service }
     }
 
     fn provider(&self) -> Value {
-        json!({ "type": "anthropic", "baseUrl": self.model.url, "apiKey": OWN, "headers": { "X-Gate": HEADER } })
+        self.service.provider(&self.model)
     }
 
     async fn create(&self) -> String {
-        let body = json!({ "agent": self.agent, "provider": self.provider() });
+        let body = json!({ "agent": self.agent, "provider": self.provider(), "model": self.service.model() });
         let made = self.server.client().post("/api/sessions", body).await["session"].clone();
-        let shown = json!({ "type": "anthropic", "baseUrl": self.model.url });
-        assert_eq!(made["config"]["ownProvider"], shown, "{made}");
+        assert_eq!(made["config"]["ownProvider"], self.service.shown(&self.model), "{made}");
         made["id"].as_str().expect("an id").to_owned()
     }
 
-    /// The model was called with what the client brought.
     async fn say(&self, id: &str, text: &str) {
+        self.say_to(self.service, id, text).await;
+    }
+
+    /// The model was called with what the client brought.
+    async fn say_to(&self, service: Service, id: &str, text: &str) {
         let said = self.server.client().say(id, text).await;
         assert_eq!(said["status"], "done", "{said}");
         let last = self.model.requests().pop().expect("a request");
+        let (header, key, path) = service.asked();
         assert_eq!(
-            (&last["headers"]["x-api-key"], &last["headers"]["x-gate"]),
-            (&json!(OWN), &json!(HEADER))
+            (&last["headers"][header], &last["headers"]["x-gate"]),
+            (&json!(key), &json!(HEADER)),
+            "{last}"
         );
+        // Claude Code has more to say in its paths.
+        assert!(last["path"].as_str().is_some_and(|asked| asked.starts_with(path)), "{last}");
+    }
+
+    async fn refused(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+        let (status, refused) = self.server.client().ask(method, path, Some(body)).await;
+        assert!(!refused.to_string().contains(OWN), "{refused}");
+        (status.as_u16(), refused)
     }
 }
 
@@ -68,8 +137,8 @@ async fn needs_it(client: &Client, id: &str) {
 }
 
 /// However a session came to rest, its key is gone, and with it again everything goes on.
-async fn is_brought_again(runtime: &'static str) {
-    let mut stage = Stage::set(runtime).await;
+async fn is_brought_again(runtime: &'static str, service: Service) {
+    let mut stage = Stage::set(runtime, service).await;
     let id = stage.create().await;
     stage.say(&id, "the tower is high").await;
     for rest in ["pause", "stop"] {
@@ -97,30 +166,42 @@ async fn is_brought_again(runtime: &'static str) {
 
 #[tokio::test]
 async fn whoever_comes_back_brings_it_again() {
-    is_brought_again("builtin").await;
+    is_brought_again("builtin", Service::Anthropic).await;
+}
+
+#[tokio::test]
+async fn whoever_comes_back_brings_it_again_for_openai() {
+    is_brought_again("builtin", Service::OpenAi).await;
+}
+
+#[tokio::test]
+async fn whoever_comes_back_brings_it_again_for_azure() {
+    is_brought_again("builtin", Service::Azure).await;
 }
 
 #[tokio::test]
 async fn whoever_comes_back_to_claude_code_brings_it_again() {
-    is_brought_again("claude").await;
+    is_brought_again("claude", Service::Anthropic).await;
 }
 
 /// A sandbox that dies under an active session takes nothing along: the server has the key as long as that lasts.
 #[tokio::test]
 async fn an_active_session_outlives_its_sandbox() {
-    let stage = Stage::set("builtin").await;
-    let id = stage.create().await;
-    stage.say(&id, "hello").await;
-    let client = stage.server.client();
-    let shim = stage.server.note(&id).await["shim"]["pid"].as_u64().expect("a pid") as u32;
-    signal(shim, libc::SIGKILL);
-    client.until_status(&id, "error").await;
-    stage.say(&id, "and on").await;
+    for service in [Service::Anthropic, Service::OpenAi, Service::Azure] {
+        let stage = Stage::set("builtin", service).await;
+        let id = stage.create().await;
+        stage.say(&id, "hello").await;
+        let client = stage.server.client();
+        let shim = stage.server.note(&id).await["shim"]["pid"].as_u64().expect("a pid") as u32;
+        signal(shim, libc::SIGKILL);
+        client.until_status(&id, "error").await;
+        stage.say(&id, "and on").await;
+    }
 }
 
 /// Every byte that we wrote, and every byte that the agent can read.
-async fn is_nowhere(runtime: &'static str) {
-    let stage = Stage::set(runtime).await;
+async fn is_nowhere(runtime: &'static str, service: Service) {
+    let stage = Stage::set(runtime, service).await;
     let id = stage.create().await;
     let client = stage.server.client();
     let look = "run: env; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'; ls -la /run/ash; grep -rlaF \
@@ -152,29 +233,149 @@ async fn is_nowhere(runtime: &'static str) {
 
 #[tokio::test]
 async fn it_is_nowhere() {
-    is_nowhere("builtin").await;
+    is_nowhere("builtin", Service::Anthropic).await;
+}
+
+#[tokio::test]
+async fn it_is_nowhere_with_openai() {
+    is_nowhere("builtin", Service::OpenAi).await;
+}
+
+#[tokio::test]
+async fn it_is_nowhere_with_azure() {
+    is_nowhere("builtin", Service::Azure).await;
 }
 
 #[tokio::test]
 async fn it_is_nowhere_with_claude_code() {
-    is_nowhere("claude").await;
+    is_nowhere("claude", Service::Anthropic).await;
+}
+
+fn core_limit(pid: u32) -> String {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("limits");
+    limits.lines().find(|line| line.starts_with("Max core file size")).expect("a line").to_owned()
+}
+
+/// Whoever has keys in memory leaves them in no core dump, however much of one the machine would take. One whose memory
+/// is private belongs to root in /proc: by that it is known that no other collector of dumps gets it either.
+#[tokio::test]
+async fn neither_server_nor_shim_leaves_a_core_dump() {
+    let mut most = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both are given a whole structure; this process runs this test alone.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_CORE, &raw mut most);
+        if own_uid() == 0 {
+            most.rlim_max = libc::RLIM_INFINITY;
+        }
+        most.rlim_cur = most.rlim_max;
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const most);
+    }
+    let own = core_limit(std::process::id());
+    assert!(most.rlim_max == 0 || own.contains("unlimited"), "or nothing is tried: {own}");
+    let server = Server::of_user(if own_uid() == 0 { 4711 } else { own_uid() }, &[]).await;
+    let id = server.client().create().await;
+    let shim = server.note(&id).await["shim"]["pid"].as_u64().expect("a pid") as u32;
+    for pid in [server.pid(), shim] {
+        let limit = core_limit(pid);
+        let numbers: Vec<&str> = limit.split_whitespace().skip(4).take(2).collect();
+        assert_eq!(numbers, ["0", "0"], "{limit}");
+        let environ = std::fs::metadata(format!("/proc/{pid}/environ")).expect("it runs");
+        assert_eq!(environ.uid(), 0, "its memory is not private");
+    }
+}
+
+/// The conversation is the session's, whoever answers it next.
+#[tokio::test]
+async fn a_session_goes_on_with_another_service() {
+    let stage = Stage::set("builtin", Service::Anthropic).await;
+    let client = stage.server.client();
+    let id = stage.create().await;
+    stage.say(&id, "run: echo the tower is high").await;
+    let resume = format!("/api/sessions/{id}/resume");
+    let wanted = |service: Service| json!({ "provider": service.provider(&stage.model) });
+    // With its sandbox still there, and without.
+    client.action(&id, "pause").await;
+    let (status, refused) = stage.refused(Method::POST, &resume, wanted(Service::OpenAi)).await;
+    assert_eq!(status, 400, "{refused}");
+    assert!(refused["error"].as_str().is_some_and(|error| error.contains("`model`")), "{refused}");
+    let mut openai = wanted(Service::OpenAi);
+    openai["model"] = json!("gpt-test");
+    client.post(&resume, openai).await;
+    stage.say_to(Service::OpenAi, &id, "run: echo and wide").await;
+    client.action(&id, "stop").await;
+    needs_it(&client, &id).await;
+    client.post(&resume, wanted(Service::Azure)).await;
+    stage.say_to(Service::Azure, &id, "and on").await;
+    // While a turn runs: it comes to its end as it began, and the next one is with the other service.
+    let config = format!("/api/sessions/{id}/config");
+    let mut turn = client.send(&id, "slow 600: one two three four five six").await;
+    turn.until("text_delta").await;
+    let (status, changed) = client.ask(Method::PATCH, &config, Some(wanted(Service::Anthropic))).await;
+    assert_eq!(status.as_u16(), 200, "{changed}");
+    let mut waiting = client.send(&id, "and while it runs").await;
+    waiting.until("session_start").await;
+    assert_eq!(turn.rest().await.last().expect("an end").data["status"], "done");
+    assert_eq!(waiting.rest().await.last().expect("an end").data["status"], "done");
+    stage.say_to(Service::Anthropic, &id, "and at last").await;
+    let shown = stage.model.requests().pop().expect("a request")["body"].to_string();
+    for words in ["the tower is high", "and wide"] {
+        assert!(shown.contains(words), "{shown}");
+    }
+}
+
+/// It is said which agent cannot, and which can; and what was refused is not kept.
+#[tokio::test]
+async fn claude_code_is_not_given_a_service_that_it_does_not_speak() {
+    let stage = Stage::set("claude", Service::Anthropic).await;
+    let id = stage.create().await;
+    stage.server.client().action(&id, "pause").await;
+    for service in [Service::OpenAi, Service::Azure] {
+        let mut body = json!({ "agent": "claude", "model": "m", "provider": service.provider(&stage.model) });
+        let made = stage.refused(Method::POST, "/api/sessions", body.clone()).await;
+        body.as_object_mut().expect("an object").remove("agent");
+        let resumed = stage.refused(Method::POST, &format!("/api/sessions/{id}/resume"), body.clone()).await;
+        let changed = stage.refused(Method::PATCH, &format!("/api/sessions/{id}/config"), body).await;
+        for (status, refused) in [made, resumed, changed] {
+            assert_eq!((status, &refused["code"]), (422, &json!("provider_unsupported")), "{refused}");
+            let error = refused["error"].as_str().expect("words");
+            assert!(
+                error.starts_with("Claude Code cannot") && error.contains("runtime = \"builtin\""),
+                "{error}"
+            );
+        }
+    }
+    let shown = stage.server.client().session(&id).await;
+    assert_eq!(shown["config"]["ownProvider"], Service::Anthropic.shown(&stage.model), "{shown}");
+    assert_eq!(shown["config"]["model"], Value::Null, "{shown}");
 }
 
 /// What cannot be is refused, in words that do not repeat the key.
 #[tokio::test]
 async fn what_cannot_be_called_is_refused_by_name() {
-    let stage = Stage::set("builtin").await;
-    let client = stage.server.client();
-    let own = |more: Value| {
-        let mut provider = stage.provider();
+    let stage = Stage::set("builtin", Service::Anthropic).await;
+    let of = |service: Service, more: Value| {
+        let mut provider = service.provider(&stage.model);
         provider.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         json!({ "agent": "builtin", "provider": provider })
     };
+    let own = |more: Value| of(Service::Anthropic, more);
     let mut shared = own(json!({}));
     shared["workspace"] = json!("ours");
     for (body, status, code) in [
-        (own(json!({ "type": "azure", "deploymentId": "d" })), 422, "provider_unsupported"),
-        (own(json!({ "type": "openai" })), 422, "provider_unsupported"),
+        (own(json!({ "type": "oracle" })), 422, "provider_unsupported"),
+        (own(json!({ "deploymentId": "d" })), 400, "invalid_body"),
+        (of(Service::OpenAi, json!({})), 400, "invalid_body"),
+        (of(Service::OpenAi, json!({ "baseUrl": "http://127.0.0.1:1" })), 400, "invalid_body"),
+        (of(Service::OpenAi, json!({ "apiVersion": "v" })), 400, "invalid_body"),
+        (of(Service::Azure, json!({ "deploymentId": null })), 400, "invalid_body"),
+        (of(Service::Azure, json!({ "deploymentId": "../../v1" })), 400, "invalid_body"),
+        (of(Service::Azure, json!({ "deploymentId": "a/b" })), 400, "invalid_body"),
+        (of(Service::Azure, json!({ "apiVersion": "1&x=y" })), 400, "invalid_body"),
+        (of(Service::Azure, json!({ "endpoint": null })), 400, "invalid_body"),
+        (of(Service::Azure, json!({ "endpoint": "https://10.0.0.1" })), 400, "invalid_body"),
+        (of(Service::Azure, json!({ "apiKey": null, "headers": {} })), 400, "invalid_body"),
+        (json!({ "agent": "builtin", "model": "m", "provider": { "type": "openai" } }), 400, "invalid_body"),
+        (json!({ "agent": "builtin", "provider": "azure" }), 400, "invalid_body"),
         (own(json!({ "baseUrl": "http://127.0.0.1:1" })), 400, "invalid_body"),
         (own(json!({ "baseUrl": "https://169.254.169.254/latest" })), 400, "invalid_body"),
         (own(json!({ "baseUrl": "https://localhost" })), 400, "invalid_body"),
@@ -185,8 +386,7 @@ async fn what_cannot_be_called_is_refused_by_name() {
         (own(json!({ "headers": { "Transfer-Encoding": "x" } })), 400, "invalid_body"),
         (shared, 422, "provider_shared"),
     ] {
-        let (found, refused) = client.ask(Method::POST, "/api/sessions", Some(body.clone())).await;
-        assert_eq!((found.as_u16(), &refused["code"]), (status, &json!(code)), "{body}: {refused}");
-        assert!(!refused.to_string().contains(OWN), "{refused}");
+        let (found, refused) = stage.refused(Method::POST, "/api/sessions", body.clone()).await;
+        assert_eq!((found, &refused["code"]), (status, &json!(code)), "{body}: {refused}");
     }
 }

@@ -37,13 +37,22 @@ impl Default for Manner {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Answers {
     Offline,
-    Anthropic { model: String, socket: PathBuf },
+    Anthropic {
+        model: String,
+        socket: PathBuf,
+    },
+    /// Any service that speaks chat completions. Azure's wants to be told which version of them.
+    OpenAi {
+        model: String,
+        socket: PathBuf,
+        api_version: Option<String>,
+    },
 }
 
 impl Flags {
     pub(crate) fn parse(args: Vec<OsString>) -> Result<Flags, String> {
         let (mut session, mut resume, mut system_prompt) = (None, None, None);
-        let (mut provider, mut model, mut socket) = (None, None, None);
+        let (mut provider, mut model, mut socket, mut api_version) = (None, None, None, None);
         let mut manner = Manner::default();
         let mut args = args.into_iter();
         while let Some(flag) = args.next() {
@@ -64,11 +73,12 @@ impl Flags {
                 "--skills" => manner.skills.folders.push(PathBuf::from(value)),
                 "--without-skill" => manner.skills.without.push(value),
                 "--model-socket" => socket = Some(PathBuf::from(value)),
+                "--api-version" => api_version = Some(value),
                 _ => return Err(format!("unknown flag {flag}")),
             }
         }
         let session = session.or_else(|| resume.clone()).unwrap_or_else(ids::uuid);
-        let answers = answers(provider.as_deref(), model, socket)?;
+        let answers = answers(provider.as_deref(), model, (socket, api_version))?;
         Ok(Flags { session, resume, answers, system_prompt, manner })
     }
 }
@@ -81,7 +91,7 @@ fn names(list: &str, tool: &str) -> bool {
 fn answers(
     provider: Option<&str>,
     model: Option<String>,
-    socket: Option<PathBuf>,
+    (socket, api_version): (Option<PathBuf>, Option<String>),
 ) -> Result<Answers, String> {
     match provider {
         // Whatever the model is called.
@@ -90,7 +100,14 @@ fn answers(
             let socket = socket.ok_or("--provider anthropic needs --model-socket")?;
             Ok(Answers::Anthropic { model: model.unwrap_or_else(|| DEFAULT_MODEL.to_owned()), socket })
         }
-        Some(other) => Err(format!("unknown provider {other:?}; there are: offline, anthropic")),
+        Some(name @ ("openai" | "azure")) => {
+            let socket = socket.ok_or_else(|| format!("--provider {name} needs --model-socket"))?;
+            let model = model.ok_or_else(|| format!("--provider {name} needs --model"))?;
+            Ok(Answers::OpenAi { model, socket, api_version })
+        }
+        Some(other) => {
+            Err(format!("unknown provider {other:?}; there are: offline, anthropic, openai, azure"))
+        }
     }
 }
 
@@ -131,6 +148,15 @@ mod tests {
         assert_eq!(answers(&socket), named(DEFAULT_MODEL));
         assert_eq!(answers(&[&socket[..], &["--model", "m"]].concat()), named("m"));
         assert_eq!(answers(&["--model", "m"]), Ok(Answers::Offline));
+    }
+
+    #[test]
+    fn a_service_that_has_models_of_its_own_is_told_which() {
+        let answers = |args: &[&str]| parse(args).map(|flags| flags.answers);
+        let azure = ["--provider", "azure", "--model-socket", "/s", "--api-version", "v"];
+        assert!(answers(&azure).is_err(), "there is none that all of them have");
+        let named = Answers::OpenAi { model: "m".into(), socket: "/s".into(), api_version: Some("v".into()) };
+        assert_eq!(answers(&[&azure[..], &["--model", "m"]].concat()), Ok(named));
     }
 
     #[test]

@@ -1,7 +1,15 @@
 //! Who answers: a model, or what stands in for one.
 
 mod anthropic;
+mod calling;
+mod failure;
+mod http;
+mod messages;
 mod offline;
+mod openai;
+mod patience;
+mod sse;
+mod wire;
 
 use crate::cancel::Cancel;
 use crate::conversation::{Block, Turn, Usage};
@@ -68,6 +76,9 @@ pub(crate) fn named(answers: &Answers) -> Box<dyn Provider> {
         Answers::Offline => Box::new(offline::Offline),
         Answers::Anthropic { model, socket } => {
             Box::new(anthropic::Anthropic { model: model.clone(), socket: socket.clone() })
+        }
+        Answers::OpenAi { model, socket, api_version } => {
+            Box::new(openai::OpenAi::new(model.clone(), socket.clone(), api_version.as_deref()))
         }
     }
 }

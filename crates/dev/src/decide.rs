@@ -4,6 +4,7 @@ use crate::{
     conversation::{Conversation, Id},
     directive,
     follow::{self, Said},
+    openai,
     reply::{Reply, tokens},
     script::{Script, Speaker},
     side,
@@ -19,6 +20,17 @@ pub(crate) struct Answer {
     pub(crate) why: String,
     pub(crate) stall: Duration,
     pub(crate) what: What,
+    pub(crate) api: Api,
+}
+
+/// In whose shapes it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Api {
+    Messages,
+    /// `counted`: a stream ends with what it cost.
+    Completions {
+        counted: bool,
+    },
 }
 
 #[derive(Debug, PartialEq)]
@@ -77,10 +89,25 @@ impl Director {
             },
             (&Method::POST, "/v1/messages/count_tokens") => {
                 let count = json!({ "input_tokens": size(asked.body) });
-                Answer { why: "count_tokens".into(), stall: Duration::ZERO, what: What::Json(count) }
+                Answer {
+                    why: "count_tokens".into(),
+                    stall: Duration::ZERO,
+                    what: What::Json(count),
+                    api: Api::Messages,
+                }
             }
+            (&Method::POST, path) if openai::is_completion(path) => self.complete(asked),
             (_, path) => Answer::fail("not found", 404, format!("there is no {path} here")),
         }
+    }
+
+    /// The same as for a message, in other words.
+    fn complete(&mut self, asked: &Asked<'_>) -> Answer {
+        let answer = match openai::translated(asked.path, asked.body) {
+            Ok(body) => self.decide(&Asked { path: "/v1/messages", body: &body, ..*asked }),
+            Err(error) => Answer::fail("malformed", 400, error),
+        };
+        Answer { api: Api::Completions { counted: openai::wants_counts(asked.body) }, ..answer }
     }
 
     fn speak(&mut self, asked: &Asked<'_>, conversation: &Conversation) -> Answer {
@@ -136,7 +163,7 @@ fn answer(asked: &Asked<'_>, conversation: &Conversation, said: Said, lot: Lot) 
         Some(End::Cut(_)) => What::Torn(reply),
         None => What::Whole(reply),
     };
-    Answer { why, stall: Duration::from_millis(lot.stall), what }
+    Answer { why, stall: Duration::from_millis(lot.stall), what, api: Api::Messages }
 }
 
 fn ending(end: Option<End>) -> Ending {
@@ -154,7 +181,7 @@ fn size(body: &Value) -> u64 {
 impl Answer {
     pub(crate) fn fail(why: &str, status: u16, message: String) -> Answer {
         let what = What::Fail { status, message, retry_after: 1 };
-        Answer { why: why.into(), stall: Duration::ZERO, what }
+        Answer { why: why.into(), stall: Duration::ZERO, what, api: Api::Messages }
     }
 }
 

@@ -15,9 +15,10 @@ impl Event {
         Event { data, pause: Duration::ZERO }
     }
 
-    /// Each event's name is the type of its data.
+    /// With its name, which is the type of its data, where it has one.
     pub(crate) fn text(&self) -> String {
-        format!("event: {}\ndata: {}\n\n", self.data["type"].as_str().unwrap_or_default(), self.data)
+        let name = self.data["type"].as_str().map(|name| format!("event: {name}\n")).unwrap_or_default();
+        format!("{name}data: {}\n\n", self.data)
     }
 }
 
@@ -63,31 +64,38 @@ fn opening(reply: &Reply, index: usize, block: &Block) -> Value {
 }
 
 fn deltas(reply: &Reply, index: usize, block: &Block) -> Vec<(Value, Duration)> {
-    let at_once = |text: &str| (text.chars().count() / 24).clamp(2, 64);
     match block {
         Block::Text { text, pace } => {
-            let (number, pause) = match pace {
-                Pace::AtOnce => (at_once(text), Duration::ZERO),
-                Pace::Slow(number) => (*number, PAUSE),
-            };
-            let delta = |piece| (json!({ "type": "text_delta", "text": piece }), pause);
-            pieces(text, number).into_iter().map(delta).collect()
+            let delta = |(piece, pause)| (json!({ "type": "text_delta", "text": piece }), pause);
+            paced(text, *pace).into_iter().map(delta).collect()
         }
         Block::Thinking(text) => {
-            let thoughts = pieces(text, at_once(text));
             let thoughts =
-                thoughts.into_iter().map(|piece| json!({ "type": "thinking_delta", "thinking": piece }));
+                at_once(text).into_iter().map(|piece| json!({ "type": "thinking_delta", "thinking": piece }));
             let signature = json!({ "type": "signature_delta", "signature": reply.signature(index) });
             thoughts.chain([signature]).map(|delta| (delta, Duration::ZERO)).collect()
         }
         Block::Call { input, .. } => {
             let text = input.to_string();
             // The API begins with an empty piece.
-            let parts = [vec![""], pieces(&text, at_once(&text))].concat();
+            let parts = [vec![""], at_once(&text)].concat();
             let delta = |part| (json!({ "type": "input_json_delta", "partial_json": part }), Duration::ZERO);
             parts.into_iter().map(delta).collect()
         }
     }
+}
+
+/// A text in the pieces that it comes in, and how long each is waited for.
+pub(crate) fn paced(text: &str, pace: Pace) -> Vec<(&str, Duration)> {
+    let (pieces, pause) = match pace {
+        Pace::AtOnce => (at_once(text), Duration::ZERO),
+        Pace::Slow(number) => (pieces(text, number), PAUSE),
+    };
+    pieces.into_iter().map(|piece| (piece, pause)).collect()
+}
+
+pub(crate) fn at_once(text: &str) -> Vec<&str> {
+    pieces(text, (text.chars().count() / 24).clamp(2, 64))
 }
 
 /// So many pieces of nearly the same length, which together are the text; some are empty if it is shorter.

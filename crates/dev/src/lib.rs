@@ -1,5 +1,5 @@
-//! THE STAGE: what tests and demonstrations play against. So far one thing: a Messages API on this machine that answers
-//! as a model would, always the same, and misbehaves on request. Start reading at `decide.rs`.
+//! THE STAGE: what tests and demonstrations play against. So far one thing: a Messages API (and chat completions)
+//! on this machine that answers as a model would, always the same, and misbehaves on request. Start reading at `decide.rs`.
 
 mod conversation;
 mod decide;
@@ -7,6 +7,7 @@ mod directive;
 mod events;
 mod follow;
 mod log;
+mod openai;
 mod perform;
 mod problem;
 mod reply;

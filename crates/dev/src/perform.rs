@@ -1,9 +1,9 @@
 //! Does what was decided, in HTTP.
 
 use crate::{
-    decide::{Answer, Ending, What},
+    decide::{Answer, Api, Ending, What},
     events::{Event, events, overloaded},
-    problem,
+    openai, problem,
     reply::Reply,
 };
 use axum::{
@@ -14,7 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::{StreamExt, stream};
-use std::io;
+use std::{io, time::Duration};
 
 const JSON: &str = "application/json";
 
@@ -22,12 +22,19 @@ pub(crate) async fn perform(answer: Answer, request_id: &str) -> Response {
     if !answer.stall.is_zero() {
         tokio::time::sleep(answer.stall).await;
     }
+    let api = answer.api;
     let mut response = match answer.what {
-        What::Whole(reply) => whole(reply.whole().to_string()),
+        What::Whole(reply) => whole(text_of(&reply, api)),
         What::Json(value) => whole(value.to_string()),
-        What::Stream(reply, ending) => stream_of(&reply, ending),
-        What::Torn(reply) => torn(&reply.whole().to_string()),
-        What::Fail { status, message, retry_after } => fail(status, &message, retry_after, request_id),
+        What::Stream(reply, ending) => stream_of(&reply, ending, api),
+        What::Torn(reply) => torn(&text_of(&reply, api)),
+        What::Fail { status, message, retry_after } => {
+            let body = match api {
+                Api::Messages => problem::body(status, &message, request_id),
+                Api::Completions { .. } => openai::problem(status, &message),
+            };
+            fail(status, body.to_string(), retry_after)
+        }
         // Whoever asked goes away one day, and this with them.
         What::Hang => std::future::pending().await,
     };
@@ -41,8 +48,14 @@ fn whole(text: String) -> Response {
     ([(CONTENT_TYPE, JSON)], text).into_response()
 }
 
-fn fail(status: u16, message: &str, retry_after: u64, request_id: &str) -> Response {
-    let body = problem::body(status, message, request_id).to_string();
+fn text_of(reply: &Reply, api: Api) -> String {
+    match api {
+        Api::Messages => reply.whole().to_string(),
+        Api::Completions { .. } => openai::whole(reply).to_string(),
+    }
+}
+
+fn fail(status: u16, body: String, retry_after: u64) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = (status, [(CONTENT_TYPE, JSON)], body).into_response();
     if problem::is_passing(status.as_u16()) {
@@ -51,18 +64,25 @@ fn fail(status: u16, message: &str, retry_after: u64, request_id: &str) -> Respo
     response
 }
 
-fn stream_of(reply: &Reply, ending: Ending) -> Response {
-    let mut frames = events(reply);
+fn stream_of(reply: &Reply, ending: Ending, api: Api) -> Response {
+    let (mut events, overloaded, done) = match api {
+        Api::Messages => (events(reply), overloaded(), None),
+        Api::Completions { counted } => {
+            (openai::chunks(reply, counted), openai::overloaded(), Some("data: [DONE]\n\n"))
+        }
+    };
+    if ending == Ending::Overloaded {
+        events.truncate(events.len() / 2);
+        events.push(overloaded);
+    }
+    let mut frames: Vec<(String, Duration)> = events.iter().map(frame).collect();
+    frames
+        .extend(done.filter(|_| ending != Ending::Overloaded).map(|done| (done.to_owned(), Duration::ZERO)));
     let cut = match ending {
-        Ending::Properly => None,
+        Ending::Properly | Ending::Overloaded => None,
         Ending::Cut(after) => {
             frames.truncate(after);
             Some(dropped())
-        }
-        Ending::Overloaded => {
-            frames.truncate(frames.len() / 2);
-            frames.push(overloaded());
-            None
         }
     };
     let frames = stream::iter(frames).then(paced);
@@ -71,11 +91,15 @@ fn stream_of(reply: &Reply, ending: Ending) -> Response {
     (headers, body).into_response()
 }
 
-async fn paced(event: Event) -> io::Result<Bytes> {
-    if !event.pause.is_zero() {
-        tokio::time::sleep(event.pause).await;
+fn frame(event: &Event) -> (String, Duration) {
+    (event.text(), event.pause)
+}
+
+async fn paced((text, pause): (String, Duration)) -> io::Result<Bytes> {
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
     }
-    Ok(Bytes::from(event.text()))
+    Ok(Bytes::from(text))
 }
 
 /// Half an answer that was not streamed.

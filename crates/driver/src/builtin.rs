@@ -1,7 +1,7 @@
 //! The built-in agent: `ash builtin-agent`, inside the sandbox. It speaks stream-json, as Claude Code does.
 
 use crate::{Command, Driver, Ear, Heard, Launch, Memory, Say, stream_json};
-use ash_model::{Options, Provider};
+use ash_model::Options;
 use std::{collections::BTreeMap, path::Path};
 use uuid::Uuid;
 
@@ -22,7 +22,10 @@ impl Driver for Builtin {
                 flag("--resume", from.to_string());
             }
         }
-        if let Some(model) = &launch.options.model {
+        // At Azure the deployment decides, whatever the model is called.
+        let own = launch.options.own_provider.as_ref();
+        let deployed = own.and_then(|own| own.deployment_id.as_ref());
+        if let Some(model) = launch.options.model.as_ref().or(deployed) {
             flag("--model", model.clone());
         }
         for (name, tools) in [
@@ -48,12 +51,12 @@ impl Driver for Builtin {
         for skill in launch.options.disabled_skills.iter().flatten() {
             flag("--without-skill", skill.clone());
         }
-        match launch.provider {
-            Provider::Offline => {}
-            Provider::Anthropic => {
-                flag("--provider", launch.provider.as_str().to_owned());
-                flag("--model-socket", launch.model_socket.display().to_string());
-            }
+        if let Some(dialect) = launch.provider {
+            flag("--provider", dialect.as_str().to_owned());
+            flag("--model-socket", launch.model_socket.display().to_string());
+        }
+        if let Some(version) = own.and_then(|own| own.api_version.as_ref()) {
+            flag("--api-version", version.clone());
         }
         Command { argv, env: BTreeMap::new() }
     }
@@ -104,6 +107,7 @@ fn ours(tool: &str) -> &str {
 mod tests {
     use super::*;
     use crate::testing::launch;
+    use ash_model::{Dialect, OwnProvider};
 
     fn argv(memory: Memory) -> String {
         Builtin.launch(&launch(memory)).argv.join(" ")
@@ -111,13 +115,35 @@ mod tests {
 
     #[test]
     fn a_model_is_called_through_the_socket_and_no_key_is_inside() {
-        let launch = Launch { provider: Provider::Anthropic, ..launch(Memory::Fresh { id: Uuid::nil() }) };
+        let launch =
+            Launch { provider: Some(Dialect::Anthropic), ..launch(Memory::Fresh { id: Uuid::nil() }) };
         let Command { argv, env } = Builtin.launch(&launch);
         let said = argv.join(" ");
         assert!(
             said.ends_with("--model m --provider anthropic --model-socket /run/ash/model.sock"),
             "{said}"
         );
+        assert_eq!(env, BTreeMap::new());
+    }
+
+    #[test]
+    fn a_deployment_has_a_name_and_a_version_and_no_key_is_inside() {
+        let own = OwnProvider {
+            r#type: Dialect::Azure,
+            base_url: "https://ours.example".into(),
+            deployment_id: Some("d".into()),
+            api_version: Some("v".into()),
+        };
+        let mut launch = launch(Memory::Fresh { id: Uuid::nil() });
+        (launch.provider, launch.options.own_provider, launch.options.model) =
+            (Some(own.r#type), Some(own), None);
+        let Command { argv, env } = Builtin.launch(&launch);
+        let said = argv.join(" ");
+        assert!(
+            said.ends_with("--model d --provider azure --model-socket /run/ash/model.sock --api-version v"),
+            "{said}"
+        );
+        assert!(!said.contains("ours.example"), "where it is, is not the agent's to know: {said}");
         assert_eq!(env, BTreeMap::new());
     }
 

@@ -16,7 +16,7 @@ pub use claude::Claude;
 pub use ear::Ear;
 
 use ash_model::{
-    Ask, InnerPath, Options, Outcome, Problem, Provider, Root, Runtime, Setting, TurnId, Usage, Verdict,
+    Ask, Dialect, InnerPath, Options, Outcome, Problem, Root, Runtime, Setting, TurnId, Usage, Verdict,
 };
 use std::{
     collections::BTreeMap,
@@ -35,8 +35,8 @@ pub struct Launch {
     pub program: PathBuf,
     /// Where model calls go, in HTTP; whoever listens there has the key.
     pub model_socket: PathBuf,
-    /// Who answers, where the agent is ours.
-    pub provider: Provider,
+    /// What whoever answers speaks, where the agent is ours; none: nobody answers.
+    pub provider: Option<Dialect>,
     pub memory: Memory,
     /// A turn was cut off, and goes on.
     pub cut: bool,
@@ -297,7 +297,7 @@ pub fn driver(runtime: Runtime) -> Box<dyn Driver> {
 #[cfg(test)]
 mod testing {
     use crate::{Launch, Memory};
-    use ash_model::{Options, Provider};
+    use ash_model::Options;
 
     pub(crate) fn launch(memory: Memory) -> Launch {
         Launch {
@@ -306,7 +306,7 @@ mod testing {
             exe: "/.ash/ash".into(),
             program: "/opt/claude/claude".into(),
             model_socket: "/run/ash/model.sock".into(),
-            provider: Provider::Offline,
+            provider: None,
             memory,
             cut: false,
             options: Options { model: Some("m".into()), ..Options::default() },

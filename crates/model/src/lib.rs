@@ -121,12 +121,44 @@ impl Provider {
     }
 }
 
+/// What a service for models speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    Anthropic,
+    /// Chat completions, which many services speak.
+    Openai,
+    /// The same, of one deployment.
+    Azure,
+}
+
+impl Dialect {
+    pub const ALL: [Dialect; 3] = [Dialect::Anthropic, Dialect::Openai, Dialect::Azure];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Dialect::Anthropic => "anthropic",
+            Dialect::Openai => "openai",
+            Dialect::Azure => "azure",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Dialect> {
+        Dialect::ALL.into_iter().find(|dialect| dialect.as_str() == text)
+    }
+}
+
 /// A way to a model that a client brings with a key of its own. The key is not in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OwnProvider {
-    pub r#type: String,
+    pub r#type: Dialect,
     pub base_url: String,
+    /// At Azure, which answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployment_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_version: Option<String>,
 }
 
 /// What a caller may set on a session. Stored with it, re-applied on every start. Holds no secret.

@@ -2,10 +2,10 @@
 //! a log that can no longer be read.
 
 use ash_model::{
-    AgentName, AnsweredBy, Ask, Asked, Beside, Call, Consistency, Death, Durability, Fact, From, How,
-    Incarnation, InnerPath, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome,
-    OwnProvider, Path, PermissionId, Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting, Source,
-    TakenBack, Taking, Then, Tier, Timestamp, TurnId, Usage, Verdict,
+    AgentName, AnsweredBy, Ask, Asked, Beside, Call, Consistency, Death, Dialect, Durability, Fact, From,
+    How, Incarnation, InnerPath, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options,
+    Outcome, OwnProvider, Path, PermissionId, Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting,
+    Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId, Usage, Verdict,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -354,8 +354,16 @@ fn busy() -> Vec<Fact> {
 fn idle() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
     let options = Options { idle_timeout: Some(60), ..Options::default() };
-    let own = OwnProvider { r#type: "anthropic".into(), base_url: "https://models.example".into() };
-    let own = Options { own_provider: Some(own), ..Options::default() };
+    let own = |r#type| {
+        let azure = r#type == Dialect::Azure;
+        let own_provider = Some(OwnProvider {
+            r#type,
+            base_url: "https://models.example".into(),
+            deployment_id: azure.then(|| "ours".into()),
+            api_version: azure.then(|| "2024-10-21".into()),
+        });
+        Options { own_provider, ..Options::default() }
+    };
     let manner = Options {
         append_system_prompt: Some("Be kind.".into()),
         available_tools: Some(vec!["Read".into()]),
@@ -367,7 +375,9 @@ fn idle() -> Vec<Fact> {
         Fact::Idle { ms: 0, left_ms: None },
         Fact::Idle { ms: 1_500_000, left_ms: Some(300_000) },
         Fact::Created { agent: agent.clone(), version: 2, options },
-        Fact::Created { agent: agent.clone(), version: 2, options: own },
+        Fact::Created { agent: agent.clone(), version: 2, options: own(Dialect::Anthropic) },
+        Fact::Created { agent: agent.clone(), version: 2, options: own(Dialect::Openai) },
+        Fact::Created { agent: agent.clone(), version: 2, options: own(Dialect::Azure) },
         Fact::Created { agent, version: 2, options: manner },
     ]
 }

@@ -39,6 +39,7 @@ pub use journal::{Exit, Record, What, drain};
 pub use limits::Limits;
 pub use link::{Knocked, Link, Records, Remote, knock};
 pub use probe::{Groups, find as find_bubblewrap, groups};
+pub use process::keep_memory_private;
 pub use reap::{processes, reap};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

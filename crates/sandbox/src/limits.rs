@@ -44,9 +44,14 @@ impl Default for Limits {
 /// The rlimits of the calling process and all it will start.
 pub(crate) fn restrict(open_files: u64, processes: Option<u64>) -> io::Result<()> {
     // A core dump would put a copy of the agent's memory, keys included, into the workspace.
-    lower(Resource::Core, 0)?;
+    leave_no_core()?;
     lower(Resource::Nofile, open_files)?;
     processes.map_or(Ok(()), |most| lower(Resource::Nproc, most))
+}
+
+/// What the calling process and those that it starts have in memory, keys among it, is never written to a file.
+pub(crate) fn leave_no_core() -> io::Result<()> {
+    lower(Resource::Core, 0)
 }
 
 fn lower(resource: Resource, wanted: u64) -> io::Result<()> {

@@ -18,6 +18,13 @@ pub(crate) fn set_undumpable() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }).map(drop)
 }
 
+/// For a process that has keys in its memory: nobody of the same user looks into it, and it leaves no core dump, neither
+/// in a file nor with whoever collects them for the machine.
+pub fn keep_memory_private() -> io::Result<()> {
+    set_undumpable()?;
+    crate::limits::leave_no_core()
+}
+
 /// Orphans come to us instead of to pid 1 of the machine.
 pub(crate) fn set_subreaper() -> io::Result<()> {
     // SAFETY: takes numbers only.

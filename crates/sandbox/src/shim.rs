@@ -139,7 +139,7 @@ fn begin() -> io::Result<Shim> {
     let _ = rustix::process::setsid();
     process::ignore(libc::SIGHUP);
     process::ignore(libc::SIGPIPE);
-    process::set_undumpable()?;
+    process::keep_memory_private()?;
     process::set_subreaper()?;
     process::close_from(3)?;
     let listener = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;

@@ -1,7 +1,7 @@
 //! What can go wrong with a session, in the words of the one who asked.
 
 use crate::state::Refused;
-use ash_model::{Kind, Lock, Options, Problem, Runtime, Slug, Timestamp};
+use ash_model::{Dialect, Kind, Lock, Options, Problem, Runtime, Slug, Timestamp};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -37,6 +37,11 @@ pub enum Error {
         "The session was made with a key of its client's own, which is kept nowhere: resume it with `provider` again"
     )]
     ProviderRequired,
+    #[error(
+        "Claude Code cannot call a provider of type \"{}\": it speaks \"anthropic\" alone, with any baseUrl that does. An agent with runtime = \"builtin\" in its ash.toml speaks all of them",
+        .0.as_str()
+    )]
+    ProviderUnsupported(Dialect),
     #[error("A key of one's own is for a sandbox of one's own: leave out `workspace`, or `provider`")]
     ProviderShared,
     #[error("No workspace available for this session")]
@@ -135,6 +140,7 @@ impl Error {
             | Error::ProviderRequired
             | Error::ProviderShared
             | Error::Unsupported { .. }
+            | Error::ProviderUnsupported(_)
             | Error::NothingWhole { .. }
             | Error::Key(_)
             | Error::NoBucket => Kind::Unprocessable,
@@ -179,6 +185,7 @@ impl Error {
             Error::NoKey => "model_key_missing",
             Error::ProviderRequired => "provider_required",
             Error::ProviderShared => "provider_shared",
+            Error::ProviderUnsupported(_) => "provider_unsupported",
             Error::NoWorkspace => "no_workspace",
             Error::WorkspaceBusy(_) => "workspace_busy",
             Error::AnothersCheckpoint(_) => "checkpoint_of_another",

@@ -365,15 +365,6 @@ impl Sessions {
         self.get(no).await
     }
 
-    /// The client's own way to a model, for the next start.
-    pub fn bring(&self, session: &Session, way: Egress) -> Result<()> {
-        if session.slug.is_some() {
-            return Err(Error::ProviderShared);
-        }
-        self.rooms.brought.bring(session.no, way);
-        Ok(())
-    }
-
     /// The receipt is missing if the session was active all along.
     pub async fn resume(&self, session: &Session) -> Result<(Session, Option<Receipt>)> {
         self.open_for_more()?;

@@ -9,7 +9,8 @@ use crate::{
     live::{Live, Uids},
 };
 use ash_model::{
-    Durability, Options, Provider, Receipt, Runtime, Saved, TakenBack, TenantId, Timestamp, WorkspaceId,
+    Dialect, Durability, Options, Provider, Receipt, Runtime, Saved, TakenBack, TenantId, Timestamp,
+    WorkspaceId,
 };
 use ash_sandbox::{Backend, Egress, Inside, Limits, Spec};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
@@ -71,6 +72,7 @@ pub struct Settings {
 impl Settings {
     /// The program of a runtime that is not part of ours. Its directory is visible inside.
     pub(crate) fn program(&self, runtime: Runtime, options: &Options) -> Result<Option<&Path>> {
+        can_talk(runtime, options)?;
         match runtime {
             Runtime::Builtin => Ok(None),
             // Without a way out it would try again for minutes, and then fail.
@@ -79,25 +81,34 @@ impl Settings {
         }
     }
 
-    /// Who answers the built-in agent: who was asked for, else whoever there is a key for.
-    pub(crate) fn provider(&self, options: &Options, usual: Option<Provider>) -> Result<Provider> {
-        if options.own_provider.is_some() {
-            return Ok(Provider::Anthropic);
+    /// What whoever answers the built-in agent speaks: who was asked for, else whoever there is a key for, else nobody.
+    pub(crate) fn provider(&self, options: &Options, usual: Option<Provider>) -> Result<Option<Dialect>> {
+        if let Some(own) = &options.own_provider {
+            return Ok(Some(own.r#type));
         }
         match (options.provider.or(usual), &self.egress) {
             (Some(Provider::Anthropic), None) => Err(Error::NoKey),
-            (Some(wanted), _) => Ok(wanted),
-            (None, Some(_)) => Ok(Provider::Anthropic),
-            (None, None) => Ok(Provider::Offline),
+            (Some(Provider::Anthropic) | None, Some(_)) => Ok(Some(Dialect::Anthropic)),
+            (Some(Provider::Offline), _) | (None, None) => Ok(None),
         }
     }
 
     /// The way to a model, for a sandbox whose agent needs one. Whatever else runs there could use it too.
-    fn way_out(&self, runtime: Runtime, provider: Provider) -> Option<Egress> {
+    fn way_out(&self, runtime: Runtime, provider: Option<Dialect>) -> Option<Egress> {
         match (runtime, provider) {
-            (Runtime::Builtin, Provider::Offline) => None,
-            (Runtime::Builtin, Provider::Anthropic) | (Runtime::Claude, _) => self.egress.clone(),
+            (Runtime::Builtin, None) => None,
+            (Runtime::Builtin, Some(_)) | (Runtime::Claude, _) => self.egress.clone(),
         }
+    }
+}
+
+/// Whether an agent of this runtime can talk to the service that its client brings.
+pub(crate) fn can_talk(runtime: Runtime, options: &Options) -> Result<()> {
+    match (runtime, options.own_provider.as_ref().map(|own| own.r#type)) {
+        (Runtime::Claude, Some(wanted @ (Dialect::Openai | Dialect::Azure))) => {
+            Err(Error::ProviderUnsupported(wanted))
+        }
+        (Runtime::Claude, Some(Dialect::Anthropic) | None) | (Runtime::Builtin, _) => Ok(()),
     }
 }
 
@@ -219,7 +230,7 @@ impl Rooms {
         &self,
         session: &Session,
         runtime: Runtime,
-        provider: Provider,
+        provider: Option<Dialect>,
     ) -> Result<Option<Egress>> {
         match session.options.own_provider {
             Some(_) => self.brought.get(session.no).map(Some).ok_or(Error::ProviderRequired),

@@ -1,30 +1,21 @@
 //! Anthropic's models, over the Messages API. There is no network in here and no key: requests go in plain HTTP to
 //! a socket, and whoever listens there adds the key and passes them on.
 
-mod failure;
-mod http;
-mod patience;
 mod request;
-mod sse;
 mod stream;
-mod wire;
 
-use super::{Again, Error, Provider, Reply, Request, Sink, Word};
+use super::failure::{Asked, Failure, Key, Refusal};
+use super::http::Post;
+use super::{Error, Provider, Reply, Request, Sink, calling};
 use crate::cancel::Cancel;
-use crate::ids;
-use failure::Failure;
-use patience::Next;
 use request::Thoughts;
 use std::path::PathBuf;
 use stream::Message;
-use wire::Wire;
 
 /// Where a session names none.
 pub(crate) const DEFAULT_MODEL: &str = "claude-sonnet-5-5";
 /// The longest answer that is asked for, thoughts and calls and all.
 const MOST_TOKENS: u32 = 32_000;
-/// Of a refusal this much is read.
-const MOST_REFUSAL: usize = 64 << 10;
 
 pub(super) struct Anthropic {
     pub(super) model: String,
@@ -37,78 +28,68 @@ impl Provider for Anthropic {
     }
 
     fn answer(&self, request: &Request<'_>, sink: Sink<'_>, cancel: &Cancel) -> Result<Reply, Error> {
+        let asked = Asked { model: &self.model, key: Key::Servers };
         let mut thoughts = Thoughts::OfTheTurn;
-        let mut attempt = 1;
-        loop {
-            let body = request::body(&self.model, request, thoughts);
-            let failure = match self.call(&body, sink, cancel) {
-                Ok(reply) => return Ok(reply),
-                Err(failure) => failure,
-            };
-            if thoughts == Thoughts::OfTheTurn && failure.is_about_thoughts() {
-                thoughts = Thoughts::LeftOut;
-                continue;
-            }
-            match patience::next(&failure, attempt, ids::dice()) {
-                Next::Cancelled => return Err(Error::Cancelled),
-                Next::GiveUp => {
-                    let why = failure.explain(&self.model, attempt);
-                    return Err(if failure.is_for_good() { Error::Refused(why) } else { Error::Failed(why) });
+        calling::patiently(&asked, sink, cancel, |sink| {
+            let answer = self.call(request, thoughts, sink, cancel);
+            match answer {
+                Err(failure) if thoughts == Thoughts::OfTheTurn && is_about_thoughts(&failure) => {
+                    thoughts = Thoughts::LeftOut;
+                    self.call(request, thoughts, sink, cancel)
                 }
-                Next::Again { delay } => {
-                    let (status, kind) = (failure.status(), failure.kind());
-                    sink(Word::Again(Again { attempt, most: patience::MOST, delay, status, kind }));
-                    if cancel.within(delay) {
-                        return Err(Error::Cancelled);
-                    }
-                    attempt += 1;
-                }
+                answer => answer,
             }
-        }
+        })
     }
 }
 
 impl Anthropic {
-    /// One request and its answer, on a connection of its own: nothing of a broken one is left for the next.
-    fn call(&self, body: &[u8], sink: Sink<'_>, cancel: &Cancel) -> Result<Reply, Failure> {
-        let mut wire = Wire::connect(&self.socket, cancel)?;
-        wire.send(&http::request("/v1/messages", body))?;
-        let answer = http::answer(wire)?;
-        match answer.head.status {
-            200 => listen(answer, sink),
-            _ => Err(refusal(answer)),
-        }
+    fn call(
+        &self,
+        request: &Request<'_>,
+        thoughts: Thoughts,
+        sink: Sink<'_>,
+        cancel: &Cancel,
+    ) -> Result<Reply, Failure> {
+        let body = request::body(&self.model, request, thoughts);
+        let headers = &[("anthropic-version", "2023-06-01")];
+        calling::call::<Message>(
+            &self.socket,
+            &Post { target: "/v1/messages", headers, body: &body },
+            sink,
+            cancel,
+        )
     }
 }
 
-fn listen<S: http::Source>(mut answer: http::Answer<S>, sink: Sink<'_>) -> Result<Reply, Failure> {
-    let mut events = sse::Events::default();
-    let mut message = Message::default();
-    let mut piece = Vec::new();
-    while answer.body.read(&mut piece)? {
-        for data in events.take(&piece)? {
-            if let Some(text) = message.take(&data)? {
-                sink(Word::Text(&text));
-            }
+/// Thoughts are signed over all that was before them. After a change of that, as of a CLAUDE.md between a death
+/// and the next start, they are refused, and the conversation goes on without them.
+fn is_about_thoughts(failure: &Failure) -> bool {
+    match failure {
+        Failure::Refused(Refusal { status: Some(400), message, .. }) => {
+            ["`thinking`", "`redacted_thinking`"].iter().any(|word| message.contains(word))
         }
-        if message.is_over() {
-            return message.reply();
-        }
-        piece.clear();
+        Failure::Refused(_)
+        | Failure::Cancelled
+        | Failure::Broken(_)
+        | Failure::Declined
+        | Failure::OutOfTokens => false,
     }
-    Err(Failure::Broken("the answer ended before it was whole".into()))
 }
 
-fn refusal<S: http::Source>(mut answer: http::Answer<S>) -> Failure {
-    let mut body = Vec::new();
-    while body.len() < MOST_REFUSAL {
-        match answer.body.read(&mut body) {
-            Ok(true) => {}
-            Err(Failure::Cancelled) => return Failure::Cancelled,
-            // The status says enough.
-            Ok(false) | Err(_) => break,
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thoughts_that_are_refused_are_told_from_everything_else() {
+        let refused = |status, message: &str| {
+            let (status, message) = (Some(status), message.to_owned());
+            is_about_thoughts(&Failure::Refused(Refusal { status, message, ..Refusal::default() }))
+        };
+        let bound = "messages.5.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation.";
+        assert!(refused(400, bound));
+        assert!(!refused(400, "messages: no"));
+        assert!(!refused(500, bound));
     }
-    body.truncate(MOST_REFUSAL);
-    Failure::refused(&answer.head, &body)
 }

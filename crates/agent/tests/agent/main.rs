@@ -6,4 +6,5 @@ mod harness;
 mod interrupts;
 mod memory;
 mod model;
+mod openai;
 mod protocol;

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-const UNKNOWN: &str = "[Tool call interrupted: its outcome is unknown]";
+pub(crate) const UNKNOWN: &str = "[Tool call interrupted: its outcome is unknown]";
 
-struct Model {
+pub(crate) struct Model {
     folder: TempDir,
     // In this order: a server ends on its runtime.
     _server: Server,
@@ -21,11 +21,11 @@ struct Model {
 }
 
 impl Model {
-    fn new() -> Model {
+    pub(crate) fn new() -> Model {
         Model::with("")
     }
 
-    fn with(script: &str) -> Model {
+    pub(crate) fn with(script: &str) -> Model {
         let folder = tempfile::tempdir().expect("folder");
         let script = Script::parse(script).expect("a script");
         let listen = Listen::Unix(folder.path().join("model.sock"));
@@ -36,21 +36,21 @@ impl Model {
         Model { folder, _server: server, _runtime: runtime }
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("model.sock")
     }
 
-    fn agent(&self, place: &Place) -> Agent {
+    pub(crate) fn agent(&self, place: &Place) -> Agent {
         start(place, &self.socket().display().to_string())
     }
 
     /// The bodies of all requests so far.
-    fn asked(&self) -> Vec<Value> {
+    pub(crate) fn asked(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         log.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line")["body"].clone()).collect()
     }
 
-    fn last(&self) -> Value {
+    pub(crate) fn last(&self) -> Value {
         self.asked().pop().expect("a request")
     }
 }
@@ -61,7 +61,7 @@ fn start(place: &Place, socket: &str) -> Agent {
     place.start(&flags)
 }
 
-fn notices(lines: &[Value]) -> Vec<Value> {
+pub(crate) fn notices(lines: &[Value]) -> Vec<Value> {
     let notices = lines.iter().filter(|line| line["subtype"] == "api_retry");
     notices.map(|line| json!([line["attempt"], line["error_status"], line["error"]])).collect()
 }
@@ -323,7 +323,7 @@ fn thoughts_are_kept_and_given_back_while_their_turn_lasts() {
 }
 
 /// Answers one request after the other with these bytes, and gives what it was asked.
-fn service(path: &std::path::Path, answers: Vec<String>) -> std::thread::JoinHandle<Vec<Value>> {
+pub(crate) fn service(path: &std::path::Path, answers: Vec<String>) -> std::thread::JoinHandle<Vec<Value>> {
     let listener = UnixListener::bind(path).expect("bind");
     std::thread::spawn(move || {
         let answer = |answer: String| {

@@ -5,6 +5,11 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 pub(crate) fn run(serve: Serve) -> ExitCode {
+    // Before a key comes into it.
+    if let Err(error) = ash_sandbox::keep_memory_private() {
+        eprintln!("ash: the server's memory cannot be kept private: {error}");
+        return ExitCode::FAILURE;
+    }
     let filter = EnvFilter::try_new(&serve.log).unwrap_or_else(|_| EnvFilter::new("info"));
     let logging = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if serve.log_json {

@@ -229,3 +229,62 @@ async fn it_listens_only_on_this_machine_and_a_dead_socket_does_not_stop_it() {
     drop(server);
     assert!(!path.exists());
 }
+
+/// The chunks of a chat completion as far as they came, and whether it was said that nothing more comes.
+fn completion(text: &str) -> (Vec<Value>, bool) {
+    let frames = text.split_terminator("\n\n").map(|frame| frame.strip_prefix("data: ").expect("data"));
+    let chunks = frames.clone().filter(|data| *data != "[DONE]");
+    (chunks.map(|data| serde_json::from_str(data).expect("json")).collect(), frames.last() == Some("[DONE]"))
+}
+
+fn completion_of(prompt: &str) -> Value {
+    json!({
+        "model": "m", "messages": [{"role": "user", "content": prompt}], "stream_options": {"include_usage": true},
+        "tools": [{"type": "function", "function": {"name": "run"}}],
+    })
+}
+
+#[tokio::test]
+async fn a_chat_completion_says_the_same_in_its_own_shape() {
+    let stage = Stage::start().await;
+    for path in ["/v1/chat/completions", "/openai/deployments/d/chat/completions?api-version=v"] {
+        let mut body = completion_of("think: hm\nrun: echo hi");
+        let response = stage.post(path, &body).await.expect("an answer");
+        let whole: Value = response.json().await.expect("json");
+        let message = &whole["choices"][0]["message"];
+        let call = &message["tool_calls"][0];
+        assert_eq!(
+            (&message["content"], &call["function"]),
+            (&Value::Null, &json!({"name": "run", "arguments": "{\"command\":\"echo hi\"}"}))
+        );
+        body["stream"] = json!(true);
+        let streamed = stage.post(path, &body).await.expect("an answer").text().await.expect("text");
+        let (chunks, done) = completion(&streamed);
+        assert!(done, "{streamed}");
+        let deltas = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]);
+        let pieces: String =
+            deltas.filter_map(|delta| delta["tool_calls"][0]["function"]["arguments"].as_str()).collect();
+        assert_eq!(json!(pieces), call["function"]["arguments"]);
+        assert_eq!(chunks.last().expect("a chunk")["usage"], whole["usage"]);
+        assert_eq!(stage.logged().last().expect("a line")["path"], path);
+    }
+}
+
+#[tokio::test]
+async fn a_chat_completion_fails_in_its_own_shape_too() {
+    let stage = Stage::start().await;
+    let path = "/v1/chat/completions";
+    let response = stage.post(path, &completion_of("fail 429\nsay: hi")).await.expect("an answer");
+    assert_eq!((response.status().as_u16(), response.headers().contains_key("retry-after")), (429, true));
+    let error: Value = response.json().await.expect("json");
+    assert_eq!(error["error"]["code"], "rate_limit_exceeded");
+    let mut body = completion_of("overloaded-midstream\nsay: hello");
+    body["stream"] = json!(true);
+    let text = stage.post(path, &body).await.expect("an answer").text().await.expect("text");
+    let (chunks, done) = completion(&text);
+    assert_eq!((&chunks.last().expect("a chunk")["error"]["type"], done), (&json!("server_error"), false));
+    let open = json!({"model": "m", "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": null,
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "run", "arguments": "{}"}}]}]});
+    let response = stage.post(path, &open).await.expect("an answer");
+    assert_eq!(response.status().as_u16(), 400, "a call without a result");
+}

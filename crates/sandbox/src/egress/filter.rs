@@ -7,8 +7,19 @@ const HOP: [&str; 7] =
     ["connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings"];
 
 /// Who calls is ours to say, as is where to.
-const OURS: [&str; 8] =
-    ["authorization", "x-api-key", "cookie", "cookie2", "host", "forwarded", "via", "x-real-ip"];
+const OURS: [&str; 11] = [
+    "authorization",
+    "x-api-key",
+    "api-key",
+    "openai-organization",
+    "openai-project",
+    "cookie",
+    "cookie2",
+    "host",
+    "forwarded",
+    "via",
+    "x-real-ip",
+];
 
 /// Ask some servers for another method or path than the one we looked at.
 const OVERRIDES: [&str; 5] =
@@ -75,6 +86,8 @@ mod tests {
             ("host", "evil"),
             ("authorization", "Bearer mine"),
             ("x-api-key", "mine"),
+            ("api-key", "mine"),
+            ("openai-organization", "mine"),
             ("cookie", "a=b"),
             ("proxy-authorization", "Basic x"),
             ("proxy-connection", "keep-alive"),

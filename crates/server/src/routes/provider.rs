@@ -4,7 +4,7 @@ use crate::{
     app::App,
     problem::{Answer, Problem},
 };
-use ash_model::{Kind, OwnProvider, Provider};
+use ash_model::{Dialect, Kind, OwnProvider, Provider};
 use ash_sandbox::Egress;
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -12,6 +12,11 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 const ANTHROPIC: &str = "https://api.anthropic.com";
+const OPENAI: &str = "https://api.openai.com/v1";
+/// The oldest that is not a preview and tells what an answer cost.
+const API_VERSION: &str = "2024-10-21";
+/// Of what becomes a part of a URL.
+const MOST_WORD: usize = 64;
 const MOST_HEADERS: usize = 32;
 
 /// What a caller says of it.
@@ -31,6 +36,7 @@ struct Given {
     #[serde(default)]
     headers: BTreeMap<String, String>,
     deployment_id: Option<String>,
+    api_version: Option<String>,
 }
 
 /// A name, an object with nothing but its `type`, or one with a key.
@@ -40,45 +46,118 @@ pub(super) fn wanted(app: &App, given: Value) -> Answer<Wanted> {
     }
     // The words of the error must not repeat what was sent: there is a key in it.
     let given: Given = serde_json::from_value(given).map_err(|_| {
-        invalid("provider must be a name, or {type, baseUrl, apiKey, headers} with text in each")
+        invalid("provider must be a name, or {type, baseUrl, apiKey, headers, deploymentId, apiVersion} with text in each")
     })?;
-    if given.api_key.is_none() && given.headers.is_empty() && given.base_url.is_none() {
+    let bare = given.api_key.is_none() && given.headers.is_empty() && given.base_url.is_none();
+    if bare && given.deployment_id.is_none() && given.api_version.is_none() {
         return known(&given.r#type).map(Wanted::Known);
     }
     own(app, given)
 }
 
 fn known(name: &str) -> Answer<Provider> {
-    let unknown =
-        || invalid("provider must be \"offline\" or \"anthropic\", or {type, baseUrl, apiKey, headers}");
-    Provider::parse(name).ok_or_else(unknown)
+    Provider::parse(name).ok_or_else(|| match Dialect::parse(name) {
+        Some(_) => invalid(&format!("provider \"{name}\" needs an apiKey: the server has none for it")),
+        None => invalid("provider must be \"offline\" or \"anthropic\", or {type, baseUrl, apiKey, headers}"),
+    })
 }
 
 fn own(app: &App, given: Given) -> Answer<Wanted> {
-    let Given { r#type, base_url, api_key, headers: more, deployment_id } = given;
-    if r#type != "anthropic" || deployment_id.is_some() {
-        let error = format!(
-            "No agent here can call a provider of type \"{}\"; \"anthropic\" works, with any baseUrl that speaks its API",
-            shortened(&r#type)
-        );
-        return Err(Problem::new(Kind::Unprocessable, "provider_unsupported", error));
-    }
-    let base_url = base_url.unwrap_or_else(|| ANTHROPIC.to_owned());
-    let public = check(app, &base_url)?;
+    let Given { r#type, base_url, api_key, headers: more, deployment_id, api_version } = given;
+    let dialect = Dialect::parse(&r#type).ok_or_else(|| unsupported(&r#type))?;
+    let own = place(dialect, base_url, deployment_id, api_version)?;
+    let public = check(app, &own.base_url)?;
     if more.len() > MOST_HEADERS {
         return Err(invalid(&format!("provider.headers has more than {MOST_HEADERS}")));
     }
     let mut headers: BTreeMap<String, SecretString> =
         more.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value.into())).collect();
     if let Some(key) = api_key {
-        headers.insert("x-api-key".to_owned(), key.into());
+        let (name, value) = match dialect {
+            Dialect::Anthropic => ("x-api-key", key),
+            Dialect::Openai => ("authorization", format!("Bearer {key}")),
+            Dialect::Azure => ("api-key", key),
+        };
+        headers.insert(name.to_owned(), value.into());
     }
     if headers.is_empty() {
         return Err(invalid("provider needs an apiKey, or headers with which it is called"));
     }
-    let way = Egress { upstream: base_url.clone(), headers, public };
+    let way = Egress { upstream: upstream(&own), headers, public };
     way.check().map_err(|error| invalid(&format!("provider: {error}")))?;
-    Ok(Wanted::Own(OwnProvider { r#type, base_url }, way))
+    Ok(Wanted::Own(own, way))
+}
+
+fn unsupported(r#type: &str) -> Problem {
+    let error = format!(
+        "No agent here can call a provider of type \"{}\"; there are {}, each with any baseUrl that speaks its API",
+        shortened(r#type),
+        Dialect::ALL.map(|dialect| format!("\"{}\"", dialect.as_str())).join(", "),
+    );
+    Problem::new(Kind::Unprocessable, "provider_unsupported", error)
+}
+
+/// All that is kept of it.
+fn place(
+    dialect: Dialect,
+    base_url: Option<String>,
+    deployment_id: Option<String>,
+    api_version: Option<String>,
+) -> Answer<OwnProvider> {
+    let usual = match dialect {
+        Dialect::Anthropic => Some(ANTHROPIC.to_owned()),
+        Dialect::Openai => Some(OPENAI.to_owned()),
+        Dialect::Azure => None,
+    };
+    let base_url =
+        base_url.or(usual).ok_or_else(|| invalid("provider of type \"azure\" needs an endpoint"))?;
+    let (deployment_id, api_version) = match dialect {
+        Dialect::Anthropic | Dialect::Openai if deployment_id.is_none() && api_version.is_none() => {
+            (None, None)
+        }
+        Dialect::Anthropic | Dialect::Openai => {
+            return Err(invalid("provider.deploymentId and provider.apiVersion are for type \"azure\""));
+        }
+        Dialect::Azure => {
+            let deployment =
+                deployment_id.ok_or_else(|| invalid("provider of type \"azure\" needs a deploymentId"))?;
+            let version = api_version.unwrap_or_else(|| API_VERSION.to_owned());
+            (Some(word("deploymentId", deployment)?), Some(word("apiVersion", version)?))
+        }
+    };
+    Ok(OwnProvider { r#type: dialect, base_url, deployment_id, api_version })
+}
+
+/// It becomes a part of a URL, and must not be able to become another.
+fn word(name: &str, text: String) -> Answer<String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let fine = (1..=MOST_WORD).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('.');
+    match fine {
+        true => Ok(text),
+        false => Err(invalid(&format!(
+            "provider.{name} must be 1 to {MOST_WORD} letters, digits, hyphens, underscores and dots"
+        ))),
+    }
+}
+
+/// What the agent's calls go beneath: at Azure nothing but the deployment is within its reach.
+fn upstream(own: &OwnProvider) -> String {
+    match &own.deployment_id {
+        Some(deployment) => {
+            format!("{}/openai/deployments/{deployment}", own.base_url.trim_end_matches('/'))
+        }
+        None => own.base_url.clone(),
+    }
+}
+
+/// Services of this kind have models of their own, and none that all of them have. A deployment is of one.
+pub(super) fn has_model(dialect: Dialect, model: Option<&str>) -> Answer<()> {
+    match (dialect, model) {
+        (Dialect::Openai, None) => Err(invalid(
+            "provider of type \"openai\" needs the session's `model`: the name of one that it has",
+        )),
+        (Dialect::Openai, Some(_)) | (Dialect::Anthropic | Dialect::Azure, _) => Ok(()),
+    }
 }
 
 /// Whether it must be somewhere on the Internet: a client must not reach what is only this machine's to reach, unless

@@ -287,14 +287,15 @@ impl SystemMessage {
 }
 
 /// What is stored, and what is not.
-fn with_provider(options: Options, wanted: Option<Wanted>) -> (Options, Option<Egress>) {
+fn with_provider(options: Options, wanted: Option<Wanted>) -> Answer<(Options, Option<Egress>)> {
     match wanted {
-        None => (options, None),
+        None => Ok((options, None)),
         Some(Wanted::Known(known)) => {
-            (Options { provider: Some(known), own_provider: None, ..options }, None)
+            Ok((Options { provider: Some(known), own_provider: None, ..options }, None))
         }
         Some(Wanted::Own(own, way)) => {
-            (Options { provider: None, own_provider: Some(own), ..options }, Some(way))
+            provider::has_model(own.r#type, options.model.as_deref())?;
+            Ok((Options { provider: None, own_provider: Some(own), ..options }, Some(way)))
         }
     }
 }
@@ -322,7 +323,7 @@ pub(super) async fn create(
     can_wait(&app, options.durability)?;
     let mut options = options;
     let wanted = options.wanted(&app)?;
-    let (options, way) = with_provider(options.over(Options::default())?, wanted);
+    let (options, way) = with_provider(options.over(Options::default())?, wanted)?;
     let env = variables(env, extra_env)?.unwrap_or_default();
     let proposed = session_id.unwrap_or_else(SessionId::fresh);
     let claim =
@@ -403,11 +404,13 @@ async fn change_live(app: App, no: SessionNo, Change { env, extra_env, options }
     let (settings, wanted) = (change.settings(), change.wanted(&app)?);
     can_wait(&app, change.durability)?;
     let session = app.sessions.get(no).await?;
-    let (options, way) = with_provider(change.over(session.options.clone())?, wanted);
+    let (options, way) = with_provider(change.over(session.options.clone())?, wanted)?;
+    app.sessions.may_bring(&session, &options)?;
+    app.sessions.change_options(no, options, env, settings).await?;
     if let Some(way) = way {
-        app.sessions.bring(&session, way)?;
+        app.sessions.bring(no, way);
     }
-    Ok(app.sessions.change_options(no, options, env, settings).await?)
+    Ok(())
 }
 
 /// One after the other, so that two changes at the same time both count.

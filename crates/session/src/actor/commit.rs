@@ -89,6 +89,8 @@ impl Actor {
             return false;
         }
         match (self.rooms.brought.get(self.session.no), &self.hands) {
+            // The agent that runs talks to somebody else; the next one is given it when it starts.
+            (Some(_), Some(_)) if self.state.outdated => false,
             (Some(way), Some(hands)) => hands.remote.egress(Some(way)).await.is_err(),
             (Some(_), None) => false,
             // Its shim has it, from a server that died.

@@ -12,7 +12,7 @@ use crate::{
     state::{Found, State},
 };
 use ash_driver::Ear;
-use ash_model::{Cursor, Fact, Incarnation, OnInterrupted, Provider, SessionNo};
+use ash_model::{Cursor, Dialect, Fact, Incarnation, OnInterrupted, SessionNo};
 use ash_sandbox::Egress;
 use ash_store::{EventQuery, Heard, Lease, Session};
 use std::{collections::VecDeque, sync::Arc};
@@ -277,7 +277,7 @@ impl Actor {
         let version = self.rooms.store.version(tenant, agent, *version).await?;
         let usual = version.and_then(|version| version.provider);
         // Without a key there is no way, whoever was asked for.
-        let provider = self.rooms.settings.provider(options, usual).unwrap_or(Provider::Anthropic);
+        let provider = self.rooms.settings.provider(options, usual).unwrap_or(Some(Dialect::Anthropic));
         self.rooms.way_out(&self.session, *runtime, provider)
     }
 

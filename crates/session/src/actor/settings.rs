@@ -4,7 +4,7 @@
 use super::{Actor, Reply};
 use crate::{Error, Result, state::Next};
 use ash_driver::{Command, Launch, Memory};
-use ash_model::{Fact, Options, Provider, Setting};
+use ash_model::{Dialect, Fact, Options, OwnProvider, Setting};
 use ash_store::Env;
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
@@ -117,8 +117,10 @@ impl Actor {
 
     /// Whether an agent would be started in another way with these.
     fn starts_otherwise(&self, options: &Options) -> bool {
+        // Where they are is nothing that the agent is told.
         let provider = |options: &Options| {
-            (options.provider, options.own_provider.as_ref().map(|own| own.r#type.clone()))
+            let own = options.own_provider.clone().map(|own| OwnProvider { base_url: String::new(), ..own });
+            (options.provider, own)
         };
         let told = |options: &Options| (options.system_prompt.clone(), options.append_system_prompt.clone());
         let now = &self.session.options;
@@ -137,7 +139,7 @@ impl Actor {
             exe: inside.exe.clone(),
             program: inside.exe,
             model_socket: inside.model_socket,
-            provider: Provider::Anthropic,
+            provider: Some(Dialect::Anthropic),
             memory: Memory::Own { id: self.session.native_id },
             cut: false,
             options: options.clone(),

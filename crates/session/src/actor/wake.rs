@@ -12,7 +12,7 @@ use crate::{
     state::{Phase, State},
 };
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
-use ash_model::{Compared, Consistency, Fact, Incarnation, Problem, Provider, Saved, TakenBack, Tier};
+use ash_model::{Compared, Consistency, Dialect, Fact, Incarnation, Problem, Saved, TakenBack, Tier};
 use ash_sandbox::{Inside, Link, Record, Records, Spec, Start, What};
 use ash_snapshot::{Taken, TreeId};
 use ash_store::{Lease, Session, Version};
@@ -66,7 +66,7 @@ struct Way<'w> {
     driver: &'w dyn Driver,
     version: &'w Version,
     program: Option<PathBuf>,
-    provider: Provider,
+    provider: Option<Dialect>,
 }
 
 /// Everything a start needs; it runs beside the actor.

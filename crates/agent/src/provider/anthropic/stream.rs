@@ -1,10 +1,10 @@
 //! An answer of a model, put together from the events in which it comes. Pure.
 
-use super::failure::{Failure, Wrong};
 use crate::conversation::{Block, ToolUse, Usage};
 use crate::provider::Reply;
+use crate::provider::calling::{self, End};
+use crate::provider::failure::{Failure, Wrong};
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 /// More than any model makes in one answer.
 const MOST_BLOCKS: usize = 1000;
@@ -25,7 +25,7 @@ enum Event {
     },
     MessageDelta {
         #[serde(default)]
-        delta: End,
+        delta: Ended,
         #[serde(default)]
         usage: Counts,
     },
@@ -89,7 +89,7 @@ enum More {
 }
 
 #[derive(Deserialize, Default)]
-struct End {
+struct Ended {
     stop_reason: Option<String>,
 }
 
@@ -119,13 +119,16 @@ pub(super) struct Message {
     over: bool,
 }
 
-impl Message {
-    pub(super) fn is_over(&self) -> bool {
+impl calling::Message for Message {
+    fn is_over(&self) -> bool {
         self.over
     }
 
-    /// The text is what the user should see at once.
-    pub(super) fn take(&mut self, data: &[u8]) -> Result<Option<String>, Failure> {
+    fn is_whole(&self) -> bool {
+        self.over
+    }
+
+    fn take(&mut self, data: &[u8]) -> Result<Option<String>, Failure> {
         let event = serde_json::from_slice(data).map_err(|error| Failure::nonsense(&error.to_string()))?;
         match event {
             Event::MessageStart { message } => {
@@ -145,6 +148,19 @@ impl Message {
         Ok(None)
     }
 
+    fn reply(self) -> Result<Reply, Failure> {
+        let end = match self.stop_reason.as_deref() {
+            Some("max_tokens") => End::OutOfTokens,
+            Some("refusal") => End::Declined,
+            Some(_) | None => End::Usual,
+        };
+        let content = self.parts.into_iter().filter_map(|part| finished(part, end).transpose());
+        let content = content.collect::<Result<Vec<Block>, Failure>>()?;
+        calling::reply(self.id, content, self.usage, end)
+    }
+}
+
+impl Message {
     fn open(&mut self, index: usize, opened: Opened) -> Result<Option<String>, Failure> {
         if index != self.parts.len() || index >= MOST_BLOCKS {
             return Err(Failure::nonsense("a block out of order"));
@@ -193,38 +209,15 @@ impl Message {
             *number = counted.unwrap_or(*number);
         }
     }
-
-    pub(super) fn reply(self) -> Result<Reply, Failure> {
-        let stop_reason = self.stop_reason.as_deref().unwrap_or_default();
-        let cut = stop_reason == "max_tokens";
-        let content = self.parts.into_iter().filter_map(|part| finished(part, cut).transpose());
-        let content = content.collect::<Result<Vec<Block>, Failure>>()?;
-        let says = |block: &Block| match block {
-            Block::Text { text } => !text.trim().is_empty(),
-            Block::ToolUse(_) => true,
-            Block::Thinking { .. } | Block::RedactedThinking { .. } => false,
-        };
-        match (content.iter().any(says), stop_reason) {
-            (_, "refusal") => Err(Failure::Declined),
-            (false, "max_tokens") => Err(Failure::OutOfTokens),
-            (true | false, _) => Ok(Reply { id: self.id, content, usage: self.usage }),
-        }
-    }
 }
 
-/// `cut`: the answer reached its longest. A call that was cut off is kept without its input, which no tool that
-/// changes anything accepts: the model is told so, and tries again.
-fn finished(part: Part, cut: bool) -> Result<Option<Block>, Failure> {
+fn finished(part: Part, end: End) -> Result<Option<Block>, Failure> {
     Ok(match part {
         Part::Text(text) if text.is_empty() => None,
         Part::Text(text) => Some(Block::Text { text }),
         Part::Call { id, name, input } => {
-            let input = match serde_json::from_str::<Map<String, Value>>(&input) {
-                Ok(input) => input,
-                Err(_) if cut || input.trim().is_empty() => Map::new(),
-                Err(error) => return Err(Failure::nonsense(&format!("the input of {name}: {error}"))),
-            };
-            Some(Block::ToolUse(ToolUse { id, name, input: Value::Object(input) }))
+            let input = calling::input(&name, &input, end)?;
+            Some(Block::ToolUse(ToolUse { id, name, input }))
         }
         Part::Thinking { thinking, signature } => Some(Block::Thinking { thinking, signature }),
         Part::RedactedThinking(data) => Some(Block::RedactedThinking { data }),
@@ -234,8 +227,9 @@ fn finished(part: Part, cut: bool) -> Result<Option<Block>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use super::calling::Message as _;
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn take(events: &[Value]) -> Result<(Message, String), Failure> {
         let (mut message, mut shown) = (Message::default(), String::new());

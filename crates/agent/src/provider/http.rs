@@ -18,13 +18,22 @@ const MOST_CHUNK_LINE: usize = 1 << 10;
 const MOST_NOTES: usize = 8;
 const BUFFER: usize = 16 << 10;
 
-pub(super) fn request(path: &str, body: &[u8]) -> Vec<u8> {
+/// What is asked.
+pub(super) struct Post<'a> {
+    /// The path, and what follows it.
+    pub(super) target: &'a str,
+    /// Beside those that every request has.
+    pub(super) headers: &'a [(&'a str, &'a str)],
+    pub(super) body: &'a [u8],
+}
+
+pub(super) fn request(Post { target, headers, body }: &Post<'_>) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION");
     let length = body.len();
+    let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let mut bytes = format!(
-        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
-         accept: text/event-stream\r\nanthropic-version: 2023-06-01\r\nuser-agent: ash/{version}\r\n\
-         content-length: {length}\r\n\r\n"
+        "POST {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         accept: text/event-stream\r\n{more}user-agent: ash/{version}\r\ncontent-length: {length}\r\n\r\n"
     )
     .into_bytes();
     bytes.extend_from_slice(body);

@@ -1,12 +1,15 @@
 //! What went wrong with a call, and what a person can do about it. Pure.
 
-use super::MOST_TOKENS;
 use super::http::Head;
 use serde::Deserialize;
+use serde_json::Value;
 use std::time::Duration;
 
 /// Of what the service says about it. Others wrote it, and it is shown.
 const MOST_WORDS: usize = 500;
+/// Codes that say more than the types beside them.
+const TOO_LONG: &str = "context_length_exceeded";
+const FILTERED: &str = "content_filter";
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Failure {
@@ -31,13 +34,28 @@ pub(super) struct Refusal {
     pub(super) again: Option<bool>,
 }
 
-/// An error in the shape of the API.
+/// Who was asked, for those who read that it failed.
+pub(super) struct Asked<'a> {
+    pub(super) model: &'a str,
+    pub(super) key: Key,
+}
+
+/// Whose key it was asked with, as far as we know: all that can be told apart in here is who speaks with whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Key {
+    Servers,
+    Clients,
+}
+
+/// An error as services tell of it: with a type, or a code, or both, and some with neither.
 #[derive(Deserialize)]
 pub(super) struct Wrong {
     #[serde(rename = "type", default)]
-    pub(super) kind: String,
+    kind: Value,
     #[serde(default)]
-    pub(super) message: String,
+    code: Value,
+    #[serde(default)]
+    message: Value,
 }
 
 #[derive(Deserialize)]
@@ -47,7 +65,15 @@ struct Problem {
 
 impl From<Wrong> for Refusal {
     fn from(wrong: Wrong) -> Refusal {
-        Refusal { kind: words(&wrong.kind), message: words(&wrong.message), ..Refusal::default() }
+        // What is wrong with a conversation that is too long only the code says.
+        let [code, kind] =
+            [&wrong.code, &wrong.kind].map(|word| word.as_str().filter(|word| !word.is_empty()));
+        let kind = match code {
+            Some(TOO_LONG | FILTERED) => code,
+            Some(_) | None => kind.or(code),
+        };
+        let message = wrong.message.as_str().unwrap_or_default();
+        Refusal { kind: words(kind.unwrap_or("error")), message: words(message), ..Refusal::default() }
     }
 }
 
@@ -60,17 +86,15 @@ impl Failure {
     pub(super) fn refused(head: &Head, body: &[u8]) -> Failure {
         let wrong = serde_json::from_slice::<Problem>(body).map(|problem| problem.error);
         let wrong = wrong.unwrap_or_else(|_| Wrong {
-            kind: "error".into(),
-            message: String::from_utf8_lossy(body).into_owned(),
+            kind: Value::Null,
+            code: Value::Null,
+            message: String::from_utf8_lossy(body).into(),
         });
-        let retry_after = head.header("retry-after").and_then(|value| value.parse().ok());
+        let number = |name| head.header(name).and_then(|value| value.parse().ok());
+        let retry_after = number("retry-after-ms").map(Duration::from_millis);
+        let retry_after = retry_after.or(number("retry-after").map(Duration::from_secs));
         let again = head.header("x-should-retry").and_then(|value| value.parse().ok());
-        Failure::Refused(Refusal {
-            status: Some(head.status),
-            retry_after: retry_after.map(Duration::from_secs),
-            again,
-            ..wrong.into()
-        })
+        Failure::Refused(Refusal { status: Some(head.status), retry_after, again, ..wrong.into() })
     }
 
     pub(super) fn status(&self) -> Option<u16> {
@@ -87,26 +111,12 @@ impl Failure {
             Failure::Refused(Refusal { status: Some(529), .. }) => "overloaded",
             Failure::Refused(Refusal { status: Some(500..), .. }) => "server_error",
             Failure::Refused(Refusal { kind, .. }) if kind == "overloaded_error" => "overloaded",
+            Failure::Refused(Refusal { kind, .. }) if kind == "server_error" => "server_error",
             Failure::Refused(_)
             | Failure::Cancelled
             | Failure::Broken(_)
             | Failure::Declined
             | Failure::OutOfTokens => "unknown",
-        }
-    }
-
-    /// Thoughts are signed over all that was before them. After a change of that, as of a CLAUDE.md between a death
-    /// and the next start, they are refused, and the conversation goes on without them.
-    pub(super) fn is_about_thoughts(&self) -> bool {
-        match self {
-            Failure::Refused(Refusal { status: Some(400), message, .. }) => {
-                ["`thinking`", "`redacted_thinking`"].iter().any(|word| message.contains(word))
-            }
-            Failure::Refused(_)
-            | Failure::Cancelled
-            | Failure::Broken(_)
-            | Failure::Declined
-            | Failure::OutOfTokens => false,
         }
     }
 
@@ -119,51 +129,68 @@ impl Failure {
     }
 
     /// For the one whose turn it was: what happened, and the next step.
-    pub(super) fn explain(&self, model: &str, attempts: u32) -> String {
+    pub(super) fn explain(&self, asked: &Asked<'_>, attempts: u32) -> String {
         match self {
             Failure::Cancelled => "the turn was interrupted".into(),
             Failure::Declined => {
                 "The model declined to answer. Put it in other words, or ask for something else.".into()
             }
-            Failure::OutOfTokens => format!(
-                "The model used all of its {MOST_TOKENS} tokens without an answer. Ask for less at once."
-            ),
+            Failure::OutOfTokens => {
+                "The model used all of its tokens without an answer. Ask for less at once.".into()
+            }
             Failure::Broken(why) => format!(
                 "The model could not be asked ({}): {why}. Send the message again later.",
                 times(attempts)
             ),
-            Failure::Refused(refusal) => refusal.explain(model, attempts),
+            Failure::Refused(refusal) => refusal.explain(asked, attempts),
         }
     }
 }
 
 impl Refusal {
-    fn explain(&self, model: &str, attempts: u32) -> String {
+    fn explain(&self, asked: &Asked<'_>, attempts: u32) -> String {
         let said = self.said();
-        match self.status {
-            Some(401) => format!(
-                "The model service does not accept the server's key: {said}. Set a valid ANTHROPIC_API_KEY for the \
-                 server and restart it. (The token of a subscription is good for runtime = \"claude\" only.)"
+        let Asked { model, key } = asked;
+        match (self.status, key) {
+            (Some(401), Key::Servers) => format!(
+                "The model service does not accept the key: {said}. Set a valid ANTHROPIC_API_KEY for the \
+                 server and restart it; a session with a `provider` of its own is resumed with one whose apiKey is valid. (The token of a subscription is good for runtime = \"claude\" only.)"
             ),
-            Some(403) => format!(
+            (Some(401), Key::Clients) => format!(
+                "The model service does not accept the session's key: {said}. Stop the session, and resume it with a \
+                 `provider` whose apiKey is valid."
+            ),
+            (Some(403), Key::Servers) => format!(
                 "The server's key may not use {model}: {said}. Set the session's `model` to one that it may use, or \
                  another ANTHROPIC_API_KEY for the server."
             ),
-            Some(404) => format!(
+            (Some(403), Key::Clients) => format!(
+                "The session's key may not use {model}: {said}. Set the session's `model` to one that it may use, or \
+                 resume it with another `provider`."
+            ),
+            (Some(404), _) => format!(
                 "The model service has no {model}: {said}. Set the session's `model` to one that it has."
             ),
-            Some(413) => too_long(model, &said),
-            Some(400) if self.message.contains("too long") => too_long(model, &said),
-            Some(400) => format!(
+            (Some(413), _) => too_long(model, &said),
+            (Some(400), _) if self.is_about_length() => too_long(model, &said),
+            (Some(400), _) if self.kind == FILTERED => format!(
+                "The model service declined the request: {said}. Put it in other words, or ask for something else."
+            ),
+            (Some(400), _) => format!(
                 "The model service refused the request: {said}. If it is about {model}, set the session's `model` \
                  to another one."
             ),
-            Some(_) | None => format!(
+            (Some(_) | None, _) => format!(
                 "The model service has no answer for now ({}): {said}. Send the message again{}.",
                 times(attempts),
                 self.retry_after.map(|time| format!(" in {} s", time.as_secs())).unwrap_or(" later".into())
             ),
         }
+    }
+
+    fn is_about_length(&self) -> bool {
+        self.kind == TOO_LONG
+            || ["too long", "maximum context length"].iter().any(|words| self.message.contains(words))
     }
 
     fn said(&self) -> String {
@@ -193,6 +220,9 @@ fn words(text: &str) -> String {
 mod tests {
     use super::*;
 
+    const OURS: Asked<'_> = Asked { model: "m-1", key: Key::Servers };
+    const THEIRS: Asked<'_> = Asked { model: "m-1", key: Key::Clients };
+
     fn refused(status: u16, headers: &[(&str, &str)], body: &str) -> Failure {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Failure::refused(&Head { status, headers }, body.as_bytes())
@@ -205,7 +235,7 @@ mod tests {
     #[test]
     fn each_refusal_names_the_next_step() {
         let message =
-            |status, kind: &str, said: &str| refused(status, &[], &error(kind, said)).explain("m-1", 1);
+            |status, kind: &str, said: &str| refused(status, &[], &error(kind, said)).explain(&OURS, 1);
         let key = message(401, "authentication_error", "invalid x-api-key");
         assert!(
             key.contains("401 authentication_error, invalid x-api-key") && key.contains("ANTHROPIC_API_KEY"),
@@ -226,14 +256,19 @@ mod tests {
     #[test]
     fn what_the_service_says_is_bounded_and_on_one_line() {
         for body in ["<html>\n502\u{7}", "", "{\"error\": 3}", "{\"error\": {\"type\": 1}}"] {
-            let said = refused(502, &[], body).explain("m", 2);
+            let said = refused(502, &[], body).explain(&OURS, 2);
             assert!(said.contains("502 error") && !said.contains(char::is_control), "{said}");
         }
-        assert!(refused(500, &[], &"x".repeat(100_000)).explain("m", 1).len() < 1000);
+        assert!(refused(500, &[], &"x".repeat(100_000)).explain(&OURS, 1).len() < 1000);
     }
 
     #[test]
     fn the_headers_say_whether_and_when_to_ask_again() {
+        let Failure::Refused(refusal) = refused(429, &[("retry-after-ms", "1500"), ("retry-after", "2")], "")
+        else {
+            panic!("a refusal")
+        };
+        assert_eq!(refusal.retry_after, Some(Duration::from_millis(1500)));
         let headers = [("retry-after", "7"), ("x-should-retry", "false")];
         let Failure::Refused(refusal) = refused(429, &headers, "") else { panic!("a refusal") };
         assert_eq!((refusal.retry_after, refusal.again), (Some(Duration::from_secs(7)), Some(false)));
@@ -243,10 +278,34 @@ mod tests {
     }
 
     #[test]
-    fn thoughts_that_are_refused_are_told_from_everything_else() {
-        let bound = "messages.5.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation.";
-        assert!(refused(400, &[], &error("invalid_request_error", bound)).is_about_thoughts());
-        assert!(!refused(400, &[], &error("invalid_request_error", "messages: no")).is_about_thoughts());
-        assert!(!refused(500, &[], &error("api_error", bound)).is_about_thoughts());
+    fn services_tell_of_an_error_by_a_type_or_a_code() {
+        let said = |status, error: Value| {
+            refused(status, &[], &serde_json::json!({ "error": error }).to_string()).explain(&THEIRS, 1)
+        };
+        use serde_json::json;
+        let key = said(
+            401,
+            json!({"message": "Incorrect API key provided.", "type": "invalid_request_error",
+            "param": null, "code": "invalid_api_key"}),
+        );
+        assert!(key.contains("401 invalid_request_error, Incorrect") && key.contains("`provider`"), "{key}");
+        assert!(!key.contains("ANTHROPIC"), "{key}");
+        let denied =
+            said(401, json!({"code": "401", "message": "Access denied due to invalid subscription key"}));
+        assert!(denied.contains("401 401, Access denied"), "{denied}");
+        let long = said(
+            400,
+            json!({"message": "This model's maximum context length is 8192 tokens.",
+            "type": "invalid_request_error", "param": "messages", "code": "context_length_exceeded"}),
+        );
+        assert!(long.contains("too long for m-1") && long.contains("Fork the session"), "{long}");
+        let filtered = said(
+            400,
+            json!({"message": "The prompt triggered the policy", "type": null, "param": "prompt",
+            "code": "content_filter", "status": 400, "innererror": {"code": "ResponsibleAIPolicyViolation"}}),
+        );
+        assert!(filtered.contains("declined") && filtered.contains("other words"), "{filtered}");
+        assert!(said(403, json!({"message": "no"})).contains("session's key may not use m-1"));
+        assert!(said(500, json!({"code": 7, "message": ["x"]})).contains("500 error."));
     }
 }

@@ -10,6 +10,17 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// Who is told to come back later than this is better off with an error.
 const LONGEST_ASKED_FOR: Duration = Duration::from_secs(120);
 
+/// What services call an error in the middle of an answer that may be gone the next time.
+const PASSING: [&str; 7] = [
+    "overloaded_error",
+    "api_error",
+    "rate_limit_error",
+    "timeout_error",
+    "server_error",
+    "rate_limit_exceeded",
+    "error",
+];
+
 #[derive(Debug, PartialEq)]
 pub(super) enum Next {
     Again { delay: Duration },
@@ -38,10 +49,11 @@ pub(super) fn next(failure: &Failure, attempt: u32, dice: u8) -> Next {
 /// Whether it may be another answer the next time.
 fn passes(refusal: &Refusal) -> bool {
     let passing = match refusal.status {
+        // Nobody pays before the next try.
+        _ if refusal.kind == "insufficient_quota" => false,
         Some(408 | 409 | 429 | 500..) => true,
         Some(_) => false,
-        None => ["overloaded_error", "api_error", "rate_limit_error", "timeout_error"]
-            .contains(&refusal.kind.as_str()),
+        None => PASSING.contains(&refusal.kind.as_str()),
     };
     refusal.again.unwrap_or(passing)
 }
@@ -74,7 +86,10 @@ mod tests {
         assert!(delay(next(&Failure::Refused(told(400, true)), 1, 0)).is_some());
         let midway = |kind: &str| Failure::Refused(Refusal { kind: kind.into(), ..Refusal::default() });
         assert!(delay(next(&midway("overloaded_error"), 1, 0)).is_some());
+        assert!(delay(next(&midway("server_error"), 1, 0)).is_some());
         assert_eq!(next(&midway("invalid_request_error"), 1, 0), Next::GiveUp);
+        let unpaid = Refusal { kind: "insufficient_quota".into(), ..refused(429) };
+        assert_eq!(next(&Failure::Refused(unpaid), 1, 0), Next::GiveUp);
         assert_eq!(next(&Failure::Declined, 1, 0), Next::GiveUp);
         assert_eq!(next(&Failure::OutOfTokens, 1, 0), Next::GiveUp);
         assert_eq!(next(&Failure::Cancelled, 1, 0), Next::Cancelled);

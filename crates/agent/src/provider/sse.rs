@@ -1,4 +1,4 @@
-//! Server-sent events, as far as the Messages API uses them: of each event its data. Pure, and bounded.
+//! Server-sent events, as far as services use them for answers: of each event its data. Pure, and bounded.
 
 use super::failure::Failure;
 
@@ -40,7 +40,7 @@ impl Events {
         if line.is_empty() {
             return Some(std::mem::take(&mut self.data)).filter(|data| !data.is_empty());
         }
-        // Its name is in the data too, and whatever else there is means nothing to us.
+        // Where an event has a name it is in the data too, and whatever else there is means nothing to us.
         if let Some(data) = line.strip_prefix(b"data:") {
             if !self.data.is_empty() {
                 self.data.push(b'\n');

@@ -1,0 +1,325 @@
+//! The conversation as messages, in the blocks of the Messages API, which are the transcript's own: services that speak
+//! otherwise are told the same in their words. Pure, and the same for the same conversation: what a service has read
+//! before it finds again in its cache.
+//!
+//! Whatever happened to the transcript, the messages are ones that services take: they begin with the user, each call
+//! has its result right after it, and nothing is empty.
+
+#[cfg(test)]
+pub(super) mod testing;
+
+use crate::conversation::{AssistantMessage, Block, Content, Ended, Reason, Step, ToolResult, Turn};
+use serde_json::{Value, json};
+
+const PREAMBLE: &str = "You are an agent that works with the tools you are given. The current directory is your \
+    workspace: what you leave there is kept. You are in a sandbox without a network, and nobody watches while you work: \
+    do what is asked, check that it is done, and then say what you did, shortly.";
+const LOST: &str = "[A message that was lost]";
+const EMPTY: &str = "[An empty message]";
+/// In the words that models know from Claude Code.
+const INTERRUPTED: &str = "[Request interrupted by user]";
+/// Of what a tool has said, the beginning and the end: the whole could be larger than what a model can read.
+const HEAD: usize = 32 << 10;
+const TAIL: usize = 16 << 10;
+
+/// What the agent is told beforehand: by us, and by its folder and its session.
+pub(super) fn system(own: Option<&str>) -> Vec<&str> {
+    let own = own.filter(|own| !is_blank(own));
+    [PREAMBLE].into_iter().chain(own).collect()
+}
+
+/// `thoughts_of`: the model that is given back what it thought in the running turn. Thoughts are signed over everything
+/// before them, so those of earlier turns are left out: each edit of what the agent is told would make them worthless.
+pub(super) fn messages(turns: &[Turn], thoughts_of: Option<&str>) -> Vec<(Role, Vec<Value>)> {
+    let mut messages = Messages::default();
+    let last = turns.len().saturating_sub(1);
+    for (index, turn) in turns.iter().enumerate().filter(|(_, turn)| !is_refused(turn)) {
+        messages.add(turn, thoughts_of.filter(|_| index == last));
+    }
+    messages.0
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    User,
+    Assistant,
+}
+
+impl Role {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Role::User => "user",
+            Role::Assistant => "assistant",
+        }
+    }
+}
+
+#[derive(Default)]
+struct Messages(Vec<(Role, Vec<Value>)>);
+
+impl Messages {
+    fn add(&mut self, turn: &Turn, thoughts_of: Option<&str>) {
+        self.say(Role::User, head(turn.head.as_deref()));
+        self.say(Role::User, prompt(turn.prompt.as_ref()));
+        for step in &turn.steps {
+            self.say(Role::Assistant, said(&step.message, thoughts_of));
+            self.say(Role::User, results(step));
+        }
+        if let Some(ended) = turn.ended.as_ref().filter(|ended| is_interrupted(ended)) {
+            // The user has seen it.
+            self.say(Role::Assistant, texts([ended.partial.as_str()]));
+            self.say(Role::User, texts([INTERRUPTED]));
+        }
+    }
+
+    fn say(&mut self, role: Role, blocks: Vec<Value>) {
+        match self.0.last_mut() {
+            _ if blocks.is_empty() => {}
+            Some((last, there)) if *last == role => there.extend(blocks),
+            _ => self.0.push((role, blocks)),
+        }
+    }
+}
+
+/// A picture that the service cannot read would be the end of the conversation, were it sent again and again.
+fn is_refused(turn: &Turn) -> bool {
+    let ended = turn.ended.as_ref().and_then(|ended| ended.ending.terminal_reason);
+    turn.steps.is_empty() && ended == Some(Reason::InvalidRequest)
+}
+
+fn is_interrupted(ended: &Ended) -> bool {
+    match ended.ending.terminal_reason {
+        Some(Reason::AbortedStreaming | Reason::AbortedTools) => true,
+        Some(Reason::ApiError | Reason::InvalidRequest | Reason::MaxTurns | Reason::TranscriptError)
+        | None => false,
+    }
+}
+
+/// Marked as Claude Code marks what is not the user's.
+fn head(head: Option<&str>) -> Vec<Value> {
+    let head = head.filter(|head| !is_blank(head));
+    head.map(|head| text(&format!("<system-reminder>\n{head}\n</system-reminder>"))).into_iter().collect()
+}
+
+fn prompt(prompt: Option<&Content>) -> Vec<Value> {
+    let blocks = match prompt {
+        None => texts([LOST]),
+        Some(Content::Text(text)) => texts([text.as_str()]),
+        Some(Content::Blocks(blocks)) => blocks.iter().filter(|block| is_usable(block)).map(plain).collect(),
+    };
+    if blocks.is_empty() { texts([EMPTY]) } else { blocks }
+}
+
+fn is_usable(block: &Value) -> bool {
+    block.is_object()
+        && (block["type"] != "text" || block["text"].as_str().is_some_and(|text| !is_blank(text)))
+}
+
+/// Where to remember is ours to say: there are only so many places.
+fn plain(block: &Value) -> Value {
+    let mut block = block.clone();
+    block.as_object_mut().into_iter().for_each(|block| drop(block.remove("cache_control")));
+    block
+}
+
+fn said(message: &AssistantMessage, thoughts_of: Option<&str>) -> Vec<Value> {
+    let thinks = thoughts_of == Some(message.model.as_str());
+    let blocks = message.content.iter().filter(|block| match block {
+        Block::Text { text } => !is_blank(text),
+        Block::ToolUse(_) => true,
+        Block::Thinking { .. } | Block::RedactedThinking { .. } => thinks,
+    });
+    let mut blocks: Vec<&Block> = blocks.collect();
+    // The API takes no message that ends with a thought.
+    while let Some(Block::Thinking { .. } | Block::RedactedThinking { .. }) = blocks.last() {
+        blocks.pop();
+    }
+    blocks.into_iter().map(shape).collect()
+}
+
+fn shape(block: &Block) -> Value {
+    match block {
+        Block::ToolUse(call) => {
+            let input =
+                Some(&call.input).filter(|input| input.is_object()).cloned().unwrap_or_else(|| json!({}));
+            json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
+        }
+        Block::Text { text: said } => text(said),
+        Block::Thinking { thinking, signature } => {
+            json!({ "type": "thinking", "thinking": thinking, "signature": signature })
+        }
+        Block::RedactedThinking { data } => json!({ "type": "redacted_thinking", "data": data }),
+    }
+}
+
+/// One for each call, in their order.
+fn results(step: &Step) -> Vec<Value> {
+    let results = step.message.calls().map(|call| {
+        let result = step.results.iter().map(|shown| &shown.what).find(|result| result.tool_use_id == call.id);
+        let (content, is_error) =
+            result.map_or((ToolResult::UNKNOWN, true), |result| (result.content.as_str(), result.is_error));
+        json!({ "type": "tool_result", "tool_use_id": call.id, "content": cut(content), "is_error": is_error })
+    });
+    results.collect()
+}
+
+fn cut(text: &str) -> String {
+    if text.len() <= HEAD + TAIL {
+        return text.to_owned();
+    }
+    let (head, tail) = (text.floor_char_boundary(HEAD), text.ceil_char_boundary(text.len() - TAIL));
+    format!("{}\n[{} bytes are left out here]\n{}", &text[..head], tail - head, &text[tail..])
+}
+
+fn texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<Value> {
+    texts.into_iter().filter(|text| !is_blank(text)).map(text).collect()
+}
+
+pub(super) fn text(text: &str) -> Value {
+    json!({ "type": "text", "text": text })
+}
+
+fn is_blank(text: &str) -> bool {
+    text.trim().is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{assistant, call, conversation, interrupted, result, said, user};
+    use super::*;
+
+    fn sent(entries: &[Value], thoughts_of: Option<&str>) -> Value {
+        let messages = messages(&conversation(entries), thoughts_of);
+        messages.into_iter().map(|(role, blocks)| json!({ "role": role.name(), "content": blocks })).collect()
+    }
+
+    #[test]
+    fn a_conversation_is_sent_whole_and_in_order() {
+        let entries = [
+            user("a", json!("hello")),
+            assistant("a", "offline", json!([said("hi")])),
+            user(
+                "b",
+                json!([{"type": "text", "text": "look", "cache_control": {"type": "ephemeral"}}, {"type": "image", "source": {}}]),
+            ),
+            assistant("b", "m", json!([said("I look"), call("t1"), call("t2")])),
+            result("b", "t2", "two"),
+            result("b", "t1", "one"),
+        ];
+        let answered = |id: &str, content: &str| json!({"type": "tool_result", "tool_use_id": id, "content": content, "is_error": false});
+        let expected = json!([
+            {"role": "user", "content": [said("hello")]},
+            {"role": "assistant", "content": [said("hi")]},
+            {"role": "user", "content": [said("look"), {"type": "image", "source": {}}]},
+            {"role": "assistant", "content": [said("I look"), call("t1"), call("t2")]},
+            {"role": "user", "content": [answered("t1", "one"), answered("t2", "two")]},
+        ]);
+        assert_eq!(sent(&entries, Some("m")), expected);
+    }
+
+    #[test]
+    fn a_call_that_was_cut_off_has_an_unknown_outcome_and_an_interrupted_turn_says_so() {
+        let entries = [
+            user("a", json!("one")),
+            assistant("a", "m", json!([call("t1")])),
+            user("b", json!("two")),
+            interrupted("b", "aborted_streaming", "I am ab"),
+            user("c", json!("three")),
+            assistant("c", "m", json!([call("t2")])),
+            result("c", "t2", "[interrupted: the command was killed]"),
+            interrupted("c", "aborted_tools", ""),
+            user("d", json!("four")),
+        ];
+        let unknown = json!({"type": "tool_result", "tool_use_id": "t1", "content": ToolResult::UNKNOWN, "is_error": true});
+        let killed = json!({"type": "tool_result", "tool_use_id": "t2", "content": "[interrupted: the command was killed]", "is_error": false});
+        let expected = json!([
+            {"role": "user", "content": [said("one")]},
+            {"role": "assistant", "content": [call("t1")]},
+            {"role": "user", "content": [unknown, said("two")]},
+            {"role": "assistant", "content": [said("I am ab")]},
+            {"role": "user", "content": [said(INTERRUPTED), said("three")]},
+            {"role": "assistant", "content": [call("t2")]},
+            {"role": "user", "content": [killed, said(INTERRUPTED), said("four")]},
+        ]);
+        assert_eq!(sent(&entries, Some("m")), expected);
+    }
+
+    #[test]
+    fn what_the_model_does_not_take_is_not_sent_again() {
+        let failed = |turn: &str, reason: &str| {
+            let mut ended = interrupted(turn, reason, "");
+            ended["type"] = json!("result");
+            ended
+        };
+        let entries = [
+            user("a", json!([{"type": "image", "source": {"data": "no picture"}}])),
+            failed("a", "invalid_request"),
+            user("b", json!("there was no answer for now")),
+            failed("b", "api_error"),
+            user("c", json!("look")),
+            assistant("c", "m", json!([call("t1")])),
+            result("c", "t1", "one"),
+            failed("c", "invalid_request"),
+            user("d", json!("and now?")),
+        ];
+        let answered =
+            json!({"type": "tool_result", "tool_use_id": "t1", "content": "one", "is_error": false});
+        let expected = json!([
+            {"role": "user", "content": [said("there was no answer for now"), said("look")]},
+            {"role": "assistant", "content": [call("t1")]},
+            {"role": "user", "content": [answered, said("and now?")]},
+        ]);
+        assert_eq!(sent(&entries, Some("m")), expected);
+    }
+
+    #[test]
+    fn nothing_that_is_sent_is_empty() {
+        let entries = [
+            assistant("a", "m", json!([said("the prompt before me is lost")])),
+            user("b", json!(" \n")),
+            assistant("b", "m", json!([said("")])),
+            user("c", json!([{"type": "text", "text": " "}, 7])),
+            assistant("c", "m", json!([{"type": "thinking", "thinking": "hm", "signature": "s"}])),
+        ];
+        let expected = json!([
+            {"role": "user", "content": [said(LOST)]},
+            {"role": "assistant", "content": [said("the prompt before me is lost")]},
+            {"role": "user", "content": [said(EMPTY), said(EMPTY)]},
+        ]);
+        assert_eq!(sent(&entries, Some("m")), expected);
+    }
+
+    #[test]
+    fn thoughts_go_back_to_the_model_that_had_them_while_their_turn_lasts() {
+        let thought = json!({"type": "thinking", "thinking": "hm", "signature": "s"});
+        let hidden = json!({"type": "redacted_thinking", "data": "x"});
+        let turn = |turn: &str, model: &str| {
+            let id = format!("t-{turn}");
+            [
+                user(turn, json!("go")),
+                assistant(turn, model, json!([thought, hidden, call(&id)])),
+                result(turn, &id, "ok"),
+            ]
+        };
+        let count = |entries: &[Value], thoughts_of| {
+            sent(entries, thoughts_of).to_string().matches("\"thinking\":").count()
+        };
+        assert_eq!(count(&turn("a", "m"), Some("m")), 1);
+        assert_eq!(count(&turn("a", "m"), None), 0);
+        assert_eq!(count(&turn("a", "other"), Some("m")), 0);
+        assert_eq!(count(&[turn("a", "m"), turn("b", "m")].concat(), Some("m")), 1);
+        let blocks = &sent(&turn("a", "m"), Some("m"))[1]["content"];
+        assert_eq!(*blocks, json!([thought, hidden, call("t-a")]), "as they came");
+    }
+
+    #[test]
+    fn what_a_tool_said_is_shown_by_its_ends() {
+        let long = format!("{}{}", "ä".repeat(HEAD), "ö".repeat(TAIL));
+        let shown = cut(&long);
+        assert!(
+            shown.starts_with("ää") && shown.ends_with("öö") && shown.contains("bytes are left out here]")
+        );
+        assert!(shown.len() < HEAD + TAIL + 100, "{}", shown.len());
+        assert_eq!(cut("short"), "short");
+    }
+}

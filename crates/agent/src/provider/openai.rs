@@ -1,0 +1,110 @@
+//! Models of every service that speaks chat completions, as OpenAI's does, and Azure's in its way. As with the others
+//! there is no network in here and no key: whoever listens on the socket knows where the service is.
+
+mod request;
+mod stream;
+
+use super::failure::{Asked, Key};
+use super::http::Post;
+use super::{Error, Provider, Reply, Request, Sink, calling};
+use crate::cancel::Cancel;
+use crate::conversation::{Block, Turn};
+use crate::ids;
+use std::collections::HashSet;
+use std::path::PathBuf;
+use stream::Message;
+
+/// Of the id of a call: services take no longer one back.
+const MOST_ID: usize = 40;
+
+pub(super) struct OpenAi {
+    model: String,
+    socket: PathBuf,
+    target: String,
+}
+
+impl OpenAi {
+    pub(super) fn new(model: String, socket: PathBuf, api_version: Option<&str>) -> OpenAi {
+        let version = api_version.map(|version| format!("?api-version={version}")).unwrap_or_default();
+        OpenAi { model, socket, target: format!("/chat/completions{version}") }
+    }
+}
+
+impl Provider for OpenAi {
+    fn model(&self) -> &str {
+        &self.model
+    }
+
+    fn answer(&self, request: &Request<'_>, sink: Sink<'_>, cancel: &Cancel) -> Result<Reply, Error> {
+        let asked = Asked { model: &self.model, key: Key::Clients };
+        let body = request::body(&self.model, request);
+        let post = Post { target: &self.target, headers: &[], body: &body };
+        let call = |sink: Sink<'_>| calling::call::<Message>(&self.socket, &post, sink, cancel);
+        calling::patiently(&asked, sink, cancel, call).map(|reply| named(reply, request.turns))
+    }
+}
+
+/// Many services number their calls, or name them as another would not take it. A result must find its call, and the
+/// conversation may go on with another service: such names are replaced.
+fn named(mut reply: Reply, turns: &[Turn]) -> Reply {
+    let before = turns.last().into_iter().flat_map(|turn| &turn.steps).flat_map(|step| step.message.calls());
+    let mut taken: HashSet<String> = before.map(|call| call.id.clone()).collect();
+    for block in &mut reply.content {
+        match block {
+            Block::ToolUse(call) => {
+                if !is_plain(&call.id) || taken.contains(&call.id) {
+                    call.id = fresh("call_");
+                }
+                taken.insert(call.id.clone());
+            }
+            Block::Text { .. } | Block::Thinking { .. } | Block::RedactedThinking { .. } => {}
+        }
+    }
+    if reply.id.is_empty() {
+        reply.id = fresh("chatcmpl-");
+    }
+    reply
+}
+
+fn is_plain(id: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=MOST_ID).contains(&id.len()) && id.bytes().all(plain)
+}
+
+fn fresh(what: &str) -> String {
+    format!("{what}{}", ids::uuid().replace('-', ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::messages::testing::{assistant, call, conversation, result, user};
+    use super::*;
+    use crate::conversation::{ToolUse, Usage};
+    use serde_json::json;
+
+    #[test]
+    fn a_call_is_named_as_no_other_of_its_turn_and_as_every_service_takes_it() {
+        let turns = conversation(&[
+            user("a", json!("go")),
+            assistant("a", "m", json!([call("call_0")])),
+            result("a", "call_0", "ok"),
+        ]);
+        let long = "x".repeat(41);
+        let ids = ["call_0", "call_1", "call_1", "functions.run:0", "", &long];
+        let call = |id: &str| Block::ToolUse(ToolUse { id: id.into(), name: "run".into(), input: json!({}) });
+        let content = ids.iter().map(|id| call(id)).collect();
+        let reply = named(Reply { id: String::new(), content, usage: Usage::default() }, &turns);
+        let names: Vec<String> = reply
+            .content
+            .iter()
+            .filter_map(|block| match block {
+                Block::ToolUse(call) => Some(call.id.clone()),
+                Block::Text { .. } | Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
+            })
+            .collect();
+        assert_eq!(names.iter().filter(|name| ids.contains(&name.as_str())).collect::<Vec<_>>(), ["call_1"]);
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), ids.len());
+        assert!(names.iter().all(|name| is_plain(name)), "{names:?}");
+        assert!(reply.id.starts_with("chatcmpl-"), "{}", reply.id);
+    }
+}

@@ -1,0 +1,349 @@
+//! A chat completion, put together from the chunks in which it comes. Pure. Services that call themselves compatible
+//! differ in what they leave out: what is not needed is not asked for.
+
+use crate::conversation::{Block, ToolUse, Usage};
+use crate::provider::Reply;
+use crate::provider::calling::{self, End};
+use crate::provider::failure::{Failure, Wrong};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// More than any model makes in one answer.
+const MOST_CALLS: usize = 1000;
+/// Says that nothing more comes, and is no chunk.
+const DONE: &[u8] = b"[DONE]";
+
+#[derive(Deserialize)]
+struct Chunk {
+    id: Option<String>,
+    choices: Option<Vec<Choice>>,
+    usage: Option<Counts>,
+    error: Option<Wrong>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    index: u64,
+    delta: Option<Delta>,
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Delta {
+    content: Option<String>,
+    /// Why it does not want to, in its own words.
+    refusal: Option<String>,
+    tool_calls: Option<Vec<Piece>>,
+}
+
+/// Of a call: its name and its id come first, and then what it is called with.
+#[derive(Deserialize)]
+struct Piece {
+    #[serde(default)]
+    index: u64,
+    id: Option<String>,
+    function: Option<Function>,
+}
+
+#[derive(Deserialize, Default)]
+struct Function {
+    name: Option<String>,
+    #[serde(default)]
+    arguments: Value,
+}
+
+#[derive(Deserialize)]
+struct Counts {
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+    prompt_tokens_details: Option<Details>,
+}
+
+#[derive(Deserialize)]
+struct Details {
+    cached_tokens: Option<u64>,
+}
+
+struct Call {
+    index: u64,
+    id: String,
+    name: String,
+    input: String,
+}
+
+#[derive(Default)]
+pub(super) struct Message {
+    id: String,
+    text: String,
+    calls: Vec<Call>,
+    usage: Usage,
+    finish_reason: Option<String>,
+    over: bool,
+}
+
+impl calling::Message for Message {
+    fn take(&mut self, data: &[u8]) -> Result<Option<String>, Failure> {
+        if data.trim_ascii() == DONE {
+            self.over = true;
+            return Ok(None);
+        }
+        let chunk: Chunk =
+            serde_json::from_slice(data).map_err(|error| Failure::nonsense(&error.to_string()))?;
+        if let Some(error) = chunk.error {
+            return Err(Failure::Refused(error.into()));
+        }
+        if self.id.is_empty() {
+            self.id = chunk.id.unwrap_or_default();
+        }
+        if let Some(counts) = chunk.usage {
+            self.usage = counted(&counts);
+        }
+        let mut shown = String::new();
+        // One was asked for.
+        for choice in chunk.choices.into_iter().flatten().filter(|choice| choice.index == 0) {
+            self.finish_reason = choice.finish_reason.or(self.finish_reason.take());
+            if let Some(delta) = choice.delta {
+                shown.extend(delta.content.into_iter().chain(delta.refusal));
+                delta.tool_calls.into_iter().flatten().try_for_each(|piece| self.add(piece))?;
+            }
+        }
+        self.text.push_str(&shown);
+        Ok(Some(shown).filter(|shown| !shown.is_empty()))
+    }
+
+    fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Some hang up instead of saying that it was all.
+    fn is_whole(&self) -> bool {
+        self.over || self.finish_reason.is_some()
+    }
+
+    fn reply(self) -> Result<Reply, Failure> {
+        let end = match self.finish_reason.as_deref() {
+            Some("length") => End::OutOfTokens,
+            Some("content_filter") => End::Declined,
+            Some(_) => End::Usual,
+            None => return Err(Failure::nonsense("it is over without a reason")),
+        };
+        let text = Some(self.text).filter(|text| !text.is_empty()).map(|text| Ok(Block::Text { text }));
+        let calls = self.calls.into_iter().map(|Call { id, name, input, .. }| {
+            let input = calling::input(&name, &input, end)?;
+            Ok(Block::ToolUse(ToolUse { id, name, input }))
+        });
+        let content = text.into_iter().chain(calls).collect::<Result<Vec<Block>, Failure>>()?;
+        calling::reply(self.id, content, self.usage, end)
+    }
+}
+
+impl Message {
+    /// A piece with another id is of another call, even where the service counts all of them as the first.
+    fn add(&mut self, piece: Piece) -> Result<(), Failure> {
+        let Function { name, arguments } = piece.function.unwrap_or_default();
+        let (id, name) = (piece.id.unwrap_or_default(), name.unwrap_or_default());
+        let same = |call: &Call| call.index == piece.index && (id.is_empty() || call.id == id);
+        let at = match self.calls.iter().rposition(same) {
+            Some(at) => at,
+            None if name.is_empty() => return Err(Failure::nonsense("a piece of no call")),
+            None if self.calls.len() >= MOST_CALLS => return Err(Failure::nonsense("calls without end")),
+            None => {
+                self.calls.push(Call { index: piece.index, id, name, input: String::new() });
+                self.calls.len() - 1
+            }
+        };
+        match arguments {
+            Value::Null => {}
+            Value::String(more) => self.calls[at].input.push_str(&more),
+            // Where they come at once.
+            Value::Object(_) => self.calls[at].input.push_str(&arguments.to_string()),
+            Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+                return Err(Failure::nonsense("the arguments of a call"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What was found in a cache is counted apart, as in the transcript.
+fn counted(counts: &Counts) -> Usage {
+    let prompt = counts.prompt_tokens.unwrap_or(0);
+    let cached = counts.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
+    let cached = cached.unwrap_or(0).min(prompt);
+    Usage {
+        input_tokens: prompt - cached,
+        output_tokens: counts.completion_tokens.unwrap_or(0),
+        cache_creation_input_tokens: 0,
+        cache_read_input_tokens: cached,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::calling::Message as _;
+    use super::super::super::sse::Events;
+    use super::*;
+    use serde_json::json;
+
+    /// In the shapes of OpenAI; the one with the filter in that of Azure.
+    const TEXT: &str = include_str!("../../../tests/streams/text.sse");
+    const CALLS: &str = include_str!("../../../tests/streams/calls.sse");
+    const FILTERED: &str = include_str!("../../../tests/streams/filtered.sse");
+    const ERROR: &str = include_str!("../../../tests/streams/error.sse");
+
+    fn take(stream: &str, size: usize) -> Result<(Message, String), Failure> {
+        let (mut events, mut message, mut shown) = (Events::default(), Message::default(), String::new());
+        for piece in stream.as_bytes().chunks(size) {
+            for data in events.take(piece)? {
+                shown.extend(message.take(&data)?);
+            }
+        }
+        Ok((message, shown))
+    }
+
+    fn chunks(chunks: &[Value]) -> Result<(Message, String), Failure> {
+        take(&chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect::<String>(), 4096)
+    }
+
+    fn delta(delta: Value) -> Value {
+        json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]})
+    }
+
+    fn finish(reason: &str) -> Value {
+        json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+    }
+
+    fn call(id: &str, name: &str, input: Value) -> Block {
+        Block::ToolUse(ToolUse { id: id.into(), name: name.into(), input })
+    }
+
+    #[test]
+    fn a_text_is_put_together_and_counted_however_it_is_cut() {
+        for size in 1..200 {
+            let (message, shown) = take(TEXT, size).expect("taken");
+            assert_eq!((shown.as_str(), message.is_over()), ("Grüße aus dem Turm.", true), "{size}");
+            let expected = Reply {
+                id: "chatcmpl-A1".into(),
+                content: vec![Block::Text { text: "Grüße aus dem Turm.".into() }],
+                usage: Usage {
+                    input_tokens: 98,
+                    output_tokens: 9,
+                    cache_creation_input_tokens: 0,
+                    cache_read_input_tokens: 1024,
+                },
+            };
+            assert_eq!(message.reply(), Ok(expected), "{size}");
+        }
+    }
+
+    #[test]
+    fn two_calls_at_once_come_in_pieces() {
+        let (message, shown) = take(CALLS, 7).expect("taken");
+        assert_eq!((shown.as_str(), message.is_over()), ("I look.", true));
+        let reply = message.reply().expect("a reply");
+        let expected = vec![
+            Block::Text { text: "I look.".into() },
+            call("call_aaa", "run", json!({"command": "ls -la"})),
+            call("call_bbb", "read", json!({"path": "notes.txt"})),
+        ];
+        assert_eq!(reply.content, expected);
+        assert_eq!((reply.usage.input_tokens, reply.usage.output_tokens), (310, 44));
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_anywhere_is_not_whole() {
+        let end = CALLS.find("\"finish_reason\":\"tool_calls\"").expect("an end");
+        for size in 0..end {
+            if CALLS.is_char_boundary(size) {
+                let (message, _) = take(&CALLS[..size], 64).expect("taken");
+                assert!(!message.is_whole(), "{size}");
+            }
+        }
+        let (message, _) = chunks(&[delta(json!({"content": "hi"})), finish("stop")]).expect("taken");
+        assert!(message.is_whole() && !message.is_over(), "it may hang up now");
+        let done = take("data: {\"choices\":[]}\n\ndata: [DONE]\n\n", 64).expect("taken").0;
+        assert!(matches!(done.reply(), Err(Failure::Broken(_))), "over without a reason");
+    }
+
+    #[test]
+    fn a_filter_declines_and_an_error_in_the_middle_is_a_refusal() {
+        let (message, shown) = take(FILTERED, 64).expect("taken");
+        assert_eq!((shown.as_str(), message.reply()), ("The tow", Err(Failure::Declined)));
+        let Err(Failure::Refused(refusal)) = take(ERROR, 64) else { panic!("a refusal") };
+        assert_eq!((refusal.status, refusal.kind.as_str()), (None, "server_error"));
+        assert!(refusal.message.starts_with("The server had an error"), "{}", refusal.message);
+    }
+
+    #[test]
+    fn services_that_count_in_their_own_way_are_understood() {
+        let piece = |index: Option<u64>, id: &str, name: &str, arguments: Value| {
+            let mut piece =
+                json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+            if let Some(index) = index {
+                piece["index"] = json!(index);
+            }
+            delta(json!({"content": null, "tool_calls": [piece]}))
+        };
+        let content = |all: &[Value]| {
+            let (message, _) = chunks(&[all, &[finish("tool_calls")]].concat()).expect("taken");
+            message.reply().expect("a reply").content
+        };
+        let two = vec![call("a", "run", json!({"x": 1})), call("b", "run", json!({"x": 2}))];
+        // All are the first; or none is counted, and each comes at once.
+        let first =
+            [piece(Some(0), "a", "run", json!("{\"x\":1}")), piece(Some(0), "b", "run", json!("{\"x\":2}"))];
+        assert_eq!(content(&first), two);
+        let none = [piece(None, "a", "run", json!({"x": 1})), piece(None, "b", "run", json!({"x": 2}))];
+        assert_eq!(content(&none), two);
+        // The id and the name are said again with each piece.
+        let again = [piece(Some(3), "a", "run", json!("{\"x\"")), piece(Some(3), "a", "run", json!(":1}"))];
+        assert_eq!(content(&again), two[..1]);
+        assert_eq!(content(&[piece(Some(0), "a", "list", Value::Null)]), [call("a", "list", json!({}))]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let piece = |piece: Value| delta(json!({"tool_calls": [piece]}));
+        for chunk in [
+            json!("text"),
+            json!([]),
+            json!({"choices": 7}),
+            json!({"choices": [{"delta": "x"}]}),
+            delta(json!({"content": 7})),
+            delta(json!({"tool_calls": {}})),
+            piece(json!({"index": -1, "id": "a", "function": {"name": "run"}})),
+            piece(json!({"index": 0, "function": {"arguments": "{}"}})),
+            piece(json!({"index": 0, "id": "a", "function": {"name": "run", "arguments": [1]}})),
+            json!({"usage": {"prompt_tokens": "many"}}),
+        ] {
+            let refused = chunks(std::slice::from_ref(&chunk)).map(|(_, shown)| shown);
+            assert!(matches!(refused, Err(Failure::Broken(_))), "{chunk}: {refused:?}");
+        }
+        for data in [&b"{"[..], b"\xff", b"", b"DONE"] {
+            assert!(Message::default().take(data).is_err());
+        }
+        let call = |number: usize| piece(json!({"index": number, "id": "a", "function": {"name": "run"}}));
+        assert!(chunks(&(0..=MOST_CALLS).map(call).collect::<Vec<_>>()).is_err());
+    }
+
+    #[test]
+    fn a_call_that_is_no_call_is_asked_for_again_unless_there_was_no_more_room() {
+        let half = delta(json!({"tool_calls": [{"index": 0, "id": "t", "function":
+            {"name": "write", "arguments": "{\"path\": \"a"}}]}));
+        let reply = |reason| chunks(&[half.clone(), finish(reason)]).expect("taken").0.reply();
+        assert!(matches!(reply("tool_calls"), Err(Failure::Broken(_))));
+        assert_eq!(reply("length").map(|reply| reply.content), Ok(vec![call("t", "write", json!({}))]));
+    }
+
+    #[test]
+    fn an_answer_that_is_none_says_why() {
+        let reply = |reason| chunks(&[finish(reason)]).expect("taken").0.reply();
+        assert_eq!(reply("content_filter"), Err(Failure::Declined));
+        assert_eq!(reply("length"), Err(Failure::OutOfTokens));
+        assert_eq!(reply("stop").map(|reply| reply.content), Ok(vec![]));
+        let said =
+            chunks(&[delta(json!({"content": null, "refusal": "No."})), finish("stop")]).expect("taken");
+        assert_eq!(said.1, "No.");
+    }
+}

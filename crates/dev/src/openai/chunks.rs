@@ -1,0 +1,112 @@
+//! A reply as a chat completion: whole, or as the chunks of a stream.
+
+use crate::{
+    events::{Event, at_once, paced},
+    reply::{Block, Reply},
+};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+pub(crate) fn whole(reply: &Reply) -> Value {
+    let texts: Vec<&str> = texts(reply).collect();
+    let content = if texts.is_empty() { Value::Null } else { json!(texts.concat()) };
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    let calls: Vec<Value> = calls(reply)
+        .map(|(index, name, input)| call(&call_id(reply, index), name, &input.to_string()))
+        .collect();
+    if !calls.is_empty() {
+        message["tool_calls"] = json!(calls);
+    }
+    let choice = json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish(reply) });
+    about(reply, "chat.completion", json!([choice]), usage(reply))
+}
+
+/// `counted`: with what it cost at the end.
+pub(crate) fn chunks(reply: &Reply, counted: bool) -> Vec<Event> {
+    let chunk = |delta: Value, finish: Value| {
+        let choice = json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish });
+        about(reply, "chat.completion.chunk", json!([choice]), Value::Null)
+    };
+    let mut events = vec![Event::new(chunk(json!({ "role": "assistant", "content": "" }), Value::Null))];
+    for (index, block) in reply.blocks.iter().enumerate() {
+        let deltas = deltas(reply, index, block).into_iter();
+        events.extend(deltas.map(|(delta, pause)| Event { data: chunk(delta, Value::Null), pause }));
+    }
+    events.push(Event::new(chunk(json!({}), json!(finish(reply)))));
+    if counted {
+        events.push(Event::new(about(reply, "chat.completion.chunk", json!([]), usage(reply))));
+    }
+    events
+}
+
+pub(crate) fn overloaded() -> Event {
+    Event::new(super::problem(503, "Overloaded"))
+}
+
+/// Thoughts come as other services send them: the one that this is named after keeps them to itself.
+fn deltas(reply: &Reply, index: usize, block: &Block) -> Vec<(Value, Duration)> {
+    match block {
+        Block::Text { text, pace } => {
+            let pieces = paced(text, *pace).into_iter();
+            pieces.map(|(piece, pause)| (json!({ "content": piece }), pause)).collect()
+        }
+        Block::Thinking(text) => {
+            let pieces = at_once(text).into_iter();
+            pieces.map(|piece| (json!({ "reasoning_content": piece }), Duration::ZERO)).collect()
+        }
+        Block::Call { name, input } => {
+            let place = calls(reply).position(|(at, _, _)| at == index).unwrap_or_default();
+            let mut first = call(&call_id(reply, index), name, "");
+            first["index"] = json!(place);
+            let text = input.to_string();
+            let pieces = at_once(&text).into_iter();
+            let more = pieces.map(|piece| json!({ "index": place, "function": { "arguments": piece } }));
+            [first]
+                .into_iter()
+                .chain(more)
+                .map(|call| (json!({ "tool_calls": [call] }), Duration::ZERO))
+                .collect()
+        }
+    }
+}
+
+fn about(reply: &Reply, object: &str, choices: Value, usage: Value) -> Value {
+    let id = format!("chatcmpl-{}", reply.id.with("message").as_str());
+    json!({ "id": id, "object": object, "created": 0, "model": reply.model, "choices": choices, "usage": usage })
+}
+
+fn call(id: &str, name: &str, arguments: &str) -> Value {
+    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
+}
+
+fn call_id(reply: &Reply, index: usize) -> String {
+    format!("call_{}", reply.id.with(&index.to_string()).as_str())
+}
+
+fn texts(reply: &Reply) -> impl Iterator<Item = &str> {
+    reply.blocks.iter().filter_map(|block| match block {
+        Block::Text { text, .. } => Some(text.as_str()),
+        Block::Thinking(_) | Block::Call { .. } => None,
+    })
+}
+
+fn calls(reply: &Reply) -> impl Iterator<Item = (usize, &str, &Value)> {
+    reply.blocks.iter().enumerate().filter_map(|(index, block)| match block {
+        Block::Call { name, input } => Some((index, name.as_str(), input)),
+        Block::Text { .. } | Block::Thinking(_) => None,
+    })
+}
+
+fn finish(reply: &Reply) -> &'static str {
+    if calls(reply).next().is_some() { "tool_calls" } else { "stop" }
+}
+
+fn usage(reply: &Reply) -> Value {
+    let (prompt, completion) = (reply.input_tokens, reply.output_tokens());
+    json!({
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt.saturating_add(completion),
+        "prompt_tokens_details": { "cached_tokens": 0 },
+    })
+}
