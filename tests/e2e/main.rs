@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 mod acceptance;
+mod artifacts;
 mod bad_input;
 mod builtin_model;
 mod claude;

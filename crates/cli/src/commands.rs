@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod agents;
+mod artifacts;
 mod chat;
 mod cleaning;
 mod daemon;

@@ -11,7 +11,7 @@ mod transcript;
 use crate::{
     Command, Driver, Ear, Expected, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken, Survey,
     ear::{Answer, MOST_TASKS},
-    head, stream_json,
+    head, own_folder, stream_json,
 };
 use ash_model::Setting;
 use content::Content;
@@ -122,7 +122,13 @@ impl Driver for Claude {
         let transcript = transcript::place(cwd, id);
         let beside = transcript.trim_end_matches(".jsonl").to_owned();
         let others = ["tasks", "file-history", "session-env"];
-        [transcript, beside].into_iter().chain(others.map(|dir| format!(".claude/{dir}/{id}"))).collect()
+        let others = others.map(|dir| format!(".claude/{dir}/{id}"));
+        [transcript, beside].into_iter().chain(others).chain([own_folder(id)]).collect()
+    }
+
+    /// It keeps plans as files under names that it makes up, and shows the whole plan when it wants to leave plan mode.
+    fn plan<'i>(&self, tool: &str, input: &'i Value) -> Option<&'i str> {
+        if tool == "ExitPlanMode" { input.get("plan")?.as_str() } else { None }
     }
 
     fn spoken(&self, line: &str) -> Option<Spoken> {

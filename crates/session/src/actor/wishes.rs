@@ -10,6 +10,7 @@ use ash_model::{Fact, Lock, Metadata, Options, Receipt, Rewound, Seq, Setting, S
 use ash_store::Checkpoint;
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
+use uuid::Uuid;
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
 
@@ -50,6 +51,10 @@ pub(crate) enum Request {
     Files {
         purpose: Purpose,
         reply: Reply<Sourced>,
+    },
+    /// The id that the agent's conversation has now.
+    Memory {
+        reply: Reply<Uuid>,
     },
     /// Answered when the live agent, if there is one, goes on with them.
     Options {
@@ -137,6 +142,10 @@ impl Actor {
             }
             Request::Files { purpose, reply } => {
                 self.files(purpose, reply);
+                Ok(())
+            }
+            Request::Memory { reply } => {
+                reply.send(Ok(self.state.unborn.unwrap_or(self.session.native_id))).ok();
                 Ok(())
             }
             Request::Options { options, settings, reply } => {
