@@ -22,6 +22,7 @@ mod files;
 mod folder;
 #[path = "../support/gcs.rs"]
 mod gcs;
+mod guide;
 mod history;
 mod hostile;
 mod hostile_workspace;
