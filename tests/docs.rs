@@ -102,5 +102,8 @@ fn no_page_has_commands_that_nothing_runs() {
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     pages.sort();
-    assert_eq!(pages, ["api.md", "deployment.md", "guide.md", "model-server.md", "operations.md", "tutorial.md"]);
+    assert_eq!(
+        pages,
+        ["api.md", "deployment.md", "guide.md", "model-server.md", "operations.md", "tutorial.md"]
+    );
 }

@@ -3,7 +3,7 @@
 use crate::{
     claude,
     far::until_remote,
-    support::{Client, KEY, Server, eventually},
+    support::{Client, KEY, Server, eventually, signal},
 };
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -193,6 +193,18 @@ async fn a_fork_begins_with_a_copy() {
         fork.holds("one", "first", "sandbox").await;
     }
     let born = fork.checkpoint().await;
+    // Before any checkpoint holds it, and after.
+    let ahead = own.fork(json!({})).await;
+    ahead.client.action(&ahead.id, "resume").await;
+    ahead.client.exec(&ahead.id, "printf ahead > $ASH_SESSION_DIR/plan.md").await;
+    ahead.holds("ahead", "first", "sandbox").await;
+    signal(server.processes(&ahead.id).await.shim, libc::SIGKILL);
+    ahead.client.until_status(&ahead.id, "error").await;
+    ahead.client.action(&ahead.id, "resume").await;
+    ahead.holds("ahead", "first", "sandbox").await;
+    ahead.client.say(&ahead.id, "hello").await;
+    ahead.holds("ahead", "first", "sandbox").await;
+    own.holds("one", "first", "sandbox").await;
     fork.write("its own way", "second").await;
     fork.holds("its own way", "second", "sandbox").await;
     own.holds("one", "first", "sandbox").await;

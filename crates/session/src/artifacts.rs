@@ -9,7 +9,7 @@ use crate::{
 };
 use ash_driver::own_folder;
 use ash_model::{Fact, Seq, Timestamp};
-use ash_snapshot::{FileInfo, Folder, Links, Owner, RelPath, Repo, Trouble};
+use ash_snapshot::{Entry, FileInfo, Folder, Links, Owner, RelPath, Repo, Trouble};
 use ash_store::{EventQuery, Session};
 use std::{path::PathBuf, sync::Arc};
 use uuid::Uuid;
@@ -27,8 +27,10 @@ pub struct Artifacts {
     /// The agent's home, where there is a tree.
     home: PathBuf,
     /// Beneath the home.
-    folder: String,
-    /// The same, as the agent sees it.
+    own: String,
+    /// The one that it was forked with: what is there as long as its own is not.
+    inherited: Option<String>,
+    /// Its own, as the agent sees it.
     inside: PathBuf,
 }
 
@@ -41,32 +43,28 @@ pub struct Proposed {
 
 impl Sessions {
     pub async fn artifacts(&self, session: &Session, checkpoint: Option<u64>) -> Result<Artifacts> {
-        let memory = self.memory(session, checkpoint).await?;
+        let inherited = self.inherited(session, checkpoint).await?.map(own_folder);
         let place = match checkpoint {
             Some(number) => self.files_at(session, number).await?,
             None => self.files(session).await?,
         };
         let live = &self.rooms().common(session.workspace).live;
-        let inside = self.rooms().inside(live).home;
-        let folder = own_folder(memory);
-        let inside = inside.join(&folder);
-        Ok(Artifacts { source: place.source, repo: place.repo, home: live.home(), folder, inside })
+        let own = own_folder(session.native_id);
+        let inside = self.rooms().inside(live).home.join(&own);
+        Ok(Artifacts { source: place.source, repo: place.repo, home: live.home(), own, inherited, inside })
     }
 
-    /// The id that the conversation had: a fork that never woke still has its parent's.
-    async fn memory(&self, session: &Session, checkpoint: Option<u64>) -> Result<Uuid> {
-        let Some(number) = checkpoint else {
-            return self.ask(session.no, |reply| Request::Memory { reply }).await;
-        };
-        if session.base.is_none() {
-            return Ok(session.native_id);
+    /// Whose conversation a fork takes up that has not kept its own yet.
+    async fn inherited(&self, session: &Session, checkpoint: Option<u64>) -> Result<Option<Uuid>> {
+        match checkpoint {
+            None => self.ask(session.no, |reply| Request::Inherited { reply }).await,
+            Some(_) if session.base.is_none() => Ok(None),
+            Some(number) => match self.own_checkpoint(session, number).await {
+                Ok(checkpoint) => Ok(self.then(session, checkpoint.seq).await?.memory),
+                // The agent's own files, or somebody else's checkpoint.
+                Err(_) => Ok(None),
+            },
         }
-        let then = match self.own_checkpoint(session, number).await {
-            Ok(checkpoint) => self.then(session, checkpoint.seq).await?.memory,
-            // The agent's own files, or somebody else's checkpoint.
-            Err(_) => None,
-        };
-        Ok(then.unwrap_or(session.native_id))
     }
 
     /// The last plan in the log that still counts; as of a checkpoint, the last before it.
@@ -118,7 +116,7 @@ impl Artifacts {
 
     /// The documents, by their paths in their folder.
     pub fn list(&self) -> Result<Vec<FileInfo>> {
-        let folder = rel(&[self.folder.as_bytes(), DOCUMENTS.as_bytes()])?;
+        let folder = rel(&[self.folder()?.as_bytes(), DOCUMENTS.as_bytes()])?;
         let listed = match &self.source {
             FileSource::Live { .. } => files::open(&self.home)?
                 .sub(&folder)
@@ -137,9 +135,22 @@ impl Artifacts {
         self.at(&[DOCUMENTS.as_bytes(), path.as_bytes()].join(&b'/'))
     }
 
+    /// The one that counts, beneath the home.
+    fn folder(&self) -> Result<&str> {
+        let Some(inherited) = &self.inherited else { return Ok(&self.own) };
+        let own = rel(&[self.own.as_bytes()])?;
+        let is_there = match &self.source {
+            FileSource::Live { .. } => files::open(&self.home)?.sub(&own).is_ok(),
+            FileSource::Checkpoint { tree } => {
+                matches!(self.repo.read(tree, "home", &own), Ok(Some(Entry::Dir)))
+            }
+        };
+        Ok(if is_there { &self.own } else { inherited })
+    }
+
     fn at(&self, path: &[u8]) -> Result<Found> {
         // Longer than any path: nothing can be there.
-        let Ok(path) = rel(&[self.folder.as_bytes(), path]) else { return Ok(Found::Missing) };
+        let Ok(path) = rel(&[self.folder()?.as_bytes(), path]) else { return Ok(Found::Missing) };
         match &self.source {
             FileSource::Live { .. } => match files::open(&self.home)?.open_file(&path, Links::Refuse) {
                 Ok((file, stat)) => Ok(Found::live(file, stat)),
@@ -162,8 +173,13 @@ pub(crate) fn lay_out(
     owner: Option<Owner>,
 ) -> Result<()> {
     let own = own_folder(own);
-    if let Some(from) = forked_from {
-        copy(home, (&own_folder(from), &own), owner)?;
+    let is_there = home.sub(&rel(&[own.as_bytes()])?).is_ok();
+    if let Some(from) = forked_from.filter(|_| !is_there) {
+        // Whole or not at all: whoever finds it again does not copy it again over what came since.
+        let coming = format!("{own}.coming");
+        copy(home, (&own_folder(from), &coming), owner)?;
+        let name = own.rsplit('/').next().unwrap_or(&own);
+        home.put_aside(&rel(&[coming.as_bytes()])?, name)?;
     }
     Ok(home.make_sub(&rel(&[own.as_bytes(), DOCUMENTS.as_bytes()])?, owner)?)
 }

@@ -52,9 +52,9 @@ pub(crate) enum Request {
         purpose: Purpose,
         reply: Reply<Sourced>,
     },
-    /// The id that the agent's conversation has now.
-    Memory {
-        reply: Reply<Uuid>,
+    /// Whose conversation it takes up, as long as no checkpoint holds its own.
+    Inherited {
+        reply: Reply<Option<Uuid>>,
     },
     /// Answered when the live agent, if there is one, goes on with them.
     Options {
@@ -144,8 +144,8 @@ impl Actor {
                 self.files(purpose, reply);
                 Ok(())
             }
-            Request::Memory { reply } => {
-                reply.send(Ok(self.state.unborn.unwrap_or(self.session.native_id))).ok();
+            Request::Inherited { reply } => {
+                reply.send(Ok(self.state.unborn)).ok();
                 Ok(())
             }
             Request::Options { options, settings, reply } => {
