@@ -368,6 +368,16 @@ mod tests {
         Claude.hear(ear, line.to_string().as_bytes())
     }
 
+    #[test]
+    fn a_plan_is_in_the_call_that_asks_for_leave_to_carry_it_out() {
+        let input = json!({ "plan": "# Plan", "planFilePath": "/home/agent/.claude/plans/a-b-c.md" });
+        assert_eq!(Claude.plan("ExitPlanMode", &input), Some("# Plan"));
+        assert_eq!(Claude.plan("Write", &input), None);
+        for none in [json!({}), json!({ "plan": 3 }), json!(["plan"]), json!(null)] {
+            assert_eq!(Claude.plan("ExitPlanMode", &none), None, "{none}");
+        }
+    }
+
     const TURN: TurnId = TurnId(Uuid::from_u128(7));
 
     fn told() -> Ear {
