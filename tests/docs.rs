@@ -84,6 +84,11 @@ fn the_operations_page_is_true() {
 }
 
 #[test]
+fn the_guide_for_those_who_come_from_other_sdks_is_true() {
+    run("docs/guide.md");
+}
+
+#[test]
 fn the_page_of_the_model_server_is_true() {
     run("docs/model-server.md");
 }
@@ -97,5 +102,8 @@ fn no_page_has_commands_that_nothing_runs() {
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     pages.sort();
-    assert_eq!(pages, ["api.md", "deployment.md", "model-server.md", "operations.md", "tutorial.md"]);
+    assert_eq!(
+        pages,
+        ["api.md", "deployment.md", "guide.md", "model-server.md", "operations.md", "tutorial.md"]
+    );
 }

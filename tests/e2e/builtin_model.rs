@@ -96,7 +96,11 @@ async fn a_conversation_with_a_model_survives_every_death() {
     assert_eq!(client.exec(&id, "cat notes.txt").await["stdout"], "remember the milk");
     let asked = stage.last()["body"].clone();
     assert_eq!(asked["model"], "some-model");
-    assert_eq!(asked["system"][1]["text"], "Answer in one line.\n\nBe kind.");
+    let told = asked["system"][1]["text"].as_str().expect("a text");
+    assert!(told.ends_with("Answer in one line.\n\nBe kind."), "{told}");
+    let own = client.exec(&id, "printf %s $ASH_SESSION_DIR").await["stdout"].clone();
+    let own = own.as_str().expect("a path");
+    assert!(told.contains(&format!("{own}/plan.md")) && told.contains(&format!("{own}/files/")), "{told}");
     let mut said = vec!["remember the milk".to_owned()];
     stage.say(&id, &mut said).await;
 

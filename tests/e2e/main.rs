@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 mod acceptance;
+mod artifacts;
 mod bad_input;
 mod builtin_model;
 mod busy;
@@ -22,6 +23,7 @@ mod files;
 mod folder;
 #[path = "../support/gcs.rs"]
 mod gcs;
+mod guide;
 mod history;
 mod hostile;
 mod hostile_workspace;

@@ -53,6 +53,7 @@ fn body(route: &str) -> Option<Value> {
         "/api/sessions/{id}/exec" => json!({ "command": "touch stolen" }),
         "/api/sessions/{id}/permissions/{permission}" => json!({ "behavior": "allow" }),
         "/api/sessions/{id}/messages" => json!({ "content": "hello" }),
+        "/api/sessions/{id}/queue" => json!({ "order": [] }),
         "/api/sessions/{id}/files" => json!({ "files": [{ "path": "stolen", "content": "aGkK" }] }),
         "/api/sessions/{id}/workspace" => json!({ "bundle": "aGkK" }),
         _ => json!({}),

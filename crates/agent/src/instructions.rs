@@ -1,25 +1,36 @@
-//! What the agent is told before any message: what its folder says, and what the session says.
+//! What the agent is told before any message: where its own things go, what its folder says, and what the session says.
 
 use crate::{skills, tools};
 use std::path::Path;
 
 /// The first that is there, as Claude Code and others look for them.
 const FILES: [&str; 2] = ["CLAUDE.md", "AGENTS.md"];
+/// Names the folder that the session has for its plan and its documents.
+const OWN_FOLDER: &str = "ASH_SESSION_DIR";
 /// A longer one is no instruction.
 const MOST: usize = 256 << 10;
 
 /// Read anew for each turn: between two of them, whoever works in the folder may have changed it.
 pub(crate) fn all(session: Option<&str>, wanted: &skills::Wanted) -> Option<String> {
+    let own = std::env::var(OWN_FOLDER).ok().map(|path| about(&path));
     let user = wanted.config.as_deref().and_then(of);
     let here = std::env::current_dir().unwrap_or_default();
     // It may have been told to begin further down.
     let folder = here.ancestors().find_map(of);
     let skills = skills::told(wanted);
-    joined([user.as_deref().map(beginning), folder.as_deref().map(beginning), skills.as_deref(), session])
+    let (user, folder) = (user.as_deref().map(beginning), folder.as_deref().map(beginning));
+    joined([own.as_deref(), user, folder, skills.as_deref(), session])
 }
 
 fn of(folder: &Path) -> Option<String> {
     FILES.iter().find_map(|name| tools::peek(&folder.join(name)))
+}
+
+/// Said with the path: the tools that write files know no variables.
+fn about(own_folder: &str) -> String {
+    format!(
+        "If you make a plan, keep it in {own_folder}/plan.md. Put documents for the user that are no part of the project into {own_folder}/files/."
+    )
 }
 
 fn beginning(text: &str) -> &str {
@@ -38,9 +49,10 @@ mod tests {
 
     #[test]
     fn the_folder_speaks_first_and_then_the_session() {
-        assert_eq!(joined([Some("# Be kind\n"), Some("Be short.")]), Some("# Be kind\n\nBe short.".into()));
-        assert_eq!(joined([None, Some("Be short.")]), Some("Be short.".into()));
-        assert_eq!(joined([Some(" "), None]), None);
+        let all = joined([Some("Own."), Some("# Be kind\n"), Some("Be short.")]);
+        assert_eq!(all, Some("Own.\n\n# Be kind\n\nBe short.".into()));
+        assert_eq!(joined([None, None, Some("Be short.")]), Some("Be short.".into()));
+        assert_eq!(joined([None, Some(" "), None]), None);
     }
 
     #[test]

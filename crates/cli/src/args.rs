@@ -392,6 +392,24 @@ pub(crate) enum Session {
         #[arg(long, value_name = "N")]
         checkpoint: Option<u64>,
     },
+    /// Its agent's plan
+    Plan {
+        id: String,
+        /// As it was at this checkpoint
+        #[arg(long, value_name = "N")]
+        checkpoint: Option<u64>,
+    },
+    /// Documents that its agent made beside the project, or one of them
+    Artifacts {
+        id: String,
+        path: Option<String>,
+        /// Write it to this file instead of showing it
+        #[arg(short, long, value_name = "FILE", requires = "path")]
+        out: Option<PathBuf>,
+        /// As they were at this checkpoint
+        #[arg(long, value_name = "N")]
+        checkpoint: Option<u64>,
+    },
     /// What changed in its workspace: since a folder was copied in, since a checkpoint, or between two
     Diff {
         id: String,

@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod agents;
+mod artifacts;
 mod busy;
 mod chat;
 mod cleaning;

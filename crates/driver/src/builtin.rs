@@ -1,6 +1,6 @@
 //! The built-in agent: `ash builtin-agent`, inside the sandbox. It speaks stream-json, as Claude Code does.
 
-use crate::{Command, Driver, Ear, Heard, Launch, Memory, Say, stream_json};
+use crate::{Command, Driver, Ear, Heard, Launch, Memory, Say, own_folder, stream_json};
 use ash_model::Options;
 use std::{collections::BTreeMap, path::Path};
 use uuid::Uuid;
@@ -86,7 +86,7 @@ impl Driver for Builtin {
     }
 
     fn keeps(&self, _cwd: &Path, id: Uuid) -> Vec<String> {
-        vec![format!(".ash/agent/{id}.jsonl")]
+        vec![format!(".ash/agent/{id}.jsonl"), own_folder(id)]
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     Command, Driver, Ear, Expected, Furniture, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken,
     Survey,
     ear::{Answer, MOST_TASKS},
-    head, stream_json,
+    head, own_folder, stream_json,
 };
 use ash_model::{InnerPath, Options, Provider, Root, Setting};
 use content::Content;
@@ -153,7 +153,13 @@ impl Driver for Claude {
         let transcript = transcript::place(cwd, id);
         let beside = transcript.trim_end_matches(".jsonl").to_owned();
         let others = ["tasks", "file-history", "session-env"];
-        [transcript, beside].into_iter().chain(others.map(|dir| format!(".claude/{dir}/{id}"))).collect()
+        let others = others.map(|dir| format!(".claude/{dir}/{id}"));
+        [transcript, beside].into_iter().chain(others).chain([own_folder(id)]).collect()
+    }
+
+    /// It keeps plans as files under names that it makes up, and shows the whole plan when it wants to leave plan mode.
+    fn plan<'i>(&self, tool: &str, input: &'i Value) -> Option<&'i str> {
+        if tool == "ExitPlanMode" { input.get("plan")?.as_str() } else { None }
     }
 
     fn spoken(&self, line: &str) -> Option<Spoken> {
@@ -416,6 +422,16 @@ mod tests {
 
     fn hear(ear: &mut Ear, line: Value) -> Vec<Heard> {
         Claude.hear(ear, line.to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_plan_is_in_the_call_that_asks_for_leave_to_carry_it_out() {
+        let input = json!({ "plan": "# Plan", "planFilePath": "/home/agent/.claude/plans/a-b-c.md" });
+        assert_eq!(Claude.plan("ExitPlanMode", &input), Some("# Plan"));
+        assert_eq!(Claude.plan("Write", &input), None);
+        for none in [json!({}), json!({ "plan": 3 }), json!(["plan"]), json!(null)] {
+            assert_eq!(Claude.plan("ExitPlanMode", &none), None, "{none}");
+        }
     }
 
     const TURN: TurnId = TurnId(Uuid::from_u128(7));

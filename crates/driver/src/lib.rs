@@ -165,6 +165,12 @@ impl Remembered {
     }
 }
 
+/// Where in the home a session has its plan and its documents, by its conversation's own id: what one conversation
+/// made goes back with it, and forks with it.
+pub fn own_folder(id: Uuid) -> String {
+    format!(".ash/session/{id}")
+}
+
 pub trait Driver: Send + Sync {
     fn launch(&self, launch: &Launch) -> Command;
     /// The lines that say it, each with its newline.
@@ -192,6 +198,11 @@ pub trait Driver: Send + Sync {
 
     /// Where in its home the agent keeps what belongs to one conversation alone: files, and folders of them.
     fn keeps(&self, cwd: &Path, id: Uuid) -> Vec<String>;
+
+    /// The plan that is in a call that the agent asked leave for.
+    fn plan<'i>(&self, _tool: &str, _input: &'i serde_json::Value) -> Option<&'i str> {
+        None
+    }
 
     /// What this line says, if the agent keeps it as a message of its conversation.
     fn spoken(&self, _line: &str) -> Option<Spoken> {

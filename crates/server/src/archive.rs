@@ -42,7 +42,7 @@ pub(crate) fn pack(place: &Place, file: &mut std::fs::File) -> Answer<u64> {
     for info in &files {
         let path = RelPath::met(&info.path).map_err(|error| Problem::internal(error.to_string()))?;
         // Gone, replaced or grown since it was listed: the workspace is alive.
-        let FoundFile::File { size, bytes } = place.open(&path)? else { continue };
+        let FoundFile::File { size, bytes, .. } = place.open(&path)? else { continue };
         total += size;
         fits(total)?;
         append(&mut tar, &info.path, (size, info.mtime_ms), bytes).map_err(Problem::internal)?;

@@ -1,6 +1,7 @@
 //! The API as a table.
 
 mod agents;
+mod artifacts;
 mod checkpoints;
 mod cleaning;
 mod files;
@@ -89,6 +90,10 @@ pub(crate) fn router(app: App) -> Router {
             "/api/sessions/{id}/workspace",
             get(files::bundle).post(files::unbundle).layer(limited(134 * MIB)),
         )
+        // What its agent made beside the project
+        .route("/api/sessions/{id}/plan", get(artifacts::plan))
+        .route("/api/sessions/{id}/artifacts", get(artifacts::list))
+        .route("/api/sessions/{id}/artifacts/{*path}", get(artifacts::read))
         // Checkpoints
         .route("/api/sessions/{id}/checkpoints", get(checkpoints::list).post(checkpoints::create))
         .route("/api/sessions/{id}/checkpoints/{n}", get(checkpoints::get))

@@ -2,7 +2,7 @@
 //! Everything goes through `ash_snapshot`, which opens beneath a handle and follows no link out. Blocking.
 
 use crate::{Error, Result, common::Pen};
-use ash_snapshot::{Change, Entry, FileInfo, Folder, Links, Owner, RelPath, Repo, TreeId, changes};
+use ash_snapshot::{Change, Entry, FileInfo, Folder, Links, Owner, RelPath, Repo, Stat, TreeId, changes};
 use std::{
     io::Read,
     path::{Path, PathBuf},
@@ -10,7 +10,7 @@ use std::{
 };
 
 /// More than anybody can look at; a bomb of small files must not fill our memory.
-const MOST_FILES: usize = 200_000;
+pub(crate) const MOST_FILES: usize = 200_000;
 
 #[derive(Debug, Clone)]
 pub enum FileSource {
@@ -29,6 +29,7 @@ pub struct Place {
 pub enum Found {
     File {
         size: u64,
+        mtime_ms: i64,
         bytes: Box<dyn Read + Send>,
     },
     NotAFile,
@@ -37,13 +38,37 @@ pub enum Found {
     Missing,
 }
 
-impl Place {
+impl Found {
+    /// Not more than there was when it was opened: somebody may write for ever.
+    pub(crate) fn live(file: std::fs::File, Stat { size, mtime_ms, .. }: Stat) -> Found {
+        Found::File { size, mtime_ms, bytes: Box::new(file.take(size)) }
+    }
+
+    pub(crate) fn stored(entry: Option<Entry>) -> Found {
+        match entry {
+            Some(Entry::File { size, mtime_ms, content }) => {
+                Found::File { size, mtime_ms, bytes: Box::new(content) }
+            }
+            Some(Entry::Link(_) | Entry::Dir) => Found::NotAFile,
+            None => Found::Missing,
+        }
+    }
+}
+
+impl FileSource {
     /// The name clients know it by.
-    pub fn name(&self) -> &'static str {
-        match self.source {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
             FileSource::Live { .. } => "sandbox",
             FileSource::Checkpoint { .. } => "snapshot",
         }
+    }
+}
+
+impl Place {
+    /// The name clients know it by.
+    pub fn name(&self) -> &'static str {
+        self.source.name()
     }
 
     pub fn list(&self, skip: &dyn Fn(&[u8], bool) -> bool) -> Result<Vec<FileInfo>> {
@@ -59,16 +84,10 @@ impl Place {
     pub fn open(&self, path: &RelPath) -> Result<Found> {
         match &self.source {
             FileSource::Live { workspace, .. } => match open(workspace)?.open_file(path, Links::Inside) {
-                Ok((file, stat)) => {
-                    Ok(Found::File { size: stat.size, bytes: Box::new(file.take(stat.size)) })
-                }
+                Ok((file, stat)) => Ok(Found::live(file, stat)),
                 Err(error) => missing_or(error),
             },
-            FileSource::Checkpoint { tree } => match self.repo.read(tree, "workspace", path)? {
-                Some(Entry::File { size, content }) => Ok(Found::File { size, bytes: Box::new(content) }),
-                Some(Entry::Link(_) | Entry::Dir) => Ok(Found::NotAFile),
-                None => Ok(Found::Missing),
-            },
+            FileSource::Checkpoint { tree } => Ok(Found::stored(self.repo.read(tree, "workspace", path)?)),
         }
     }
 
@@ -114,7 +133,7 @@ impl Place {
     pub fn remove(&self, path: &RelPath) -> Result<Found> {
         let (folder, _) = self.writable()?;
         match folder.remove_file(path) {
-            Ok(()) => Ok(Found::File { size: 0, bytes: Box::new(std::io::empty()) }),
+            Ok(()) => Ok(Found::File { size: 0, mtime_ms: 0, bytes: Box::new(std::io::empty()) }),
             Err(error) => missing_or(error),
         }
     }
@@ -130,7 +149,7 @@ impl Place {
 }
 
 /// Between being told where the tree is and coming there somebody may have put another one in its place, or deleted it.
-fn open(workspace: &Path) -> Result<Folder> {
+pub(crate) fn open(workspace: &Path) -> Result<Folder> {
     Folder::open(workspace).map_err(|error| match error {
         ash_snapshot::Error::NotFound { .. } => Error::Moved,
         error => error.into(),
@@ -153,7 +172,7 @@ pub fn is_closed(error: &ash_snapshot::Error) -> bool {
     matches!(error, ash_snapshot::Error::Io { source, .. } if denied(source))
 }
 
-fn missing_or(error: ash_snapshot::Error) -> Result<Found> {
+pub(crate) fn missing_or(error: ash_snapshot::Error) -> Result<Found> {
     match error.kind() {
         ash_snapshot::Trouble::Io if is_closed(&error) => Ok(Found::Closed),
         ash_snapshot::Trouble::NotFound => Ok(Found::Missing),

@@ -131,7 +131,7 @@ impl Sessions {
 
     /// What the session was when event `seq` had happened: a fold over its events up to there, and over those that
     /// it shares with the sessions it was forked from.
-    async fn then(&self, session: &Session, seq: Seq) -> Result<Then> {
+    pub(crate) async fn then(&self, session: &Session, seq: Seq) -> Result<Then> {
         let mut line = vec![(session.clone(), seq)];
         while let Some((child, seq)) = line.last()
             && let Some((parent, shared)) = child.base
@@ -160,12 +160,18 @@ impl Sessions {
 }
 
 pub(crate) async fn past(rooms: &Rooms, session: SessionNo) -> Result<Past> {
+    past_upto(rooms, session, Seq::MAX).await
+}
+
+/// As it was when event `upto` had happened.
+pub(crate) async fn past_upto(rooms: &Rooms, session: SessionNo, upto: Seq) -> Result<Past> {
     let mut events = Vec::new();
     loop {
         let after = events.last().map_or(0, |event: &ash_model::Event| event.seq);
         let query = EventQuery { after, limit: 1000, kinds: Past::KINDS.to_vec() };
         let page = rooms.store.events(session, &query).await?;
         if page.is_empty() {
+            events.retain(|event| event.seq <= upto);
             return Ok(Past::of(&events));
         }
         events.extend(page);

@@ -2,6 +2,7 @@
 //! below it. Knows no HTTP and no SQL. Read `state.rs` first, then `actor.rs`.
 
 mod actor;
+mod artifacts;
 mod brought;
 mod calls;
 mod common;
@@ -26,6 +27,7 @@ pub mod state;
 mod workspaces;
 
 pub use actor::WantedLock;
+pub use artifacts::{Artifacts, Proposed};
 pub use ash_snapshot::Change;
 pub use error::{Error, Result};
 pub use far::{Far, FarSession, Returned};

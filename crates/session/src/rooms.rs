@@ -261,6 +261,6 @@ impl Rooms {
     }
 
     pub(crate) fn base_env(&self, session: &Session, inside: &Inside) -> BTreeMap<String, String> {
-        crate::actor::base_env(session.id.as_str(), inside)
+        crate::actor::base_env(session, inside)
     }
 }

@@ -1,6 +1,6 @@
 //! Sessions: everything one can do to them from a shell.
 
-use super::{busy, cleaning, folder, history, permission, show, variables};
+use super::{artifacts, busy, cleaning, folder, history, permission, show, variables};
 use crate::{
     api::{Api, Failure, Result, encoded},
     args::{Listing, Options, Session},
@@ -146,6 +146,13 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
         }
         Session::Files { id, path, checkpoint } => {
             files(api, &id, (path.as_deref(), checkpoint), as_json).await
+        }
+        Session::Plan { id, checkpoint } => artifacts::plan(api, &id, checkpoint, as_json).await,
+        Session::Artifacts { id, path: None, checkpoint, .. } => {
+            artifacts::list(api, &id, checkpoint, as_json).await
+        }
+        Session::Artifacts { id, path: Some(name), out, checkpoint } => {
+            artifacts::read(api, (&id, &name), out.as_deref(), checkpoint).await
         }
         Session::Diff { id, from, to, name_only } => {
             let id = api.session_id(&id).await?;

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use std::{fmt::Write, io::Read};
 
 const MOST_RAW: u64 = 104_857_600;
-const MOST_JSON: u64 = 1_048_576;
+pub(super) const MOST_JSON: u64 = 1_048_576;
 const MOST_WRITTEN: usize = 52_428_800;
 const MOST_BATCH: usize = 104_857_600;
 
@@ -66,7 +66,7 @@ pub(super) async fn place(app: &App, session: &Session, checkpoint: Option<u64>)
     })
 }
 
-fn shown(file: &FileInfo) -> Value {
+pub(super) fn shown(file: &FileInfo) -> Value {
     let path = String::from_utf8_lossy(&file.path);
     json!({ "path": path, "size": file.size, "modifiedAt": ash_model::Timestamp(file.mtime_ms) })
 }
@@ -84,10 +84,10 @@ fn is_skipped(name: &[u8], is_dir: bool, hide: bool) -> bool {
 pub(super) struct Format {
     format: Option<String>,
     /// As this checkpoint has it; 0: as the agent's own files.
-    checkpoint: Option<u64>,
+    pub(super) checkpoint: Option<u64>,
 }
 
-fn rel(path: &str) -> Answer<RelPath> {
+pub(super) fn rel(path: &str) -> Answer<RelPath> {
     RelPath::parse(path).map_err(|_| Problem::invalid("invalid_path", "Invalid file path"))
 }
 
@@ -98,31 +98,46 @@ pub(super) async fn read(
     Asked(asked): Asked<Format>,
 ) -> Answer<Response> {
     let session = session(&app, &caller, &id).await?;
-    let as_json = match asked.format.as_deref() {
-        None | Some("raw") => false,
-        Some("json") => true,
-        Some(_) => return Err(Problem::invalid("invalid_query", "format must be json or raw")),
-    };
-    let name = rel(&path)?;
+    let (most, name) = (asked.most()?, rel(&path)?);
     let place = place(&app, &session, asked.checkpoint).await?;
-    let most = if as_json { MOST_JSON } else { MOST_RAW };
-    let (bytes, source) = blocking(move || Ok((content(&place, &name, most)?, place.name()))).await?;
-    if as_json {
-        let body = json!({ "path": path, "content": String::from_utf8_lossy(&bytes), "size": bytes.len(), "source": source });
-        return Ok(Json(body).into_response());
-    }
-    Ok(raw(&path, bytes, source))
+    let source = place.name();
+    let bytes = blocking(move || content(place.open(&name)?, most)).await?;
+    found(&asked, (&path, source), bytes)
 }
 
-fn content(place: &Place, name: &RelPath, most: u64) -> Answer<Vec<u8>> {
-    match place.open(name)? {
+impl Format {
+    /// So many bytes of a file are sent in this format.
+    pub(super) fn most(&self) -> Answer<u64> {
+        match self.format.as_deref() {
+            None | Some("raw") => Ok(MOST_RAW),
+            Some("json") => Ok(MOST_JSON),
+            Some(_) => Err(Problem::invalid("invalid_query", "format must be json or raw")),
+        }
+    }
+}
+
+/// A file's content, in the format that was asked for.
+pub(super) fn found(
+    asked: &Format,
+    (path, source): (&str, &'static str),
+    bytes: Vec<u8>,
+) -> Answer<Response> {
+    if asked.format.as_deref() != Some("json") {
+        return Ok(raw(path, bytes, source));
+    }
+    let body = json!({ "path": path, "content": String::from_utf8_lossy(&bytes), "size": bytes.len(), "source": source });
+    Ok(Json(body).into_response())
+}
+
+pub(super) fn content(found: FoundFile, most: u64) -> Answer<Vec<u8>> {
+    match found {
         FoundFile::Missing => Err(Problem::not_found("file_not_found", "File not found")),
         FoundFile::NotAFile => Err(Problem::invalid("not_a_file", "Path is not a file")),
         FoundFile::Closed => Err(closed()),
         FoundFile::File { size, .. } if size > most => {
             Err(Problem::invalid("file_too_large", format!("File too large ({size} bytes, max {most})")))
         }
-        FoundFile::File { size, bytes } => {
+        FoundFile::File { size, bytes, .. } => {
             let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
             bytes.take(most).read_to_end(&mut content).map_err(Problem::internal)?;
             Ok(content)

@@ -112,7 +112,7 @@ async fn compose(saving: Saving, recipe: Recipe, to: u64) -> Result<Prepared> {
         let folder = Folder::open(&live.prepared_home())?;
         let owner = uid.map(|uid| Owner { uid, gid: uid });
         let now = Memories::of(&repo, &now)?;
-        kept.iter().try_for_each(|path| now.put((path, path), &folder, owner).map(drop))?;
+        kept.iter().try_for_each(|path| now.put_back(path, &folder, owner))?;
         live.take_prepared(&repo, &recipe.tree, &luggage)
     };
     let taken = rooms.bells.told(session.no, &progress, blocking(work)).await?;
@@ -146,24 +146,28 @@ impl<'m> Memories<'m> {
         Ok(Memories { repo, tree, files: repo.list(tree, "home")? })
     }
 
-    /// What is at `from`, a file or a folder of them, written to `to`, over what is there. False: nothing.
-    pub(crate) fn put(&self, (from, to): (&str, &str), home: &Folder, owner: Option<Owner>) -> Result<bool> {
-        let mut found = false;
+    /// What is at `from`, a file or a folder of them, written to `to`, over what is there.
+    pub(crate) fn put(&self, (from, to): (&str, &str), home: &Folder, owner: Option<Owner>) -> Result<()> {
         for file in &self.files {
-            // A name that is no text is none that an agent gave.
-            let Ok(path) = std::str::from_utf8(&file.path) else { continue };
-            let Some(below) = path.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with('/'))
-            else {
+            let below = file.path.strip_prefix(from.as_bytes());
+            let Some(below) = below.filter(|rest| rest.is_empty() || rest.starts_with(b"/")) else {
                 continue;
             };
-            let (Ok(path), Ok(to)) = (RelPath::parse(path), RelPath::parse(&format!("{to}{below}"))) else {
-                continue;
-            };
+            let to = RelPath::from_bytes(&[to.as_bytes(), below].concat());
+            let (Ok(path), Ok(to)) = (RelPath::from_bytes(&file.path), to) else { continue };
             if let Some(Entry::File { mut content, .. }) = self.repo.read(self.tree, "home", &path)? {
                 home.write_file(&to, &mut content, owner, 0o600)?;
-                found = true;
             }
         }
-        Ok(found)
+        Ok(())
+    }
+
+    /// What is at a path becomes what it was then and nothing else: what it did not hold then is put aside.
+    pub(crate) fn put_back(&self, path: &str, home: &Folder, owner: Option<Owner>) -> Result<()> {
+        if !self.files.iter().any(|file| file.path == path.as_bytes()) {
+            let at = RelPath::parse(path).map_err(ash_snapshot::Error::from)?;
+            home.put_aside(&at, &format!("rewound.{}", uuid::Uuid::new_v4()))?;
+        }
+        self.put((path, path), home, owner)
     }
 }

@@ -8,6 +8,7 @@ use crate::{
 };
 use ash_model::{Problem, Status};
 use ash_sandbox::{Exit, Remote, Start, What};
+use ash_store::Session;
 use std::{
     collections::{BTreeMap, HashMap},
     time::Duration,
@@ -186,7 +187,7 @@ fn keep(kept: &mut Vec<u8>, bytes: &[u8], truncated: &mut bool) {
 }
 
 /// What every process in a sandbox finds in its environment.
-pub(crate) fn base_env(session: &str, inside: &ash_sandbox::Inside) -> BTreeMap<String, String> {
+pub(crate) fn base_env(session: &Session, inside: &ash_sandbox::Inside) -> BTreeMap<String, String> {
     let text = |path: &std::path::Path| path.display().to_string();
     [
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()),
@@ -196,7 +197,8 @@ pub(crate) fn base_env(session: &str, inside: &ash_sandbox::Inside) -> BTreeMap<
         ("SHELL", "/bin/sh".to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
         ("TERM", "dumb".to_owned()),
-        ("ASH_SESSION_ID", session.to_owned()),
+        ("ASH_SESSION_ID", session.id.to_string()),
+        ("ASH_SESSION_DIR", text(&inside.home.join(ash_driver::own_folder(session.native_id)))),
         ("ASH_WORKSPACE_DIR", text(&inside.workspace)),
     ]
     .map(|(name, value)| (name.to_owned(), value))

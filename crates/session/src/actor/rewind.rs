@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{Error, Result, history::standing, live::Stamp, state::Wish};
 use ash_model::{Fact, Status};
-use ash_snapshot::{Folder, Owner, Progress, RelPath, TreeId};
+use ash_snapshot::{Folder, Owner, Progress, TreeId};
 use std::{collections::BTreeMap, sync::Arc};
 
 pub(super) struct Rewinding {
@@ -190,13 +190,7 @@ impl Actor {
                 let home = Folder::open(&home)?;
                 let owner = uid.map(|uid| Owner { uid, gid: uid });
                 let then = Memories::of(&repo, &tree)?;
-                for path in &kept {
-                    // What it did not remember then it does not now.
-                    if !then.put((path, path), &home, owner)? {
-                        let at = RelPath::parse(path).map_err(ash_snapshot::Error::from)?;
-                        home.put_aside(&at, &format!("rewound.{}", uuid::Uuid::new_v4()))?;
-                    }
-                }
+                kept.iter().try_for_each(|path| then.put_back(path, &home, owner))?;
                 Ok(prepared)
             };
             Done::Prepared(blocking(work).await)

@@ -2,7 +2,7 @@
 
 use super::{Actor, Done, Hands, recall::Rung, save::Shot, tree::Tree};
 use crate::{
-    Error, Result,
+    Error, Result, artifacts,
     common::{self, Common, Floor, Walls},
     ladder,
     ladder::{Origin, Others, Recalled},
@@ -14,7 +14,7 @@ use crate::{
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
 use ash_model::{Compared, Consistency, Dialect, Fact, Incarnation, Problem, Saved, TakenBack, Tier};
 use ash_sandbox::{Inside, Link, Record, Records, Spec, Start, What};
-use ash_snapshot::{Taken, TreeId};
+use ash_snapshot::{Folder, Owner, Taken, TreeId};
 use ash_store::{Lease, Session, Version};
 use std::{
     collections::BTreeMap,
@@ -275,6 +275,7 @@ impl Waking {
         self.tree = Some(tree.uid);
         self.common.set_tree(self.tree);
         let way = Way { driver: driver.as_ref(), version: &version, program, provider };
+        self.lay_out().await;
         // Where the files are gone with their workspace, so is the agent's own memory: it is told.
         let passing = self.session.slug.is_some() || self.session.options.ephemeral == Some(true);
         let told = passing && tree.origin == Origin::Fresh && self.state.told > 0;
@@ -289,6 +290,17 @@ impl Waking {
         let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
         let hands = Hands { incarnation, remote, process, records, position, exited: false, walls };
         Ok(Woken { hands, tree, recalled, backs, failed, head, compared, ear, began })
+    }
+
+    /// The folder that its agent is told of is there. Where something that the agent made is in the way, it is not.
+    async fn lay_out(&self) {
+        let (home, uid) = (self.live.home(), self.tree.flatten());
+        let whose = (self.session.native_id, self.state.unborn);
+        let owner = uid.map(|uid| Owner { uid, gid: uid });
+        let made = blocking(move || artifacts::lay_out(&Folder::open(&home)?, whose, owner)).await;
+        if let Err(error) = made {
+            tracing::warn!(session = %self.session.id, %error, "the session has no folder of its own");
+        }
     }
 
     /// What the checkpoint that the session goes on from says of it.

@@ -12,6 +12,7 @@ use ash_model::{Fact, Lock, Metadata, Receipt, Rewound, Seq, Status, TurnId};
 use ash_store::Checkpoint;
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
+use uuid::Uuid;
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
 
@@ -52,6 +53,10 @@ pub(crate) enum Request {
     Files {
         purpose: Purpose,
         reply: Reply<Sourced>,
+    },
+    /// Whose conversation it takes up, as long as no checkpoint holds its own.
+    Inherited {
+        reply: Reply<Option<Uuid>>,
     },
     /// Answered when the live agent, if there is one, goes on with them.
     Options {
@@ -138,6 +143,10 @@ impl Actor {
             }
             Request::Files { purpose, reply } => {
                 self.files(purpose, reply);
+                Ok(())
+            }
+            Request::Inherited { reply } => {
+                reply.send(Ok(self.state.unborn)).ok();
                 Ok(())
             }
             Request::Options { wanted, reply } => {

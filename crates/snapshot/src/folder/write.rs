@@ -1,7 +1,7 @@
 //! Writing one file into a folder somebody else may be writing to: beside, then over, never through.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
@@ -86,6 +86,15 @@ impl Folder {
         Ok((folder, name))
     }
 
+    /// Makes a folder and those above it, where they are not there yet.
+    pub fn make_sub(&self, path: &RelPath, as_owner: Option<Owner>) -> Result<(), Error> {
+        match self.make_folder(path.as_bytes(), as_owner) {
+            Ok(_) => Ok(()),
+            Err(Errno::NOTDIR) => Err(Error::NotAFolder { path: path.to_string() }),
+            Err(e) => Err(Error::system("make the folder", path.as_bytes(), e)),
+        }
+    }
+
     fn make_folder(&self, path: &[u8], owner: Option<Owner>) -> rustix::io::Result<OwnedFd> {
         match open::beneath(self.fd(), path, open::DIRECTORY, Links::Refuse) {
             Err(Errno::NOENT) => {}
@@ -131,8 +140,14 @@ fn fill(mut file: &File, bytes: &mut dyn Read) -> io::Result<u64> {
         match bytes.read(&mut buffer) {
             Ok(0) => return Ok(size),
             Ok(n) => {
-                file.write_all(&buffer[..n])?;
                 size += n as u64;
+                if buffer[..n].iter().all(|b| *b == 0) {
+                    // A hole stays one: what takes no space where it comes from must not fill the disk here.
+                    file.set_len(size)?;
+                    file.seek(SeekFrom::End(0))?;
+                } else {
+                    file.write_all(&buffer[..n])?;
+                }
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),

@@ -32,6 +32,7 @@ pub(crate) const MOST_ENTRIES: u64 = 1 << 24;
 pub enum Entry {
     File {
         size: u64,
+        mtime_ms: i64,
         content: FileContent,
     },
     /// A symbolic link's target, verbatim.
@@ -318,45 +319,73 @@ impl Repo {
     /// The regular files of one root, sorted by path.
     pub fn list(&self, tree: &TreeId, root: &str) -> Result<Vec<FileInfo>, Error> {
         let reader = self.reader();
-        let mut files = Vec::new();
-        visit(&reader, &self.root_at(&reader, tree, root)?, &mut |path, entry| {
-            if let Node::File(content) = &entry.node {
-                let (size, mtime_ms) = (content.size, entry.modified.as_millis());
-                files.push(FileInfo { path: path.to_vec(), size, mtime_ms });
-            }
-            Ok(())
-        })?;
-        files.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(files)
+        files_of(&reader, &self.root_at(&reader, tree, root)?)
+    }
+
+    /// Those in one folder of a root, by their paths in it; none if there is no such folder.
+    pub fn list_in(&self, tree: &TreeId, root: &str, folder: &RelPath) -> Result<Vec<FileInfo>, Error> {
+        let reader = self.reader();
+        match self.entry(&reader, (tree, root), folder)?.map(|entry| entry.node) {
+            Some(Node::Dir(at)) => files_of(&reader, &at),
+            Some(Node::File(_) | Node::Link(_)) | None => Ok(Vec::new()),
+        }
     }
 
     /// One entry of a root, or `None` if it has none there.
     pub fn read(self: &Arc<Self>, tree: &TreeId, root: &str, path: &RelPath) -> Result<Option<Entry>, Error> {
         let reader = self.reader();
-        let mut at = self.root_at(&reader, tree, root)?;
+        let Some(found) = self.entry(&reader, (tree, root), path)? else { return Ok(None) };
+        let mtime_ms = found.modified.as_millis();
+        match found.node {
+            Node::Dir(_) => Ok(Some(Entry::Dir)),
+            Node::Link(target) => Ok(Some(Entry::Link(target))),
+            Node::File(content) => {
+                self.fetch_content(&content)?;
+                let pieces = reader.content(&content)?;
+                // Said before it is promised to somebody.
+                check_all(&reader, &pieces)?;
+                let content = FileContent::new(self.clone(), pieces);
+                Ok(Some(Entry::File { size: content.size, mtime_ms, content }))
+            }
+        }
+    }
+
+    /// What is at a path. No link leads anywhere here.
+    fn entry(
+        &self,
+        reader: &Reader<'_>,
+        (tree, root): (&TreeId, &str),
+        path: &RelPath,
+    ) -> Result<Option<object::Entry>, Error> {
+        let mut at = self.root_at(reader, tree, root)?;
         let mut names = path.as_bytes().split(|b| *b == b'/').peekable();
         while let Some(name) = names.next() {
             let mut entries = reader.directory(&at)?;
             let Ok(found) = entries.binary_search_by(|entry| entry.name.as_slice().cmp(name)) else {
                 return Ok(None);
             };
-            match (entries.swap_remove(found).node, names.peek().is_some()) {
-                (Node::Dir(below), true) => at = below,
+            let found = entries.swap_remove(found);
+            match (&found.node, names.peek().is_some()) {
+                (Node::Dir(below), true) => at = *below,
                 (Node::File(_) | Node::Link(_), true) => return Ok(None),
-                (Node::Dir(_), false) => return Ok(Some(Entry::Dir)),
-                (Node::Link(target), false) => return Ok(Some(Entry::Link(target))),
-                (Node::File(content), false) => {
-                    self.fetch_content(&content)?;
-                    let pieces = reader.content(&content)?;
-                    // Said before it is promised to somebody.
-                    check_all(&reader, &pieces)?;
-                    let content = FileContent::new(self.clone(), pieces);
-                    return Ok(Some(Entry::File { size: content.size, content }));
-                }
+                (Node::Dir(_) | Node::File(_) | Node::Link(_), false) => return Ok(Some(found)),
             }
         }
         Ok(None)
     }
+}
+
+fn files_of(reader: &Reader<'_>, root: &Ref) -> Result<Vec<FileInfo>, Error> {
+    let mut files = Vec::new();
+    visit(reader, root, &mut |path, entry| {
+        if let Node::File(content) = &entry.node {
+            let (size, mtime_ms) = (content.size, entry.modified.as_millis());
+            files.push(FileInfo { path: path.to_vec(), size, mtime_ms });
+        }
+        Ok(())
+    })?;
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
 }
 
 fn check_all(reader: &Reader<'_>, pieces: &[Piece]) -> Result<(), Error> {

@@ -222,7 +222,7 @@ fn a_tree_can_be_read_without_restoring_it() {
     let tree = bench.take().tree;
     let read = |path: &str| bench.repo.read(&tree, "workspace", &rel(path)).expect("read");
     let content = |path: &str| {
-        let Some(Entry::File { size, mut content }) = read(path) else { panic!("{path} is a file") };
+        let Some(Entry::File { size, mut content, .. }) = read(path) else { panic!("{path} is a file") };
         let mut bytes = Vec::new();
         content.read_to_end(&mut bytes).expect("read");
         assert_eq!(size, bytes.len() as u64);

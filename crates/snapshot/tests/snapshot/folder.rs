@@ -314,3 +314,49 @@ fn erasing_follows_nothing_and_can_be_finished_later() {
     assert!(!bench.workspace().exists() && !interrupted.exists() && unrelated.exists());
     assert!(bench.dir.path().join("secret").exists());
 }
+
+#[test]
+fn folders_are_made_beneath_and_never_through_a_link() {
+    let bench = tempting();
+    let folder = open(&bench.workspace());
+    for path in ["new/deep/er", "new/deep", "dir"] {
+        folder.make_sub(&rel(path), None).expect("made, or there already");
+    }
+    assert!(bench.at("new/deep/er").is_dir());
+    for path in ["out/new", "also dir/new", "up", "dir/file", "dir/file/new"] {
+        assert_eq!(kind(folder.make_sub(&rel(path), None)), Trouble::Invalid, "{path}");
+    }
+    assert!(!bench.dir.path().join("new").exists() && !bench.at("dir/new").exists());
+}
+
+#[test]
+fn what_takes_no_space_takes_none_after_it_was_written() {
+    let bench = Bench::new();
+    let folder = open(&bench.workspace());
+    const LARGE: u64 = 64 << 20;
+    let zeros = |length| std::io::repeat(0).take(length);
+    let mut content = b"begin".chain(zeros(LARGE)).chain(&b"end"[..]).chain(zeros(LARGE));
+    let size = folder.write_file(&rel("sparse"), &mut content, None, 0o644).expect("written");
+    let is = std::fs::metadata(bench.at("sparse")).expect("there");
+    assert_eq!((size, is.len()), (2 * LARGE + 8, 2 * LARGE + 8));
+    assert!(is.blocks() * 512 < LARGE / 8, "{} blocks", is.blocks());
+    let bytes = std::fs::read(bench.at("sparse")).expect("read");
+    let end = LARGE as usize + 5;
+    assert!(bytes.starts_with(b"begin") && &bytes[end..end + 3] == b"end");
+    assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), 8);
+}
+
+#[test]
+fn a_folder_of_a_snapshot_is_listed_alone() {
+    let bench = tempting();
+    bench.write("dir/deep/other", "more");
+    let taken = bench.take();
+    let listed = |path: &str| -> Vec<String> {
+        let files = bench.repo.list_in(&taken.tree, "workspace", &rel(path)).expect("listed");
+        files.iter().map(|file| String::from_utf8_lossy(&file.path).into_owned()).collect()
+    };
+    assert_eq!(listed("dir"), ["deep/other", "file"]);
+    for nothing in ["dir/file", "also dir", "out", "nowhere", "dir/file/below"] {
+        assert_eq!(listed(nothing), [""; 0], "{nothing}");
+    }
+}

@@ -1,0 +1,81 @@
+//! What a session's agent made beside the project: its plan, and documents for its user.
+
+use super::{history, sessions::path};
+use crate::{
+    api::{Api, Failure, Result, encoded},
+    out::{self, Paint, Table},
+};
+use reqwest::Method;
+use std::{io::Write, path::Path};
+
+pub(crate) async fn plan(api: &Api, id: &str, checkpoint: Option<u64>, as_json: bool) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    let answer = api.get(&path(&id, &format!("/plan{}", at(checkpoint)))).await;
+    let answer = answer.map_err(|failure| history::named(&id, failure))?;
+    if as_json {
+        out::json(&answer);
+        return Ok(0);
+    }
+    match answer["plan"].as_str() {
+        Some(plan) => println!("{}", out::harmless(plan).trim_end()),
+        None => eprintln!(
+            "no plan; its agent keeps one in {}",
+            out::harmless(answer["path"].as_str().unwrap_or_default())
+        ),
+    }
+    Ok(0)
+}
+
+pub(crate) async fn list(api: &Api, id: &str, checkpoint: Option<u64>, as_json: bool) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    let answer = api.get(&path(&id, &format!("/artifacts{}", at(checkpoint)))).await;
+    let answer = answer.map_err(|failure| history::named(&id, failure))?;
+    if as_json {
+        out::json(&answer);
+        return Ok(0);
+    }
+    let found = answer["artifacts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if found.is_empty() {
+        let place = out::harmless(answer["path"].as_str().unwrap_or_default());
+        eprintln!("no documents; its agent puts them into {place}");
+        return Ok(0);
+    }
+    let now = jiff::Timestamp::now();
+    let mut table = Table::new(&["PATH", "SIZE", "CHANGED"]);
+    for file in found {
+        let text = |name: &str| file[name].as_str().unwrap_or_default();
+        table.row(vec![
+            // A name with a line break would look like two.
+            (text("path").replace(char::is_control, "\u{fffd}"), None),
+            (out::size(file["size"].as_u64().unwrap_or(0)), None),
+            (out::ago(text("modifiedAt"), now), Some(Paint::Dim)),
+        ]);
+    }
+    table.print();
+    Ok(0)
+}
+
+/// As it is, to the file that is named, or to stdout.
+pub(crate) async fn read(
+    api: &Api,
+    (id, name): (&str, &str),
+    to: Option<&Path>,
+    checkpoint: Option<u64>,
+) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    let name: Vec<String> = name.split('/').map(encoded).collect();
+    let url = path(&id, &format!("/artifacts/{}{}", name.join("/"), at(checkpoint)));
+    let response = api.send(api.request(Method::GET, &url)).await;
+    let response = response.map_err(|failure| history::named(&id, failure))?;
+    let bytes = response.bytes().await.map_err(|error| api.unreachable(&error))?;
+    let written = match to {
+        Some(file) => std::fs::write(file, &bytes),
+        None => std::io::stdout().write_all(&bytes),
+    };
+    written.map_err(Failure::local("cannot write"))?;
+    Ok(0)
+}
+
+fn at(checkpoint: Option<u64>) -> String {
+    checkpoint.map(|number| format!("?checkpoint={number}")).unwrap_or_default()
+}

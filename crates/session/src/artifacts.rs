@@ -1,0 +1,223 @@
+//! A session's plan and its documents: what its agent keeps in the folder of its own, in its home. Everything is opened
+//! beneath a handle, and no link is followed. Blocking, but for finding the place.
+
+use crate::{
+    Result, Sessions,
+    actor::Request,
+    files::{self, FileSource, Found},
+    history,
+};
+use ash_driver::own_folder;
+use ash_model::{Fact, Seq, Timestamp};
+use ash_snapshot::{Entry, FileInfo, Folder, Links, Owner, RelPath, Repo, Trouble};
+use ash_store::{EventQuery, Session};
+use std::{path::PathBuf, sync::Arc};
+use uuid::Uuid;
+
+const PLAN: &str = "plan.md";
+const DOCUMENTS: &str = "files";
+/// What a fork gets of its parent's: an agent may have made more than a disk holds, in files that take no space.
+const MOST_COPIED: u64 = 1 << 30;
+const MOST_COPIED_FILES: usize = 10_000;
+
+/// What a session's agent made for itself and for its user, as it is now or as a checkpoint has it.
+pub struct Artifacts {
+    source: FileSource,
+    repo: Arc<Repo>,
+    /// The agent's home, where there is a tree.
+    home: PathBuf,
+    /// Beneath the home.
+    own: String,
+    /// The one that it was forked with: what is there as long as its own is not.
+    inherited: Option<String>,
+    /// Its own, as the agent sees it.
+    inside: PathBuf,
+}
+
+/// A plan that the agent showed when it asked for leave to carry it out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proposed {
+    pub text: String,
+    pub at: Timestamp,
+}
+
+impl Sessions {
+    pub async fn artifacts(&self, session: &Session, checkpoint: Option<u64>) -> Result<Artifacts> {
+        let inherited = self.inherited(session, checkpoint).await?.map(own_folder);
+        let place = match checkpoint {
+            Some(number) => self.files_at(session, number).await?,
+            None => self.files(session).await?,
+        };
+        let live = &self.rooms().common(session.workspace).live;
+        let own = own_folder(session.native_id);
+        let inside = self.rooms().inside(live).home.join(&own);
+        Ok(Artifacts { source: place.source, repo: place.repo, home: live.home(), own, inherited, inside })
+    }
+
+    /// Whose conversation a fork takes up that has not kept its own yet.
+    async fn inherited(&self, session: &Session, checkpoint: Option<u64>) -> Result<Option<Uuid>> {
+        match checkpoint {
+            None => self.ask(session.no, |reply| Request::Inherited { reply }).await,
+            Some(_) if session.base.is_none() => Ok(None),
+            Some(number) => match self.own_checkpoint(session, number).await {
+                Ok(checkpoint) => Ok(self.then(session, checkpoint.seq).await?.memory),
+                // The agent's own files, or somebody else's checkpoint.
+                Err(_) => Ok(None),
+            },
+        }
+    }
+
+    /// The last plan in the log that still counts; as of a checkpoint, the last before it.
+    pub async fn proposed(&self, session: &Session, checkpoint: Option<u64>) -> Result<Option<Proposed>> {
+        let upto = match checkpoint {
+            Some(number) => match self.own_checkpoint(session, number).await {
+                Ok(checkpoint) => checkpoint.seq,
+                Err(_) => return Ok(None),
+            },
+            None => Seq::MAX,
+        };
+        let past = history::past_upto(self.rooms(), session.no, upto).await?;
+        let driver = ash_driver::driver(session.runtime);
+        let (mut found, mut after) = (None, 0);
+        loop {
+            let query = EventQuery { after, limit: 100, kinds: vec!["asked"] };
+            let events = self.rooms().store.events(session.no, &query).await?;
+            let Some(last) = events.last() else { return Ok(found) };
+            after = last.seq;
+            for event in events.iter().filter(|event| event.seq <= upto && !past.hides(event)) {
+                let Fact::Asked(asked) = &event.fact else { continue };
+                if let Some(plan) = driver.plan(&asked.tool, &asked.input) {
+                    found = Some(Proposed { text: plan.to_owned(), at: event.at });
+                }
+            }
+        }
+    }
+}
+
+impl Artifacts {
+    /// The name clients know the source by.
+    pub fn name(&self) -> &'static str {
+        self.source.name()
+    }
+
+    /// Where the agent sees its plan.
+    pub fn plan_path(&self) -> PathBuf {
+        self.inside.join(PLAN)
+    }
+
+    /// Where the agent sees its documents.
+    pub fn path(&self) -> PathBuf {
+        self.inside.join(DOCUMENTS)
+    }
+
+    pub fn plan(&self) -> Result<Found> {
+        self.at(PLAN.as_bytes())
+    }
+
+    /// The documents, by their paths in their folder.
+    pub fn list(&self) -> Result<Vec<FileInfo>> {
+        let folder = rel(&[self.folder()?.as_bytes(), DOCUMENTS.as_bytes()])?;
+        let listed = match &self.source {
+            FileSource::Live { .. } => files::open(&self.home)?
+                .sub(&folder)
+                .and_then(|folder| folder.walk(&|_, _| false, files::MOST_FILES)),
+            FileSource::Checkpoint { tree } => self.repo.list_in(tree, "home", &folder),
+        };
+        match listed {
+            // Something else in its place, as a link, is no folder of this session.
+            Err(error) if is_absent(&error) => Ok(Vec::new()),
+            other => Ok(other?),
+        }
+    }
+
+    /// One document.
+    pub fn open(&self, path: &RelPath) -> Result<Found> {
+        self.at(&[DOCUMENTS.as_bytes(), path.as_bytes()].join(&b'/'))
+    }
+
+    /// The one that counts, beneath the home.
+    fn folder(&self) -> Result<&str> {
+        let Some(inherited) = &self.inherited else { return Ok(&self.own) };
+        let own = rel(&[self.own.as_bytes()])?;
+        let is_there = match &self.source {
+            FileSource::Live { .. } => files::open(&self.home)?.sub(&own).is_ok(),
+            FileSource::Checkpoint { tree } => {
+                matches!(self.repo.read(tree, "home", &own), Ok(Some(Entry::Dir)))
+            }
+        };
+        Ok(if is_there { &self.own } else { inherited })
+    }
+
+    fn at(&self, path: &[u8]) -> Result<Found> {
+        // Longer than any path: nothing can be there.
+        let Ok(path) = rel(&[self.folder()?.as_bytes(), path]) else { return Ok(Found::Missing) };
+        match &self.source {
+            FileSource::Live { .. } => match files::open(&self.home)?.open_file(&path, Links::Refuse) {
+                Ok((file, stat)) => Ok(Found::live(file, stat)),
+                Err(error) => files::missing_or(error),
+            },
+            FileSource::Checkpoint { tree } => match self.repo.read(tree, "home", &path) {
+                // An agent's own files have no home.
+                Err(error) if error.kind() == Trouble::NotFound => Ok(Found::Missing),
+                other => Ok(Found::stored(other?)),
+            },
+        }
+    }
+}
+
+/// Makes the folder where it is not there yet. A fork's begins as a copy of the one that it was forked with, which stays:
+/// going back to before the fork's first start begins with it again.
+pub(crate) fn lay_out(
+    home: &Folder,
+    (own, forked_from): (Uuid, Option<Uuid>),
+    owner: Option<Owner>,
+) -> Result<()> {
+    let own = own_folder(own);
+    let is_there = home.sub(&rel(&[own.as_bytes()])?).is_ok();
+    if let Some(from) = forked_from.filter(|_| !is_there) {
+        // Whole or not at all: whoever finds it again does not copy it again over what came since.
+        let coming = format!("{own}.coming");
+        copy(home, (&own_folder(from), &coming), owner)?;
+        let name = own.rsplit('/').next().unwrap_or(&own);
+        home.put_aside(&rel(&[coming.as_bytes()])?, name)?;
+    }
+    Ok(home.make_sub(&rel(&[own.as_bytes(), DOCUMENTS.as_bytes()])?, owner)?)
+}
+
+fn copy(home: &Folder, (from, to): (&str, &str), owner: Option<Owner>) -> Result<()> {
+    let from = match home.sub(&rel(&[from.as_bytes()])?) {
+        Err(error) if is_absent(&error) => return Ok(()),
+        other => other?,
+    };
+    let mut files = from.walk(&|_, _| false, MOST_COPIED_FILES)?;
+    // The plan first, whatever else there is.
+    files.sort_by_key(|file| file.path != PLAN.as_bytes());
+    let mut left = MOST_COPIED;
+    for file in files {
+        let (Ok(path), Ok(to)) = (RelPath::met(&file.path), rel(&[to.as_bytes(), &file.path])) else {
+            continue;
+        };
+        let (bytes, stat) = match from.open_file(&path, Links::Refuse) {
+            Err(error) if is_absent(&error) => continue,
+            other => other?,
+        };
+        if stat.size > left {
+            tracing::warn!(path = %to, size = stat.size, "a fork does not get a copy of this: it is too large");
+            continue;
+        }
+        left -= stat.size;
+        home.write_file(&to, &mut std::io::Read::take(bytes, stat.size), owner, 0o644)?;
+    }
+    Ok(())
+}
+
+fn rel(parts: &[&[u8]]) -> Result<RelPath> {
+    Ok(RelPath::from_bytes(&parts.join(&b'/')).map_err(ash_snapshot::Error::from)?)
+}
+
+fn is_absent(error: &ash_snapshot::Error) -> bool {
+    match error.kind() {
+        Trouble::NotFound | Trouble::NotAFile | Trouble::Invalid => true,
+        Trouble::Full | Trouble::Damaged | Trouble::Io => false,
+    }
+}
