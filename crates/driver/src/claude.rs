@@ -9,9 +9,11 @@ mod mend;
 mod transcript;
 
 use crate::{
-    Command, Driver, Ear, Expected, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken, Survey,
+    Command, Driver, Ear, Expected, Heard, Launch, Logged, Memory, Mended, Native, Report, Say, Spoken,
+    Survey,
     ear::{Answer, MOST_TASKS},
     head, stream_json,
+    usage::{self, Lines},
 };
 use ash_model::Setting;
 use content::Content;
@@ -108,6 +110,10 @@ impl Driver for Claude {
                 stream_json::tell(say)
             }
         }
+    }
+
+    fn used(&self, line: &[u8]) -> Option<Report> {
+        usage::used(line, Lines::Blocks)
     }
 
     fn takes_settings(&self) -> bool {

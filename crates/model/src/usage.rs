@@ -5,7 +5,7 @@ use crate::{Ask, Options, Problem, TurnId, Usage};
 use serde::{Deserialize, Serialize};
 
 /// Whoever says the numbers is in a sandbox: no answer has more tokens than this.
-const MOST_TOKENS: u64 = 1_000_000_000_000;
+const MOST_TOKENS: u64 = 1_000_000_000;
 
 impl Usage {
     /// As somebody says who may say anything.

@@ -2,7 +2,10 @@
 //! when it has said yes; everything else counts at the next start.
 
 use super::{Actor, Reply};
-use crate::{Error, Result, state::Next};
+use crate::{
+    Error, Result,
+    state::{Budget, Next},
+};
 use ash_model::{Fact, Options, Setting};
 use std::{collections::VecDeque, time::Duration};
 use tokio::time::Instant;
@@ -73,6 +76,7 @@ impl Actor {
     fn end_change(&mut self, result: Result<()>) {
         let Some(Change { options, reply, .. }) = self.changes.pop_front() else { return };
         if result.is_ok() {
+            self.state.budget = Budget::of(&options);
             self.session.options = options;
         }
         reply.send(result).ok();

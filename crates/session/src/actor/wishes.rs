@@ -3,10 +3,10 @@
 use super::{Actor, Executed, WantedLock, close::Closing, load::Sourced, rewind::Rewinding, save::Occasion};
 use crate::{
     Error, Result,
-    state::{Next, Refused, Turn, Wish},
+    state::{Budget, Next, Refused, Turn, Wish},
 };
 use ash_driver::Say;
-use ash_model::{Fact, Lock, Metadata, Options, Receipt, Rewound, Seq, Setting, Status, TurnId};
+use ash_model::{Fact, Limits, Lock, Metadata, Options, Receipt, Rewound, Seq, Setting, Status, TurnId};
 use ash_store::Checkpoint;
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
@@ -200,7 +200,7 @@ impl Actor {
         let facts = match self.state.decide(&wish) {
             Ok(facts) => facts,
             // Sent again with one key: it may be in its own way.
-            Err(Refused::Occupied) if self.was_accepted(&wish).await? => Vec::new(),
+            Err(Refused::Occupied | Refused::Budget(_)) if self.was_accepted(&wish).await? => Vec::new(),
             Err(refused) => {
                 reply.send(self.refuse(&wish, refused).await).ok();
                 return Ok(());
@@ -208,6 +208,10 @@ impl Actor {
         };
         if matches!(wish, Wish::Prompt { .. } | Wish::Resume) && self.lacks_key().await {
             reply.send(Err(Error::ProviderRequired)).ok();
+            return Ok(());
+        }
+        if let Some(model) = self.unpriced(&wish) {
+            reply.send(Err(Error::Unpriced(model))).ok();
             return Ok(());
         }
         match wish {
@@ -279,6 +283,15 @@ impl Actor {
         }
     }
 
+    /// A message whose turn has a limit in dollars, and a model that has no price.
+    fn unpriced(&self, wish: &Wish) -> Option<String> {
+        let Wish::Prompt { ask, .. } = wish else { return None };
+        let Budget { session, turn } = self.state.budget;
+        let limited = session.max_budget_usd.or(Limits::of_turn(ask, turn).max_budget_usd).is_some();
+        let model = self.session.options.model.as_deref().or(self.state.meter.model())?;
+        (limited && self.rooms.settings.prices.of(model).is_none()).then(|| model.to_owned())
+    }
+
     /// A message that nothing is in the way of is told at once: that it was accepted and that it was told share one
     /// commit.
     fn at_once(&self, facts: &[Fact]) -> Option<(Fact, u64, Say)> {
@@ -294,7 +307,7 @@ impl Actor {
         (state.last_seq + 1..).zip(facts).for_each(|(seq, fact)| state.apply(seq, fact));
         match state.next() {
             Next::Tell { fact, input, say } => Some((fact, input, say)),
-            Next::Wait | Next::Wake | Next::Save { .. } | Next::Sleep => None,
+            Next::Wait | Next::Wake | Next::Note { .. } | Next::Save { .. } | Next::Sleep => None,
         }
     }
 
