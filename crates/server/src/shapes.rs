@@ -1,10 +1,10 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
 use ash_model::{
-    AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Rewound, Seq, Taking, Timestamp, TurnId,
-    Verdict,
+    AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Reached, Rewound, Seq, Spent, Taking, Timestamp,
+    TurnId, Verdict, Which, usd,
 };
-use ash_store::{Agent, Checkpoint, Session};
+use ash_store::{Agent, Checkpoint, Session, UsageSum};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -90,6 +90,34 @@ pub(crate) fn rewound(rewound: &Rewound) -> Value {
         "checkpoint": to, "from": from, "seq": seq, "turns": then.turns,
         "midTurn": then.under_way.is_some(), "turn": then.under_way,
     })
+}
+
+/// What was used, as one sum.
+pub(crate) fn usage(sum: &UsageSum) -> Value {
+    let Spent { usage, nano_usd, unpriced, rounds } = sum.spent;
+    // Of a model that has no price nobody knows the cost; of the others in a sum one does.
+    let cost = (!unpriced || nano_usd > 0).then(|| usd(nano_usd));
+    let mut shown = json!(usage);
+    shown["tokens"] = json!(usage.tokens());
+    shown["costUsd"] = json!(cost);
+    shown["unpriced"] = json!(unpriced);
+    shown["rounds"] = json!(rounds);
+    shown["turns"] = json!(sum.turns);
+    shown["firstAt"] = json!(sum.first);
+    shown["lastAt"] = json!(sum.last);
+    shown
+}
+
+pub(crate) fn reached(reached: &Reached) -> Value {
+    let mut shown = json!({
+        "of": reached.of, "which": reached.which.as_str(), "limit": reached.shown(reached.limit),
+        "used": reached.shown(reached.used), "turn": reached.turn,
+    });
+    if reached.which == Which::Price {
+        shown["unpriced"] = json!(true);
+        shown["limit"] = Value::Null;
+    }
+    shown
 }
 
 /// Something that the agent waits for.
@@ -241,6 +269,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         Fact::Locked { how: Taking::Renewed, .. } => None,
         Fact::Locked { how, lock } => action("locked", locked(*how, lock)),
         Fact::Unlocked { number } => action("unlocked", json!({ "number": number })),
+        Fact::BudgetReached(what) => action("budget_reached", reached(what)),
         Fact::Labelled { metadata } => action("metadata", json!({ "metadata": metadata })),
         Fact::Paused => action("paused", json!({})),
         Fact::Stopped => action("stopped", json!({})),
@@ -259,6 +288,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         | Fact::Started { .. }
         | Fact::Stirred { .. }
         | Fact::Said { .. }
+        | Fact::Used(_)
         | Fact::Interrupting { .. }
         | Fact::Rested { .. }
         | Fact::Awake { .. }

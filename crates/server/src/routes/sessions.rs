@@ -7,7 +7,7 @@ use super::{
 use super::{
     agents, locks, owners,
     provider::{self, Wanted},
-    workspaces,
+    usage, workspaces,
 };
 use crate::{
     app::App,
@@ -17,7 +17,7 @@ use crate::{
     shapes,
 };
 use ash_model::{
-    AgentName, Durability, OnBusy, OnInterrupted, OnPermissionTimeout, Options, OwnerId, SessionId,
+    AgentName, Durability, Limits, OnBusy, OnInterrupted, OnPermissionTimeout, Options, OwnerId, SessionId,
     SessionNo, Setting, Status,
 };
 use ash_sandbox::Egress;
@@ -91,6 +91,10 @@ pub(super) struct Settable {
     ttl: Option<u64>,
     durability: Option<Durability>,
     ephemeral: Option<bool>,
+    max_turns: Option<u32>,
+    max_budget_usd: Option<f64>,
+    max_tokens: Option<u64>,
+    turn_limits: Option<Limits>,
 }
 
 impl Settable {
@@ -140,6 +144,15 @@ impl Settable {
             let error = format!("ttl must be 0 (never) to {LONGEST_LIFE} seconds");
             return Err(Problem::invalid("invalid_body", error));
         }
+        let given = Limits {
+            max_turns: self.max_turns,
+            max_budget_usd: self.max_budget_usd,
+            max_tokens: self.max_tokens,
+        };
+        let limits = given.over(Limits::of_session(&before));
+        let of_turns = self.turn_limits.map(|given| given.over(before.turn_limits.unwrap_or_default()));
+        usage::check(&limits)?;
+        usage::check(&of_turns.unwrap_or_default())?;
         Ok(Options {
             model: self.model.or(before.model),
             provider: before.provider,
@@ -166,6 +179,10 @@ impl Settable {
             ttl: self.ttl.or(before.ttl),
             durability: self.durability.or(before.durability),
             ephemeral: self.ephemeral.or(before.ephemeral),
+            max_turns: limits.max_turns,
+            max_budget_usd: limits.max_budget_usd,
+            max_tokens: limits.max_tokens,
+            turn_limits: of_turns.or(before.turn_limits),
             base: before.base,
         })
     }
@@ -239,6 +256,7 @@ pub(super) async fn create(
     let mut options = options;
     let wanted = options.wanted(&app)?;
     let (options, way) = with_provider(options.over(Options::default())?, wanted);
+    usage::can_count(&app, &options)?;
     let mut vars = env.unwrap_or_default();
     vars.extend(extra_env.unwrap_or_default());
     let env = environment(vars)?;
@@ -272,6 +290,7 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) 
     let pending = app.sessions.pending(&session).await?;
     shown["pending"] = pending.iter().map(shapes::permission).collect();
     shown["lock"] = json!(locks::of(&app, &session));
+    shown["usage"] = usage::of(&app, &caller, &session).await?;
     Ok(Json(json!({ "session": shown })))
 }
 
@@ -296,6 +315,7 @@ async fn change_live(app: App, no: SessionNo, change: Settable) -> Answer<()> {
     can_wait(&app, change.durability)?;
     let session = app.sessions.get(no).await?;
     let (options, way) = with_provider(change.over(session.options.clone())?, wanted);
+    usage::can_count(&app, &options)?;
     if let Some(way) = way {
         app.sessions.bring(&session, way)?;
     }
