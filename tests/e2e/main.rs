@@ -45,3 +45,4 @@ mod servers;
 mod shared;
 mod snapshot;
 mod support;
+mod usage;
