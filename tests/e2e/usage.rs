@@ -224,7 +224,8 @@ async fn what_was_used_comes_back_from_the_object_store_and_a_fork_pays_for_itse
 
         // What was spent stays spent.
         let first = client.get(&format!("/api/sessions/{id}/checkpoints")).await;
-        let oldest = first["checkpoints"].as_array().and_then(|all| all.last()).expect("one")["number"].clone();
+        let oldest =
+            first["checkpoints"].as_array().and_then(|all| all.last()).expect("one")["number"].clone();
         client.post(&format!("/api/sessions/{id}/rewind"), json!({ "checkpoint": oldest })).await;
         assert_eq!(of_session(&client, &id).await, spent);
     }
@@ -277,7 +278,8 @@ async fn a_budget_that_is_used_up_pauses_the_session_and_raised_it_goes_on_with_
         client.ask(Method::PATCH, &config, Some(json!({ "maxTokens": 11 }))).await;
         assert_eq!((client.status(&id).await.as_str(), stage.requests().len()), ("paused", asked));
 
-        let (status, raised) = client.ask(Method::PATCH, &config, Some(json!({ "maxTokens": 100_000_000 }))).await;
+        let (status, raised) =
+            client.ask(Method::PATCH, &config, Some(json!({ "maxTokens": 100_000_000 }))).await;
         assert_eq!(status, StatusCode::OK, "{raised}");
         comes_to_rest(&client, &id).await;
         assert_eq!(client.session(&id).await["lastText"], "I waited", "{runtime}");
@@ -320,10 +322,11 @@ async fn limits_of_a_turn_end_that_turn_and_the_session_goes_on() {
             let mut body = json!({ "content": text });
             body.as_object_mut().expect("an object").extend(limits.as_object().expect("an object").clone());
             let path = format!("/api/sessions/{id}/messages");
-            let request = client.request(Method::POST, &path).header("accept", "application/json").json(&body);
+            let request =
+                client.request(Method::POST, &path).header("accept", "application/json").json(&body);
             crate::support::ok(request.send().await.expect("said")).await
         };
-        let long = "run: echo one\nrun: sleep 100";
+        let long = "run: echo one\nrun: touch two; sleep 100";
         let stopped = say(json!({}), long).await;
         assert_eq!(
             (&stopped["status"], &stopped["error"]["code"]),
@@ -337,7 +340,7 @@ async fn limits_of_a_turn_end_that_turn_and_the_session_goes_on() {
         let more = say(json!({ "maxTurns": 3 }), "run: echo one\nrun: echo two").await;
         assert_eq!(more["status"], "done", "{runtime}: {more}");
         for limits in [json!({ "maxTurns": 1 }), json!({ "maxTokens": 1 }), json!({ "maxBudgetUsd": 0 })] {
-            let less = say(limits.clone(), "run: sleep 100").await;
+            let less = say(limits.clone(), "run: touch three; sleep 100").await;
             assert_eq!(less["error"]["code"], "budget_reached", "{runtime} {limits}: {less}");
         }
         assert_eq!(client.status(&id).await, "active");
@@ -435,10 +438,15 @@ async fn everybody_sees_what_they_used_and_nothing_else_and_it_outlives_the_sess
     assert_eq!(lines[0][..3], ["OWNER", "INPUT", "OUTPUT"], "{table}");
     let (input, cost) = (all.0.to_string(), format!("${:.4}", all.2));
     let last = lines.last().expect("a total");
-    assert_eq!((last[0], last[1], *last.last().expect("cost")), ("total", input.as_str(), cost.as_str()), "{table}");
+    assert_eq!(
+        (last[0], last[1], *last.last().expect("cost")),
+        ("total", input.as_str(), cost.as_str()),
+        "{table}"
+    );
     assert_eq!(lines.len(), 4, "{table}");
-    let told: Value = serde_json::from_str(&run(&["usage", "--by", "session", "--session", "hers", "--json"]))
-        .expect("json");
+    let told: Value =
+        serde_json::from_str(&run(&["usage", "--by", "session", "--session", "hers", "--json"]))
+            .expect("json");
     assert_eq!(told["usage"][0]["session"], "hers");
     assert_eq!(counted(&told["total"]), of_alice);
 

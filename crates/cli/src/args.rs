@@ -69,7 +69,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         settings: Settings,
         #[command(flatten)]
-        usage: Usage,
+        usage: Spent,
     },
     /// Snapshots of any folder, without a server: save, list, restore, diff, verify, gc, …
     Snapshot {
@@ -570,6 +570,30 @@ pub(crate) struct ModelServer {
     pub(crate) log: Option<PathBuf>,
 }
 
+#[derive(Args)]
+pub(crate) struct Spent {
+    /// What is summed apart: turn, session, agent, owner, model or day
+    #[arg(long, default_value = "session", value_parser = ["turn", "session", "agent", "owner", "model", "day"])]
+    pub(crate) by: String,
+    /// Only of this session
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// Only of this agent's sessions
+    #[arg(long, value_name = "NAME")]
+    pub(crate) agent: Option<String>,
+    /// Only of this owner's sessions
+    #[arg(long, value_name = "OWNER")]
+    pub(crate) owner: Option<String>,
+    /// Not before this: how long ago, as 24h or 7d, or a time
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) since: Option<String>,
+    /// Before this
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) until: Option<String>,
+    #[arg(long, default_value_t = 100)]
+    pub(crate) limit: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::Ash;
@@ -615,28 +639,4 @@ mod tests {
     fn the_command_line_is_consistent() {
         Ash::command().debug_assert();
     }
-}
-
-#[derive(Args)]
-pub(crate) struct Usage {
-    /// What is summed apart: turn, session, agent, owner, model or day
-    #[arg(long, default_value = "session", value_parser = ["turn", "session", "agent", "owner", "model", "day"])]
-    pub(crate) by: String,
-    /// Only of this session
-    #[arg(long, value_name = "ID")]
-    pub(crate) session: Option<String>,
-    /// Only of this agent's sessions
-    #[arg(long, value_name = "NAME")]
-    pub(crate) agent: Option<String>,
-    /// Only of this owner's sessions
-    #[arg(long, value_name = "OWNER")]
-    pub(crate) owner: Option<String>,
-    /// Not before this: how long ago, as 24h or 7d, or a time
-    #[arg(long, value_name = "WHEN")]
-    pub(crate) since: Option<String>,
-    /// Before this
-    #[arg(long, value_name = "WHEN")]
-    pub(crate) until: Option<String>,
-    #[arg(long, default_value_t = 100)]
-    pub(crate) limit: u32,
 }

@@ -179,7 +179,8 @@ mod tests {
             report,
             Some(Report::Answer { id, model, helper: true, usage: usage(7, 1), end: Some(End::Said) })
         );
-        let without = json!({"type": "system", "subtype": "compact_boundary", "uuid": "u", "x": {"usage": 1}});
+        let without =
+            json!({"type": "system", "subtype": "compact_boundary", "uuid": "u", "x": {"usage": 1}});
         assert_eq!(heard(without, Lines::Whole), None);
     }
 

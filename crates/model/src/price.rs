@@ -96,7 +96,9 @@ impl Prices {
             let price = [input, output, cache_write.unwrap_or(input), cache_read.unwrap_or(input)];
             // More would not fit into a sum.
             if model.is_empty() || !price.iter().all(|dollars| (0.0..=1_000_000.0).contains(dollars)) {
-                return Err(format!("the price of {model:?} must be 0 to 1000000 dollars for a million tokens"));
+                return Err(format!(
+                    "the price of {model:?} must be 0 to 1000000 dollars for a million tokens"
+                ));
             }
             prices.0.insert(model, Price::new(price));
         }
@@ -146,8 +148,12 @@ mod tests {
 
     #[test]
     fn costs_are_exact() {
-        let usage =
-            Usage { input_tokens: 1001, output_tokens: 101, cache_creation_tokens: 11, cache_read_tokens: 21 };
+        let usage = Usage {
+            input_tokens: 1001,
+            output_tokens: 101,
+            cache_creation_tokens: 11,
+            cache_read_tokens: 21,
+        };
         // As Claude Code itself says.
         assert_eq!(Prices::default().of("claude-opus-5-5").map(|price| price.of(&usage)), Some(6_083_200));
         let most = Usage { input_tokens: u64::MAX, ..usage };
@@ -164,7 +170,8 @@ mod tests {
         let read = Usage { cache_read_tokens: 10, ..Usage::default() };
         assert_eq!((of("gpt-6-mini", read), of("claude-opus-5-5", read)), (Some(20_000), Some(0)));
         assert_eq!(prices.of("claude-opus-5"), Prices::default().of("claude-opus-5"));
-        for bad in ["", "[]", "{\"m\": 3}", r#"{"m": {"input": -1, "output": 1}}"#, r#"{"m": {"input": 1}}"#] {
+        for bad in ["", "[]", "{\"m\": 3}", r#"{"m": {"input": -1, "output": 1}}"#, r#"{"m": {"input": 1}}"#]
+        {
             assert!(Prices::with(bad).is_err(), "{bad}");
         }
     }

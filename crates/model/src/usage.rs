@@ -282,7 +282,8 @@ mod tests {
     #[test]
     fn a_limit_is_reached_when_it_is_used_up_and_not_before_anything_was() {
         let limits = Limits { max_turns: Some(2), max_budget_usd: Some(0.5), max_tokens: Some(100) };
-        let spent = |rounds, nano_usd, input| Spent { rounds, nano_usd, usage: tokens(input), unpriced: false };
+        let spent =
+            |rounds, nano_usd, input| Spent { rounds, nano_usd, usage: tokens(input), unpriced: false };
         assert_eq!(limits.used_up(&spent(1, 499_999_999, 99)), None);
         assert_eq!(limits.used_up(&spent(2, 0, 0)), Some((Which::MaxTurns, 2, 2)));
         let half = 500_000_000;

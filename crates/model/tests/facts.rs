@@ -2,10 +2,10 @@
 //! a log that can no longer be read.
 
 use ash_model::{
-    AgentName, AnsweredBy, Ask, Asked, Beside, BudgetOf, Call, Consistency, Death, Durability, End, Fact, From, How,
-    Incarnation, Limits, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider,
-    Path, PermissionId, Problem, Provider, Reached, Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack,
-    Taking, Then, Tier, Timestamp, TurnId, Usage, Used, Verdict, Which,
+    AgentName, AnsweredBy, Ask, Asked, Beside, BudgetOf, Call, Consistency, Death, Durability, End, Fact,
+    From, How, Incarnation, Limits, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options,
+    Outcome, OwnProvider, Path, PermissionId, Problem, Provider, Reached, Receipt, Rewound, Saved, SessionId,
+    Setting, Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId, Usage, Used, Verdict, Which,
 };
 use serde_json::json;
 use std::collections::BTreeSet;

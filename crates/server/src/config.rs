@@ -190,7 +190,8 @@ fn prices(text: &str) -> Result<ash_model::Prices, String> {
         "" => Ok(ash_model::Prices::default()),
         json if json.starts_with('{') => ash_model::Prices::with(json),
         file => {
-            let json = std::fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"))?;
+            let json =
+                std::fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"))?;
             ash_model::Prices::with(&json)
         }
     }

@@ -113,11 +113,9 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
         Fact::Paused => named("paused", json!({})),
         Fact::Stopped => named("stopped", json!({})),
         Fact::Ended => named("ended", json!({})),
-        Fact::Said { .. }
-        | Fact::Used(_)
-        | Fact::Awake { .. }
-        | Fact::Asleep { .. }
-        | Fact::Resuming => Vec::new(),
+        Fact::Said { .. } | Fact::Used(_) | Fact::Awake { .. } | Fact::Asleep { .. } | Fact::Resuming => {
+            Vec::new()
+        }
     }
 }
 

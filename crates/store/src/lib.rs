@@ -212,12 +212,7 @@ pub trait Store: Send + Sync {
 
     // What was used
     /// Summed, the newest first; without `by`, all in one.
-    async fn usage(
-        &self,
-        scope: &Scope,
-        by: Option<UsageBy>,
-        query: &UsageQuery,
-    ) -> Result<Vec<UsageSum>>;
+    async fn usage(&self, scope: &Scope, by: Option<UsageBy>, query: &UsageQuery) -> Result<Vec<UsageSum>>;
 
     // Once
     async fn once(

@@ -13,8 +13,7 @@ mod writer;
 use crate::{
     Agent, Append, AuditQuery, Audited, Checkpoint, Claimed, Env, Error, EventQuery, Fate, Filter, Heard,
     Hold, Holdings, Item, Key, Lag, Lease, NewAgent, NewSession, NewWorkspace, Order, Outgoing, Page,
-    Rebuilt, Result, Scope, Seal, Session, Store, TurnRow, UsageBy, UsageQuery, UsageSum,
-    Version, Workspace,
+    Rebuilt, Result, Scope, Seal, Session, Store, TurnRow, UsageBy, UsageQuery, UsageSum, Version, Workspace,
 };
 use ash_model::far::FarAgent;
 use ash_model::{
@@ -414,12 +413,7 @@ impl Store for Sqlite {
         self.writer.write(move |db| Box::pin(async move { far::undoom(db, &numbers).await })).await
     }
 
-    async fn usage(
-        &self,
-        scope: &Scope,
-        by: Option<UsageBy>,
-        query: &UsageQuery,
-    ) -> Result<Vec<UsageSum>> {
+    async fn usage(&self, scope: &Scope, by: Option<UsageBy>, query: &UsageQuery) -> Result<Vec<UsageSum>> {
         usage::sums(&self.readers, scope, by, query).await
     }
 

@@ -2,13 +2,13 @@
 
 use crate::{
     api::{Api, Result, encoded},
-    args::Usage,
+    args::Spent,
     out::{self, Paint, Table},
 };
 use serde_json::Value;
 
-pub(crate) async fn run(api: &Api, asked: Usage, as_json: bool) -> Result<()> {
-    let Usage { by, session, agent, owner, since, until, limit } = asked;
+pub(crate) async fn run(api: &Api, asked: Spent, as_json: bool) -> Result<()> {
+    let Spent { by, session, agent, owner, since, until, limit } = asked;
     let mut query = format!("/api/usage?by={by}&limit={limit}");
     let asked =
         [("session", session), ("agent", agent), ("owner", owner), ("since", since), ("until", until)];

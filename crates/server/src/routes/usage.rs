@@ -150,7 +150,8 @@ pub(super) async fn of(app: &App, caller: &Caller, session: &Session) -> Answer<
 
 pub(super) fn check(limits: &Limits) -> Answer<()> {
     let Limits { max_turns, max_budget_usd, max_tokens } = limits;
-    let bad = *max_turns == Some(0) || *max_tokens == Some(0) || max_budget_usd.is_some_and(|most| most < 0.0);
+    let bad =
+        *max_turns == Some(0) || *max_tokens == Some(0) || max_budget_usd.is_some_and(|most| most < 0.0);
     match bad {
         true => Err(Problem::invalid(
             "invalid_body",

@@ -162,7 +162,8 @@ impl Meter {
             Some(known) => known.usage = known.usage.plus(used.usage),
             None => {
                 let Used { model, helper, usage, .. } = used;
-                let answer = Answer { id: id.to_owned(), model: model.clone(), helper: *helper, usage: *usage };
+                let answer =
+                    Answer { id: id.to_owned(), model: model.clone(), helper: *helper, usage: *usage };
                 known.push_back(answer);
                 if known.len() > KNOWN {
                     known.pop_front();

@@ -2,7 +2,9 @@
 
 use super::read::{optional, owner};
 use crate::{Error, Result, Scope, UsageBy, UsageQuery, UsageSum};
-use ash_model::{AgentName, Fact, SessionId, SessionNo, Spent, Timestamp, TurnId, Usage, Used, luggage::Line};
+use ash_model::{
+    AgentName, Fact, SessionId, SessionNo, Spent, Timestamp, TurnId, Usage, Used, luggage::Line,
+};
 use sqlx::{QueryBuilder, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
 type Db = SqliteConnection;

@@ -187,7 +187,9 @@ impl World {
         for said in unheard {
             let current = self.state().current().map(|turn| turn.id);
             let facts = match said {
-                Said::Rested(turn, how) => (current == Some(turn)).then(|| rested(turn, how)).into_iter().collect(),
+                Said::Rested(turn, how) => {
+                    (current == Some(turn)).then(|| rested(turn, how)).into_iter().collect()
+                }
                 Said::Asked(request) => vec![self.asked(request)],
                 Said::Withdrawn(request) => self.state().withdrawn(&request).into_iter().collect(),
                 Said::Used(report) => self.used(report),
