@@ -288,8 +288,11 @@ impl Actor {
         let Wish::Prompt { ask, .. } = wish else { return None };
         let Budget { session, turn } = self.state.budget;
         let limited = session.max_budget_usd.or(Limits::of_turn(ask, turn).max_budget_usd).is_some();
-        let model = self.session.options.model.as_deref().or(self.state.meter.model())?;
-        (limited && self.rooms.settings.prices.of(model).is_none()).then(|| model.to_owned())
+        let priced = |model: &str| self.rooms.settings.prices.of(model).is_some();
+        // An agent may not use the model that was asked for; which one answers is known when one has.
+        let answers = self.state.meter.model().filter(|model| !priced(model))?;
+        let changed = self.session.options.model.as_deref().is_some_and(priced);
+        (limited && !changed).then(|| answers.to_owned())
     }
 
     /// A message that nothing is in the way of is told at once: that it was accepted and that it was told share one
