@@ -48,3 +48,4 @@ mod servers;
 mod shared;
 mod snapshot;
 mod support;
+mod usage;

@@ -9,7 +9,7 @@ const ROUTES: &str = include_str!("../../crates/server/src/routes.rs");
 const SECRET: &str = "internal-secret";
 
 /// What every key opens: their answers are looked at one by one below. A route that is not here must refuse strangers.
-const OPEN: [&str; 11] = [
+const OPEN: [&str; 13] = [
     "GET /",
     "GET /health",
     "GET /api/agents",
@@ -20,6 +20,8 @@ const OPEN: [&str; 11] = [
     "GET /api/workspaces",
     "POST /api/workspaces",
     "POST /api/prune",
+    "GET /api/usage",
+    "GET /api/usage/stats",
     "POST /api/internal/api-keys",
 ];
 

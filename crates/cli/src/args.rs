@@ -64,6 +64,13 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 50)]
         limit: u32,
     },
+    /// What models' answers used, and what that costs
+    Usage {
+        #[command(flatten)]
+        settings: Settings,
+        #[command(flatten)]
+        usage: Spent,
+    },
     /// Snapshots of any folder, without a server: save, list, restore, diff, verify, gc, …
     Snapshot {
         #[command(flatten)]
@@ -627,6 +634,30 @@ pub(crate) struct ModelServer {
     /// Write every request here, a line of JSON each, before it is answered
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Spent {
+    /// What is summed apart: turn, session, agent, owner, model or day
+    #[arg(long, default_value = "session", value_parser = ["turn", "session", "agent", "owner", "model", "day"])]
+    pub(crate) by: String,
+    /// Only of this session
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// Only of this agent's sessions
+    #[arg(long, value_name = "NAME")]
+    pub(crate) agent: Option<String>,
+    /// Only of this owner's sessions
+    #[arg(long, value_name = "OWNER")]
+    pub(crate) owner: Option<String>,
+    /// Not before this: how long ago, as 24h or 7d, or a time
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) since: Option<String>,
+    /// Before this
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) until: Option<String>,
+    #[arg(long, default_value_t = 100)]
+    pub(crate) limit: u32,
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ pub(crate) mod serve;
 mod sessions;
 mod show;
 pub(crate) mod snapshot;
+mod usage;
 mod workspaces;
 
 use crate::{
@@ -44,6 +45,9 @@ pub(crate) async fn run(command: Command) -> Result<u8> {
         }
         Command::Audit { settings, session, since, limit } => {
             done(cleaning::audit(&Api::new(&settings), (session, since, limit), settings.json).await)
+        }
+        Command::Usage { settings, usage } => {
+            done(usage::run(&Api::new(&settings), usage, settings.json).await)
         }
         Command::Sessions { settings, from: None } => {
             sessions::all(&Api::new(&settings), settings.json).await

@@ -74,17 +74,22 @@ impl Asked<'_> {
 pub(crate) struct Director {
     pub(crate) script: Script,
     attempts: HashMap<Id, u32>,
+    /// How often each conversation was answered.
+    answers: HashMap<Id, u32>,
 }
 
 impl Director {
     pub(crate) fn new(script: Script) -> Director {
-        Director { script, attempts: HashMap::new() }
+        Director { script, ..Director::default() }
     }
 
     pub(crate) fn decide(&mut self, asked: &Asked<'_>) -> Answer {
         match (asked.method, asked.path) {
             (&Method::POST, "/v1/messages") => match Conversation::read(asked.body) {
-                Ok(conversation) => self.speak(asked, &conversation),
+                Ok(conversation) => {
+                    let answer = self.speak(asked, &conversation);
+                    self.name(answer)
+                }
                 Err(error) => Answer::fail("malformed", 400, error),
             },
             (&Method::POST, "/v1/messages/count_tokens") => {
@@ -129,6 +134,16 @@ impl Director {
         answer(asked, conversation, follow::answer(conversation), lot)
     }
 
+    /// No two answers have the same name, although they may have the same words.
+    fn name(&mut self, mut answer: Answer) -> Answer {
+        if let What::Whole(reply) | What::Stream(reply, _) | What::Torn(reply) = &mut answer.what {
+            let before = self.answers.entry(reply.id.clone()).or_default();
+            reply.again = *before;
+            *before += 1;
+        }
+        answer
+    }
+
     fn lot(&mut self, asked: &Asked<'_>, conversation: &Conversation) -> Lot {
         let Some(prompt) = conversation.prompt() else { return Lot::default() };
         let troubles = directive::parse(&prompt.text).troubles;
@@ -146,6 +161,7 @@ impl Director {
 fn answer(asked: &Asked<'_>, conversation: &Conversation, said: Said, lot: Lot) -> Answer {
     let reply = Reply {
         id: conversation.id(),
+        again: 0,
         model: conversation.model.clone(),
         blocks: said.blocks,
         input_tokens: lot.usage.unwrap_or_else(|| size(asked.body)),
@@ -179,6 +195,20 @@ fn size(body: &Value) -> u64 {
 }
 
 impl Answer {
+    /// What it says was used, if it comes to its end.
+    pub(crate) fn usage(&self) -> Option<Value> {
+        match &self.what {
+            What::Whole(reply) | What::Stream(reply, Ending::Properly) => {
+                Some(reply.usage(reply.output_tokens()))
+            }
+            What::Stream(_, Ending::Cut(_) | Ending::Overloaded)
+            | What::Json(_)
+            | What::Fail { .. }
+            | What::Torn(_)
+            | What::Hang => None,
+        }
+    }
+
     pub(crate) fn fail(why: &str, status: u16, message: String) -> Answer {
         let what = What::Fail { status, message, retry_after: 1 };
         Answer { why: why.into(), stall: Duration::ZERO, what, api: Api::Messages }

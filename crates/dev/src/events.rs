@@ -115,7 +115,7 @@ mod tests {
     fn reply(blocks: Vec<Block>) -> Reply {
         let body = json!({ "messages": [{ "role": "user", "content": "x" }] });
         let id = Conversation::read(&body).expect("a conversation").id();
-        Reply { id, model: "m".into(), blocks, input_tokens: 7 }
+        Reply { id, again: 0, model: "m".into(), blocks, input_tokens: 7 }
     }
 
     #[test]

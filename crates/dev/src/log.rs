@@ -26,6 +26,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: &'a Value,
     pub(crate) answered: &'a str,
+    /// What the answer says it used, if it comes to its end.
+    pub(crate) usage: Option<Value>,
 }
 
 impl Log {
@@ -46,6 +48,7 @@ impl Log {
             "headers": headers(entry.headers),
             "body": entry.body,
             "answered": entry.answered,
+            "usage": entry.usage,
         });
         let line = format!("{line}\n");
         if let Some(file) = &mut self.file {

@@ -7,6 +7,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reply {
     pub(crate) id: Id,
+    /// How often the same conversation was answered before.
+    pub(crate) again: u32,
     pub(crate) model: String,
     pub(crate) blocks: Vec<Block>,
     pub(crate) input_tokens: u64,
@@ -44,7 +46,8 @@ impl Block {
 
 impl Reply {
     pub(crate) fn message_id(&self) -> String {
-        format!("msg_01{}", self.id.with("message").as_str())
+        let again = if self.again > 0 { self.again.to_string() } else { String::new() };
+        format!("msg_01{}", self.id.with(&format!("message{again}")).as_str())
     }
 
     /// The id of the call at a place of the answer: no other answer of the conversation has it.

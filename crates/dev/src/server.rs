@@ -146,8 +146,9 @@ async fn asked(State(stage): State<Arc<Stage>>, request: Request) -> Response {
         Err(error) => (Value::Null, Answer::fail("too large", 413, error.to_string())),
     };
     let path = parts.uri.path_and_query().map_or(path, |whole| whole.as_str());
+    let usage = answer.usage();
     let written =
-        lock(&stage.log).write(&Entry { method, path, headers, body: &body, answered: &answer.why });
+        lock(&stage.log).write(&Entry { method, path, headers, body: &body, answered: &answer.why, usage });
     match written {
         Ok(number) => perform(answer, &format!("req_{number:022}")).await,
         Err(error) => {

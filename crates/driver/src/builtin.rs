@@ -1,6 +1,9 @@
 //! The built-in agent: `ash builtin-agent`, inside the sandbox. It speaks stream-json, as Claude Code does.
 
-use crate::{Command, Driver, Ear, Heard, Launch, Memory, Say, own_folder, stream_json};
+use crate::{
+    Command, Driver, Ear, Heard, Launch, Memory, Report, Say, own_folder, stream_json,
+    usage::{self, Lines},
+};
 use ash_model::Options;
 use std::{collections::BTreeMap, path::Path};
 use uuid::Uuid;
@@ -83,6 +86,10 @@ impl Driver for Builtin {
 
     fn hear(&self, _ear: &mut Ear, line: &[u8]) -> Vec<Heard> {
         stream_json::hear(line)
+    }
+
+    fn used(&self, line: &[u8]) -> Option<Report> {
+        usage::used(line, Lines::Whole)
     }
 
     fn keeps(&self, _cwd: &Path, id: Uuid) -> Vec<String> {

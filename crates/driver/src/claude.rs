@@ -9,10 +9,11 @@ mod mend;
 mod transcript;
 
 use crate::{
-    Command, Driver, Ear, Expected, Furniture, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken,
-    Survey,
+    Command, Driver, Ear, Expected, Furniture, Heard, Launch, Logged, Memory, Mended, Native, Report, Say,
+    Spoken, Survey,
     ear::{Answer, MOST_TASKS},
     head, own_folder, stream_json,
+    usage::{self, Lines},
 };
 use ash_model::{InnerPath, Options, Provider, Root, Setting};
 use content::Content;
@@ -114,6 +115,10 @@ impl Driver for Claude {
                 stream_json::tell(say)
             }
         }
+    }
+
+    fn used(&self, line: &[u8]) -> Option<Report> {
+        usage::used(line, Lines::Blocks)
     }
 
     fn takes_settings(&self) -> bool {

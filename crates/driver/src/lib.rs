@@ -10,10 +10,12 @@ mod control;
 mod ear;
 mod head;
 mod stream_json;
+mod usage;
 
 pub use builtin::Builtin;
 pub use claude::Claude;
 pub use ear::Ear;
+pub use usage::Report;
 
 use ash_model::{
     Ask, Dialect, InnerPath, Options, Outcome, Problem, Root, Runtime, Setting, TurnId, Usage, Verdict,
@@ -176,6 +178,9 @@ pub trait Driver: Send + Sync {
     /// The lines that say it, each with its newline.
     fn tell(&self, say: &Say) -> Vec<u8>;
     fn hear(&self, ear: &mut Ear, line: &[u8]) -> Vec<Heard>;
+
+    /// What the line says about what the model's answers used.
+    fn used(&self, line: &[u8]) -> Option<Report>;
 
     /// Whether a live agent can be told to go on with another model or permission mode.
     fn takes_settings(&self) -> bool {

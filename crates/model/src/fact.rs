@@ -3,7 +3,7 @@
 
 use crate::{
     AgentName, AnsweredBy, Asked, Call, Incarnation, Lock, Metadata, Options, PermissionId, Receipt, Seq,
-    SessionId, Setting, Taking, Tier, Timestamp, TurnId, Verdict, kind::Problem,
+    SessionId, Setting, Taking, Tier, Timestamp, TurnId, Used, Verdict, kind::Problem, usage::Reached,
 };
 use serde::{Deserialize, Serialize};
 
@@ -198,6 +198,10 @@ pub enum Fact {
     Unlocked {
         number: u64,
     },
+    /// A model's answer was heard of, or more of it.
+    Used(Used),
+    /// No more may be used. What is under way is asked to stop.
+    BudgetReached(Reached),
     Ended,
 }
 
@@ -237,6 +241,8 @@ impl Fact {
             Fact::Labelled { .. } => "labelled",
             Fact::Locked { .. } => "locked",
             Fact::Unlocked { .. } => "unlocked",
+            Fact::Used(_) => "used",
+            Fact::BudgetReached(_) => "budget_reached",
             Fact::Ended => "ended",
         }
     }
@@ -267,6 +273,8 @@ pub struct Ask {
     pub max_turns: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_budget_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

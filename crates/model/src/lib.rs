@@ -10,8 +10,10 @@ mod lock;
 pub mod luggage;
 mod metadata;
 mod permission;
+mod price;
 mod receipt;
 mod time;
+mod usage;
 
 pub use cursor::Cursor;
 pub use fact::{
@@ -27,8 +29,10 @@ pub use kind::{Kind, Problem};
 pub use lock::{Lock, Taking};
 pub use metadata::{BadMetadata, Metadata};
 pub use permission::{AnsweredBy, Asked, Call, How, OnPermissionTimeout, Setting, Verdict};
+pub use price::{Price, Prices};
 pub use receipt::{Compared, From, Path, Receipt, Source, Tier};
 pub use time::{Timestamp, duration};
+pub use usage::{BudgetOf, End, Limits, Reached, Spent, Used, Which, usd};
 
 use serde::{Deserialize, Serialize};
 
@@ -239,6 +243,16 @@ pub struct Options {
     /// No checkpoint is made, only the log is kept: its files go with its sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ephemeral: Option<bool>,
+    /// What it may use, all in all: answers of the agent's loop, dollars, tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_budget_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// What each of its turns may use, unless a message says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn_limits: Option<Limits>,
     /// The checkpoint that changes are counted from; without one, the agent's own files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,

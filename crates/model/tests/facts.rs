@@ -2,10 +2,11 @@
 //! a log that can no longer be read.
 
 use ash_model::{
-    AgentName, AnsweredBy, Ask, Asked, Beside, Call, Consistency, Death, Dialect, Durability, Fact, From,
-    How, Incarnation, InnerPath, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options,
-    Outcome, OwnProvider, Path, PermissionId, Problem, Provider, Receipt, Rewound, Saved, SessionId, Setting,
-    Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId, Usage, Verdict,
+    AgentName, AnsweredBy, Ask, Asked, Beside, BudgetOf, Call, Consistency, Death, Dialect, Durability, End,
+    Fact, From, How, Incarnation, InnerPath, Limits, Lock, Metadata, OnBusy, OnInterrupted,
+    OnPermissionTimeout, Options, Outcome, OwnProvider, Path, PermissionId, Problem, Provider, Reached,
+    Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId,
+    Usage, Used, Verdict, Which,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -48,12 +49,8 @@ fn beginnings() -> Vec<Fact> {
         subagents: Some(json!({"a": {}})),
         initial_agent: Some("a".into()),
         on_interrupted: Some(OnInterrupted::Ask),
-        working_directory: None,
-        config_dir: None,
-        skill_directories: None,
-        disabled_skills: None,
-        on_busy: None,
         wake_report: None,
+        ..Options::default()
     };
     let parent = SessionId::parse("parent").expect("a name");
     let forked = |checkpoint| Fact::Forked {
@@ -88,6 +85,7 @@ fn turns() -> Vec<Fact> {
         thinking: Some(json!({"type": "disabled"})),
         output_format: Some(json!({"type": "json_schema"})),
         durability: None,
+        max_tokens: None,
     };
     let usage = Usage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
     let mut facts = vec![
@@ -457,12 +455,61 @@ fn every_fact() -> Vec<Fact> {
         idle(),
         labels(),
         busy(),
+        budgets(),
     ]
     .concat()
 }
 
+/// What was used, and what may be.
+fn budgets() -> Vec<Fact> {
+    let usage = Usage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
+    let used = Used {
+        turn: Some(turn()),
+        attempt: 1,
+        message: Some("msg_1".into()),
+        model: "m".into(),
+        helper: false,
+        first: true,
+        end: Some(End::Calls),
+        usage,
+        nano_usd: Some(9),
+        confirms: None,
+    };
+    let said = Used { helper: true, first: false, end: Some(End::Said), ..used.clone() };
+    let torn = Used { end: Some(End::Torn), nano_usd: None, ..used.clone() };
+    let sum = Used {
+        turn: None,
+        attempt: 0,
+        message: None,
+        first: false,
+        end: None,
+        confirms: Some(usage),
+        ..used.clone()
+    };
+    let reached = |turn, of, which| Fact::BudgetReached(Reached { turn, of, which, limit: 10, used: 11 });
+    let limits = Limits { max_turns: Some(3), max_budget_usd: Some(0.5), max_tokens: Some(1000) };
+    let options = Options {
+        max_turns: Some(30),
+        max_budget_usd: Some(2.5),
+        max_tokens: Some(100_000),
+        turn_limits: Some(limits),
+        ..Options::default()
+    };
+    let ask = Ask { max_tokens: Some(500), ..Ask::default() };
+    let mut facts: Vec<Fact> = [used, said, torn, sum].map(Fact::Used).to_vec();
+    facts.extend([
+        reached(Some(turn()), BudgetOf::Turn, Which::MaxTurns),
+        reached(Some(turn()), BudgetOf::Turn, Which::Price),
+        reached(None, BudgetOf::Session, Which::MaxBudgetUsd),
+        reached(None, BudgetOf::Session, Which::MaxTokens),
+        Fact::Created { agent: AgentName::parse("helper").expect("a name"), version: 2, options },
+        Fact::Queued { turn: turn(), content: json!("hi"), ask },
+    ]);
+    facts
+}
+
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 33;
+const KINDS: usize = 35;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -498,6 +545,8 @@ fn place(fact: &Fact) -> usize {
         Fact::Locked { .. } => 30,
         Fact::Unlocked { .. } => 31,
         Fact::Configured { .. } => 32,
+        Fact::Used(_) => 33,
+        Fact::BudgetReached(_) => 34,
     }
 }
 

@@ -152,6 +152,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         min_free: config.min_free_mb << 20,
         durability: config.durability,
         remote_timeout: config.remote_timeout,
+        prices: config.prices.clone(),
     };
     for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
         make_private(dir)?;

@@ -127,6 +127,10 @@ pub struct Config {
     /// Where model calls go
     #[arg(long, env = "ANTHROPIC_BASE_URL", default_value = ANTHROPIC)]
     pub anthropic_base_url: String,
+    /// What models cost beyond the list, in dollars for a million tokens: {"MODEL": {"input": 3, "output": 15, "cacheWrite": 3.75,
+    /// "cacheRead": 0.3}}, or a file with that
+    #[arg(long, env = "ASH_PRICES", value_name = "JSON|FILE", default_value = "", hide_default_value = true, value_parser = prices)]
+    pub prices: ash_model::Prices,
     /// Claude Code's program [default: `claude` on the PATH]
     #[arg(long, env = "ASH_CLAUDE_BIN", value_name = "FILE")]
     pub claude_bin: Option<PathBuf>,
@@ -178,6 +182,19 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 fn runtime(text: &str) -> Result<ash_model::Runtime, String> {
     ash_model::Runtime::parse(text).ok_or_else(|| "must be builtin or claude".to_owned())
+}
+
+/// The beginnings of models' names with what they cost, here or in a file.
+fn prices(text: &str) -> Result<ash_model::Prices, String> {
+    match text.trim_start() {
+        "" => Ok(ash_model::Prices::default()),
+        json if json.starts_with('{') => ash_model::Prices::with(json),
+        file => {
+            let json =
+                std::fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"))?;
+            ash_model::Prices::with(&json)
+        }
+    }
 }
 
 fn image(text: &str) -> Result<ash_model::Image, String> {

@@ -1,6 +1,6 @@
 //! What is counted, and under which name.
 
-use ash_model::{Path, Receipt, Saved, Source};
+use ash_model::{Path, Receipt, Saved, Source, Used, usd};
 use ash_session::{Counts, Swept, Watch};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -33,6 +33,11 @@ struct ByOperation {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ByKind {
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ByDirection {
     direction: &'static str,
 }
@@ -54,6 +59,8 @@ pub(crate) struct Metrics {
     resumes: Family<ByPath, Counter>,
     cold: Family<BySource, Counter>,
     turns: Counter,
+    tokens: Family<ByKind, Counter>,
+    cost: Counter<f64, AtomicU64>,
     checkpoints: Counter,
     checkpoint_bytes: Counter<u64, AtomicU64>,
     failed_checkpoints: Counter,
@@ -88,6 +95,8 @@ impl Metrics {
             resumes: Family::default(),
             cold: Family::default(),
             turns: Counter::default(),
+            tokens: Family::default(),
+            cost: Counter::default(),
             checkpoints: Counter::default(),
             checkpoint_bytes: Counter::default(),
             failed_checkpoints: Counter::default(),
@@ -129,6 +138,8 @@ impl Metrics {
         to.register("ash_resume", "Sessions resumed", self.resumes.clone());
         to.register("ash_resume_cold", "Cold resumes by where the files came from", self.cold.clone());
         to.register("ash_turns", "Turns that are over", self.turns.clone());
+        to.register("ash_tokens", "Tokens that models' answers used", self.tokens.clone());
+        to.register("ash_cost_usd", "What they cost, as far as prices are known", self.cost.clone());
         to.register("ash_checkpoints", "Checkpoints recorded", self.checkpoints.clone());
         to.register("ash_checkpoint_bytes", "Bytes in recorded checkpoints", self.checkpoint_bytes.clone());
         to.register("ash_checkpoint_failures", "Captures that failed", self.failed_checkpoints.clone());
@@ -252,6 +263,19 @@ impl Watch for Metrics {
             self.cold.get_or_create(&BySource { source }).inc();
         }
         self.resume_seconds.observe(took.as_secs_f64());
+    }
+
+    fn used(&self, used: &Used) {
+        let kinds = [
+            ("input", used.usage.input_tokens),
+            ("output", used.usage.output_tokens),
+            ("cache_write", used.usage.cache_creation_tokens),
+            ("cache_read", used.usage.cache_read_tokens),
+        ];
+        for (kind, tokens) in kinds {
+            self.tokens.get_or_create(&ByKind { kind }).inc_by(tokens);
+        }
+        self.cost.inc_by(usd(used.nano_usd.unwrap_or(0)));
     }
 
     fn saved(&self, saved: &Saved, took: Duration) {

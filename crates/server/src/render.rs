@@ -104,15 +104,19 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
         Fact::Locked { how, lock } => named("locked", shapes::locked(*how, lock)),
         Fact::Unlocked { number } => named("unlocked", json!({ "number": number })),
         Fact::Configured { .. } => named("config", json!({})),
+        Fact::BudgetReached(reached) => vec![Frame::new("budget_reached", shapes::reached(reached))],
+        Fact::Rested { turn, usage, .. } => {
+            let mut used = json!(usage);
+            used["turn"] = json!(turn);
+            named("usage", used)
+        }
         Fact::Labelled { metadata } => named("metadata", json!({ "metadata": metadata })),
         Fact::Paused => named("paused", json!({})),
         Fact::Stopped => named("stopped", json!({})),
         Fact::Ended => named("ended", json!({})),
-        Fact::Said { .. }
-        | Fact::Rested { .. }
-        | Fact::Awake { .. }
-        | Fact::Asleep { .. }
-        | Fact::Resuming => Vec::new(),
+        Fact::Said { .. } | Fact::Used(_) | Fact::Awake { .. } | Fact::Asleep { .. } | Fact::Resuming => {
+            Vec::new()
+        }
     }
 }
 
@@ -194,7 +198,7 @@ fn tool_results(message: &Value) -> Vec<Frame> {
 /// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
 /// names are ours.
 fn is_event_name(name: &str) -> bool {
-    const OURS: [&str; 34] = [
+    const OURS: [&str; 36] = [
         "session_start",
         "session_end",
         "message",
@@ -219,6 +223,8 @@ fn is_event_name(name: &str) -> bool {
         "queue",
         "locked",
         "unlocked",
+        "budget_reached",
+        "usage",
         "resume_failed",
         "workspace_rewound",
         "timeout_warning",

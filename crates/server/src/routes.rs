@@ -16,6 +16,7 @@ mod provider;
 mod queue;
 mod sessions;
 mod take;
+mod usage;
 mod workspaces;
 
 use crate::{
@@ -98,6 +99,9 @@ pub(crate) fn router(app: App) -> Router {
         .route("/api/sessions/{id}/checkpoints", get(checkpoints::list).post(checkpoints::create))
         .route("/api/sessions/{id}/checkpoints/{n}", get(checkpoints::get))
         .route("/api/sessions/{id}/checkpoints/{n}/diff", get(checkpoints::diff))
+        // What was used
+        .route("/api/usage", get(usage::usage))
+        .route("/api/usage/stats", get(usage::stats))
         // What goes by itself, and who ordered what
         .route("/api/retention", get(cleaning::retention).post(cleaning::retain))
         .route("/api/prune", post(cleaning::prune))

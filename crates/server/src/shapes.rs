@@ -1,10 +1,10 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
 use ash_model::{
-    AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Rewound, Seq, Taking, Timestamp, TurnId,
-    Verdict,
+    AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Reached, Rewound, Seq, Spent, Taking,
+    Timestamp, TurnId, Verdict, Which, usd,
 };
-use ash_store::{Agent, Checkpoint, Session};
+use ash_store::{Agent, Checkpoint, Session, UsageSum};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -90,6 +90,34 @@ pub(crate) fn rewound(rewound: &Rewound) -> Value {
         "checkpoint": to, "from": from, "seq": seq, "turns": then.turns,
         "midTurn": then.under_way.is_some(), "turn": then.under_way,
     })
+}
+
+/// What was used, as one sum.
+pub(crate) fn usage(sum: &UsageSum) -> Value {
+    let Spent { usage, nano_usd, unpriced, rounds } = sum.spent;
+    // Of a model that has no price nobody knows the cost; of the others in a sum one does.
+    let cost = (!unpriced || nano_usd > 0).then(|| usd(nano_usd));
+    let mut shown = json!(usage);
+    shown["tokens"] = json!(usage.tokens());
+    shown["costUsd"] = json!(cost);
+    shown["unpriced"] = json!(unpriced);
+    shown["rounds"] = json!(rounds);
+    shown["turns"] = json!(sum.turns);
+    shown["firstAt"] = json!(sum.first);
+    shown["lastAt"] = json!(sum.last);
+    shown
+}
+
+pub(crate) fn reached(reached: &Reached) -> Value {
+    let mut shown = json!({
+        "of": reached.of, "which": reached.which.as_str(), "limit": reached.shown(reached.limit),
+        "used": reached.shown(reached.used), "turn": reached.turn,
+    });
+    if reached.which == Which::Price {
+        shown["unpriced"] = json!(true);
+        shown["limit"] = Value::Null;
+    }
+    shown
 }
 
 /// Something that the agent waits for.
@@ -242,6 +270,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         Fact::Locked { how, lock } => action("locked", locked(*how, lock)),
         Fact::Unlocked { number } => action("unlocked", json!({ "number": number })),
         Fact::Configured { .. } => action("config", json!({})),
+        Fact::BudgetReached(what) => action("budget_reached", reached(what)),
         Fact::Labelled { metadata } => action("metadata", json!({ "metadata": metadata })),
         Fact::Paused => action("paused", json!({})),
         Fact::Stopped => action("stopped", json!({})),
@@ -260,6 +289,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         | Fact::Started { .. }
         | Fact::Stirred { .. }
         | Fact::Said { .. }
+        | Fact::Used(_)
         | Fact::Interrupting { .. }
         | Fact::Rested { .. }
         | Fact::Awake { .. }
@@ -324,6 +354,36 @@ mod tests {
             let sent = format!(r#"{{"id":"00000000-0000-0000-0000-00000000000b",{rest}}}"#);
             assert_eq!(permission_answered(asked.id, verdict.as_ref(), by), read(&sent));
         }
+    }
+
+    #[test]
+    fn what_was_used_and_what_may_be_is_sent_as_in_the_first_version() {
+        let usage = ash_model::Usage {
+            input_tokens: 1,
+            output_tokens: 2,
+            cache_creation_tokens: 3,
+            cache_read_tokens: 4,
+        };
+        let spent = Spent { usage, nano_usd: 1_500_000, unpriced: false, rounds: 5 };
+        let at = Some(Timestamp(0));
+        let sum = UsageSum { spent, turns: 6, first: at, last: at, ..UsageSum::default() };
+        let read = |text: &str| serde_json::from_str::<Value>(text).expect("json");
+        let sent = r#"{"inputTokens":1,"outputTokens":2,"cacheCreationTokens":3,"cacheReadTokens":4,"tokens":10,"costUsd":0.0015,
+            "unpriced":false,"rounds":5,"turns":6,"firstAt":"1970-01-01T00:00:00.000Z","lastAt":"1970-01-01T00:00:00.000Z"}"#;
+        assert_eq!(super::usage(&sum), read(sent));
+        let unknown = UsageSum { spent: Spent { nano_usd: 0, unpriced: true, ..spent }, ..sum };
+        assert_eq!(super::usage(&unknown)["costUsd"], Value::Null);
+
+        let turn = Some(TurnId(Uuid::from_u128(7)));
+        let of = ash_model::BudgetOf::Session;
+        let budget = Reached { turn, of, which: Which::MaxBudgetUsd, limit: 500_000_000, used: 510_000_000 };
+        let sent = r#"{"of":"session","which":"maxBudgetUsd","limit":0.5,"used":0.51,"turn":"00000000-0000-0000-0000-000000000007"}"#;
+        assert_eq!(reached(&budget), read(sent));
+        let price =
+            Reached { turn: None, of: ash_model::BudgetOf::Turn, which: Which::Price, limit: 0, used: 0 };
+        let sent =
+            r#"{"of":"turn","which":"maxBudgetUsd","limit":null,"used":0.0,"turn":null,"unpriced":true}"#;
+        assert_eq!(reached(&price), read(sent));
     }
 
     #[test]

@@ -358,6 +358,10 @@ impl Actor {
                 }
                 Next::Sleep if self.hands.is_none() => self.note_asleep().await?,
                 Next::Sleep => self.start_sleep(),
+                Next::Note { facts } => {
+                    self.note_and_tell(facts).await?;
+                    self.lose_patience_later();
+                }
                 Next::Tell { fact, input, say } => {
                     let fact = self.with_calls(fact).await?;
                     self.note(vec![fact]).await?;

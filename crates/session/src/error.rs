@@ -44,6 +44,10 @@ pub enum Error {
     ProviderUnsupported(Dialect),
     #[error("A key of one's own is for a sandbox of one's own: leave out `workspace`, or `provider`")]
     ProviderShared,
+    #[error(
+        "There is a limit in dollars, and model \"{0}\" has no price: give it one with ASH_PRICES, or limit maxTokens instead"
+    )]
+    Unpriced(String),
     #[error("No workspace available for this session")]
     NoWorkspace,
     /// The sandbox or its agent could not be started, or died.
@@ -118,7 +122,13 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Error::Refused(Refused::Gone) => Kind::Gone,
-            Error::Refused(Refused::Busy | Refused::Occupied | Refused::NotWaiting | Refused::Answered)
+            Error::Refused(
+                Refused::Busy
+                | Refused::Occupied
+                | Refused::NotWaiting
+                | Refused::Answered
+                | Refused::Budget(_),
+            )
             | Error::Locked { .. }
             | Error::LockLost
             | Error::WorkspaceBusy(_)
@@ -141,6 +151,7 @@ impl Error {
             | Error::ProviderShared
             | Error::Unsupported { .. }
             | Error::ProviderUnsupported(_)
+            | Error::Unpriced(_)
             | Error::NothingWhole { .. }
             | Error::Key(_)
             | Error::NoBucket => Kind::Unprocessable,
@@ -169,6 +180,8 @@ impl Error {
             Error::Refused(Refused::Busy) => "turn_running",
             Error::Refused(Refused::Occupied) => "session_busy",
             Error::Refused(Refused::NotWaiting) => "turn_not_waiting",
+            Error::Refused(Refused::Budget(_)) => "budget_reached",
+            Error::Unpriced(_) => "unpriced_model",
             Error::Locked { .. } => "session_locked",
             Error::LockLost => "lock_lost",
             Error::NoTurn => "turn_not_found",

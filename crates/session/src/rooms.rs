@@ -9,8 +9,8 @@ use crate::{
     live::{Live, Uids},
 };
 use ash_model::{
-    Dialect, Durability, Options, Provider, Receipt, Runtime, Saved, TakenBack, TenantId, Timestamp,
-    WorkspaceId,
+    Dialect, Durability, Options, Prices, Provider, Receipt, Runtime, Saved, TakenBack, TenantId, Timestamp,
+    Used, WorkspaceId,
 };
 use ash_sandbox::{Backend, Egress, Inside, Limits, Spec};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
@@ -30,6 +30,7 @@ pub trait Watch: Send + Sync {
     fn saved(&self, saved: &Saved, took: Duration);
     fn save_failed(&self);
     fn turn_over(&self);
+    fn used(&self, used: &Used);
     fn swept(&self, swept: &crate::Swept, took: Duration);
     fn sweep_failed(&self);
 }
@@ -67,6 +68,8 @@ pub struct Settings {
     pub remote_timeout: Duration,
     /// Where model calls go, and the key they get on the way.
     pub egress: Option<Egress>,
+    /// What models cost.
+    pub prices: Prices,
 }
 
 impl Settings {

@@ -7,18 +7,22 @@
 //! The words are here; `decide`, `apply` and `next` have a file each, and `death` has what deaths mean.
 
 mod apply;
+mod budget;
 mod death;
 mod decide;
+mod meter;
 mod next;
 mod permission;
 
+pub use budget::Budget;
+pub use meter::{Meanwhile, Meter};
 pub use permission::Pending;
 pub(crate) use permission::cancelled;
 
 use ash_driver::Say;
 use ash_model::{
-    Ask, Event, Fact, Incarnation, Lock, OnBusy, Outcome, PermissionId, Problem, Seq, Status, Then, TurnId,
-    Verdict,
+    Ask, Event, Fact, Incarnation, Lock, OnBusy, Outcome, PermissionId, Problem, Reached, Seq, Status, Then,
+    TurnId, Verdict,
 };
 use ash_store::{Card, TurnRow};
 use std::{collections::VecDeque, sync::Arc};
@@ -68,6 +72,11 @@ pub struct State {
     pub last_text: Option<String>,
     pub problem: Option<Problem>,
     pub last_seq: Seq,
+    pub meter: Meter,
+    /// What its options allow it to use.
+    pub budget: Budget,
+    /// Which limit was used up last, until it goes on.
+    reached: Option<Reached>,
     changed: Vec<TurnRow>,
 }
 
@@ -166,6 +175,8 @@ pub enum Refused {
     Occupied,
     #[error("The turn does not wait any more: it runs or is over. One that runs can be interrupted")]
     NotWaiting,
+    #[error("{0}")]
+    Budget(Reached),
     #[error("There is no such permission request")]
     Unasked,
     #[error("The permission request was answered otherwise, or withdrawn")]
@@ -188,6 +199,10 @@ pub enum Next {
         fact: Fact,
         input: u64,
         say: Say,
+    },
+    /// This is so, and what it says to the agent is to be said.
+    Note {
+        facts: Vec<Fact>,
     },
     /// Capture the workspace, then end the turn.
     Save {
@@ -235,6 +250,9 @@ impl State {
             last_text: None,
             problem: None,
             last_seq,
+            meter: Meter::default(),
+            budget: Budget::default(),
+            reached: None,
             changed: Vec::new(),
         }
     }

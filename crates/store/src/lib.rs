@@ -5,6 +5,7 @@ mod audit;
 mod rows;
 mod seal;
 mod sqlite;
+mod usage;
 
 pub use audit::{AuditQuery, Audited, Deed, Fate, Order};
 pub use rows::{
@@ -14,6 +15,7 @@ pub use rows::{
 };
 pub use seal::{Env, Seal};
 pub use sqlite::Sqlite;
+pub use usage::{UsageBy, UsageQuery, UsageSum};
 
 use ash_model::far::FarAgent;
 use ash_model::{
@@ -205,6 +207,10 @@ pub trait Store: Send + Sync {
     async fn trashed(&self, before: Timestamp) -> Result<Vec<Session>>;
     /// Takes some of what is left of a session in the trash. True: nothing is left.
     async fn bury(&self, no: SessionNo, at: Timestamp) -> Result<bool>;
+
+    // What was used
+    /// Summed, the newest first; without `by`, all in one.
+    async fn usage(&self, scope: &Scope, by: Option<UsageBy>, query: &UsageQuery) -> Result<Vec<UsageSum>>;
 
     // Once
     async fn once(

@@ -5,6 +5,7 @@ mod far;
 mod list;
 mod read;
 mod trash;
+mod usage;
 mod workspaces;
 mod write;
 mod writer;
@@ -12,7 +13,7 @@ mod writer;
 use crate::{
     Agent, Append, AuditQuery, Audited, Checkpoint, Claimed, Env, Error, EventQuery, Fate, Filter, Heard,
     Hold, Holdings, Item, Key, Lag, Lease, NewAgent, NewSession, NewWorkspace, Order, Outgoing, Page,
-    Rebuilt, Result, Scope, Seal, Session, Store, TurnRow, Version, Workspace,
+    Rebuilt, Result, Scope, Seal, Session, Store, TurnRow, UsageBy, UsageQuery, UsageSum, Version, Workspace,
 };
 use ash_model::far::FarAgent;
 use ash_model::{
@@ -406,6 +407,10 @@ impl Store for Sqlite {
     async fn undoom(&self, numbers: &[i64]) -> Result<()> {
         let numbers = serde_json::to_string(numbers).expect("a list of numbers");
         self.writer.write(move |db| Box::pin(async move { far::undoom(db, &numbers).await })).await
+    }
+
+    async fn usage(&self, scope: &Scope, by: Option<UsageBy>, query: &UsageQuery) -> Result<Vec<UsageSum>> {
+        usage::sums(&self.readers, scope, by, query).await
     }
 
     async fn once(

@@ -25,6 +25,8 @@ mod sessions;
 mod sqlite;
 #[path = "contract/trash.rs"]
 mod trash;
+#[path = "contract/usage.rs"]
+mod usage;
 
 /// Hands the list of promises to a macro, which makes a test of each.
 macro_rules! promises {
@@ -51,6 +53,11 @@ macro_rules! promises {
             audit::a_step_that_fails_is_not_told
             audit::every_deed_has_its_line_and_pages_leave_none_out
             audit::what_is_overdue_or_has_rested_is_found
+            usage::a_step_counts_what_it_says_or_nothing
+            usage::sums_are_of_what_one_may_see
+            usage::sums_are_of_a_time
+            usage::what_a_forgotten_session_used_stays_without_its_name
+            usage::the_largest_numbers_can_be_summed
             log::a_step_is_there_as_a_whole
             log::a_step_that_fails_at_its_end_leaves_nothing
             log::only_the_holder_writes
@@ -105,7 +112,7 @@ macro_rules! promises {
 }
 
 mod on_sqlite {
-    use super::{agents, audit, far, keep, log, once, owners, reading, sessions, sqlite, trash};
+    use super::{agents, audit, far, keep, log, once, owners, reading, sessions, sqlite, trash, usage};
 
     macro_rules! kept {
         ($($room:ident::$promise:ident)*) => {

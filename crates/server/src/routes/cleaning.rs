@@ -106,7 +106,7 @@ pub(super) async fn audit(
         return Err(Problem::invalid("invalid_query", "limit is not valid (1 to 1000)"));
     }
     let rooms = app.sessions.rooms();
-    let since = asked.since.as_deref().map(|text| moment(rooms.clock(), text)).transpose()?;
+    let since = asked.since.as_deref().map(|text| moment(rooms.clock(), "since", text)).transpose()?;
     let subject = asked.session.map(String::from);
     let query = AuditQuery { subject, since, before: asked.cursor, limit };
     let lines = rooms.store.audit(caller.tenant(), &query).await?;
@@ -115,9 +115,10 @@ pub(super) async fn audit(
     Ok(Json(json!({ "audit": lines, "nextCursor": next })))
 }
 
-fn moment(now: Timestamp, text: &str) -> Answer<Timestamp> {
+/// A time, or how long ago.
+pub(super) fn moment(now: Timestamp, name: &str, text: &str) -> Answer<Timestamp> {
     let time = serde_json::from_value::<Timestamp>(json!(text));
-    time.or_else(|_| ago(now, "since", text))
+    time.or_else(|_| ago(now, name, text))
 }
 
 fn line(line: &Audited) -> Value {

@@ -4,6 +4,7 @@ use super::{
     MOST_MODEL,
     locks::Held,
     take::{Asked, Body, Part, at_most, can_wait, session, session_anywhere},
+    usage,
 };
 use crate::{
     app::App,
@@ -14,7 +15,7 @@ use crate::{
     sse::{self, Deltas, Streaming},
     turn::{Meaning, Turn},
 };
-use ash_model::{Ask, Cursor, Durability, Event, Fact, Kind, OnBusy, Status, TurnId};
+use ash_model::{Ask, Cursor, Durability, Event, Fact, Kind, Limits, OnBusy, Status, TurnId};
 use ash_session::{Heard, Past, Prompt, Wake};
 use ash_store::{EventQuery, Session, WhatItem};
 use axum::{
@@ -42,6 +43,7 @@ pub(super) struct Message {
     model: Option<String>,
     max_turns: Option<u32>,
     max_budget_usd: Option<f64>,
+    max_tokens: Option<u64>,
     effort: Option<String>,
     thinking: Option<Map<String, Value>>,
     output_format: Option<Map<String, Value>>,
@@ -86,12 +88,11 @@ fn wants_json(headers: &HeaderMap) -> bool {
 fn prompt(message: Message) -> Answer<Prompt> {
     check_content(&message.content)?;
     at_most("model", message.model.as_deref(), MOST_MODEL)?;
-    if message.max_turns == Some(0) || message.max_budget_usd.is_some_and(|most| most < 0.0) {
-        return Err(Problem::invalid(
-            "invalid_body",
-            "maxTurns must be at least 1, and maxBudgetUsd at least 0",
-        ));
-    }
+    usage::check(&Limits {
+        max_turns: message.max_turns,
+        max_budget_usd: message.max_budget_usd,
+        max_tokens: message.max_tokens,
+    })?;
     if let Some(effort) = &message.effort
         && !["low", "medium", "high", "max"].contains(&effort.as_str())
     {
@@ -101,6 +102,7 @@ fn prompt(message: Message) -> Answer<Prompt> {
         model: message.model,
         max_turns: message.max_turns,
         max_budget_usd: message.max_budget_usd,
+        max_tokens: message.max_tokens,
         effort: message.effort,
         thinking: message.thinking.map(Value::Object),
         output_format: message.output_format.map(Value::Object),

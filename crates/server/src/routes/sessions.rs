@@ -7,7 +7,7 @@ use super::{
 use super::{
     agents, locks, owners,
     provider::{self, Wanted},
-    workspaces,
+    usage, workspaces,
 };
 use crate::{
     app::App,
@@ -17,8 +17,8 @@ use crate::{
     shapes,
 };
 use ash_model::{
-    AgentName, BadInnerPath, Durability, InnerPath, OnBusy, OnInterrupted, OnPermissionTimeout, Options,
-    OwnerId, Root, SessionId, SessionNo, Setting, Status,
+    AgentName, BadInnerPath, Durability, InnerPath, Limits, OnBusy, OnInterrupted, OnPermissionTimeout,
+    Options, OwnerId, Root, SessionId, SessionNo, Setting, Status,
 };
 use ash_sandbox::Egress;
 use ash_session::{Fork, NewSession};
@@ -108,6 +108,10 @@ pub(super) struct Settable {
     ttl: Option<u64>,
     durability: Option<Durability>,
     ephemeral: Option<bool>,
+    max_turns: Option<u32>,
+    max_budget_usd: Option<f64>,
+    max_tokens: Option<u64>,
+    turn_limits: Option<Limits>,
 }
 
 impl Settable {
@@ -168,6 +172,15 @@ impl Settable {
             let error = format!("ttl must be 0 (never) to {LONGEST_LIFE} seconds");
             return Err(Problem::invalid("invalid_body", error));
         }
+        let given = Limits {
+            max_turns: self.max_turns,
+            max_budget_usd: self.max_budget_usd,
+            max_tokens: self.max_tokens,
+        };
+        let limits = given.over(Limits::of_session(&before));
+        let of_turns = self.turn_limits.map(|given| given.over(before.turn_limits.unwrap_or_default()));
+        usage::check(&limits)?;
+        usage::check(&of_turns.unwrap_or_default())?;
         Ok(Options {
             model: self.model.or(before.model),
             provider: before.provider,
@@ -198,6 +211,10 @@ impl Settable {
             ttl: self.ttl.or(before.ttl),
             durability: self.durability.or(before.durability),
             ephemeral: self.ephemeral.or(before.ephemeral),
+            max_turns: limits.max_turns,
+            max_budget_usd: limits.max_budget_usd,
+            max_tokens: limits.max_tokens,
+            turn_limits: of_turns.or(before.turn_limits),
             base: before.base,
         })
     }
@@ -324,6 +341,7 @@ pub(super) async fn create(
     let mut options = options;
     let wanted = options.wanted(&app)?;
     let (options, way) = with_provider(options.over(Options::default())?, wanted)?;
+    usage::can_count(&app, &options)?;
     let env = variables(env, extra_env)?.unwrap_or_default();
     let proposed = session_id.unwrap_or_else(SessionId::fresh);
     let claim =
@@ -380,6 +398,7 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) 
     if let Some(names) = names_in(app.sessions.rooms().store.env(session.no).await)? {
         shown["config"]["env"] = names;
     }
+    shown["usage"] = usage::of(&app, &caller, &session).await?;
     Ok(Json(json!({ "session": shown })))
 }
 
@@ -405,6 +424,7 @@ async fn change_live(app: App, no: SessionNo, Change { env, extra_env, options }
     can_wait(&app, change.durability)?;
     let session = app.sessions.get(no).await?;
     let (options, way) = with_provider(change.over(session.options.clone())?, wanted)?;
+    usage::can_count(&app, &options)?;
     app.sessions.may_bring(&session, &options)?;
     app.sessions.change_options(no, options, env, settings).await?;
     if let Some(way) = way {

@@ -3,7 +3,7 @@
 use super::Actor;
 use crate::{Error, Result, state::State};
 use ash_driver::Say;
-use ash_model::{Delta, Fact, Note, Status, TurnId};
+use ash_model::{Delta, Fact, Note, Status, TurnId, Used};
 use ash_store::{Append, Checkpoint, Heard};
 
 impl Actor {
@@ -45,6 +45,7 @@ impl Actor {
             notes.push(Note { turn: None, at, fact });
         }
         let noted = !notes.is_empty();
+        let used: Vec<Used> = notes.iter().filter_map(|note| used(&note.fact)).collect();
         let resting = checkpoint.is_some() || state.status != self.state.status;
         let append = Append {
             session: self.session.no,
@@ -66,6 +67,7 @@ impl Actor {
         if resting {
             self.rooms.ring_far();
         }
+        used.iter().for_each(|used| self.rooms.watch.used(used));
         (0..ended).for_each(|_| self.rooms.watch.turn_over());
         self.rooms.bells.ring(self.session.no);
         Ok(())
@@ -122,6 +124,8 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         Fact::Asked(asked) => asked.turn,
         Fact::Answered { turn, .. } => *turn,
         Fact::SaveFailed { turn, .. } => *turn,
+        Fact::Used(used) => used.turn,
+        Fact::BudgetReached(reached) => reached.turn,
         Fact::Created { .. }
         | Fact::Forked { .. }
         | Fact::Said { .. }
@@ -143,6 +147,13 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         | Fact::Locked { .. }
         | Fact::Unlocked { .. }
         | Fact::Ended => None,
+    }
+}
+
+fn used(fact: &Fact) -> Option<Used> {
+    match fact {
+        Fact::Used(used) => Some(used.clone()),
+        _ => None,
     }
 }
 

@@ -2,9 +2,13 @@
 //! together; only then may the shim forget it.
 
 use super::{Actor, BREATH};
-use crate::{Error, Result, logs::Level};
-use ash_driver::Heard;
-use ash_model::{Death, Delta, Fact, Incarnation, TurnId};
+use crate::{
+    Error, Result,
+    logs::Level,
+    state::{Meanwhile, Meter},
+};
+use ash_driver::{Heard, Report};
+use ash_model::{Death, Delta, Fact, Incarnation, TurnId, Usage};
 use ash_sandbox::{Record, What};
 use tokio::time::Instant;
 
@@ -34,6 +38,8 @@ pub(super) struct Meaning {
     pub(super) rested: Option<TurnId>,
     /// Which settings the agent goes on with, by number, or why not.
     pub(super) set: Vec<(u64, Option<String>)>,
+    /// What was used with all that is among the facts, if anything is.
+    meter: Option<Meter>,
 }
 
 impl Meaning {
@@ -185,6 +191,9 @@ impl Actor {
     }
 
     fn understand_line(&mut self, line: &[u8], meaning: &mut Meaning) {
+        if let Some(report) = self.driver.used(line) {
+            self.account(report, meaning);
+        }
         for heard in self.driver.hear(&mut self.ear, line) {
             match heard {
                 Heard::Ready { .. } => {}
@@ -199,11 +208,24 @@ impl Actor {
                 Heard::Rested { turn, how, text, usage, problem } => {
                     let running = self.state.is_running(turn);
                     if running && meaning.rested.is_none() {
+                        let meter = meaning.meter.as_ref().unwrap_or(&self.state.meter);
+                        let usage = counted(meter, usage);
                         meaning.rested = Some(turn);
                         meaning.facts.push(Fact::Rested { turn, how, text, usage, problem });
                     }
                 }
             }
+        }
+    }
+
+    fn account(&self, report: Report, meaning: &mut Meaning) {
+        let current = self.state.current();
+        let (turn, attempt) = (current.map(|turn| turn.id), current.map_or(0, |turn| turn.attempt));
+        let when = Meanwhile { turn, attempt, prices: &self.rooms.settings.prices };
+        let meter = meaning.meter.get_or_insert_with(|| self.state.meter.clone());
+        for used in meter.account(report, when) {
+            meter.apply(&used);
+            meaning.facts.push(Fact::Used(used));
         }
     }
 
@@ -228,6 +250,11 @@ impl Actor {
         self.start_sleep();
         Ok(())
     }
+}
+
+/// What a turn used is what was counted: a result knows of one attempt, and of no helpers.
+pub(super) fn counted(meter: &Meter, said: Usage) -> Usage {
+    if meter.turn.usage.is_nothing() { said } else { meter.turn.usage }
 }
 
 fn weight(record: &Record) -> usize {

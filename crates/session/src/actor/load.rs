@@ -9,7 +9,7 @@ use crate::{
     logs::Logs,
     pool::MoodCell,
     rooms::Rooms,
-    state::{Found, State},
+    state::{Budget, Found, State},
 };
 use ash_driver::Ear;
 use ash_model::{Cursor, Dialect, Fact, Incarnation, OnInterrupted, SessionNo};
@@ -75,10 +75,11 @@ impl Actor {
     fn with(
         rooms: Arc<Rooms>,
         session: Session,
-        state: State,
+        mut state: State,
         (lease, common): (Lease, Arc<Common>),
         seat: Seat,
     ) -> Actor {
+        state.budget = Budget::of(&session.options);
         let live = common.live.clone();
         let driver = Arc::from(ash_driver::driver(session.runtime));
         let Seat { logs, mood, inbox } = seat;

@@ -1,7 +1,7 @@
 //! A turn whose answer is there although helpers of the agent still work, one that goes on after it was cut off, and what
 //! an agent begins by itself.
 
-use super::Actor;
+use super::{Actor, hear::counted};
 use crate::{Result, calls::Ledger};
 use ash_driver::Heard;
 use ash_model::{Fact, TurnId};
@@ -37,6 +37,7 @@ impl Actor {
         if let Some(Heard::Rested { turn, how, text, usage, problem }) = ear.let_go()
             && self.state.is_running(turn)
         {
+            let usage = counted(&self.state.meter, usage);
             self.note(vec![Fact::Rested { turn, how, text, usage, problem }]).await?;
         }
         (self.ear, self.held_since, self.patience) = (ear, None, None);

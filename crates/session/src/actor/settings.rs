@@ -2,7 +2,10 @@
 //! when it has said yes; everything else counts at the next start.
 
 use super::{Actor, Reply};
-use crate::{Error, Result, state::Next};
+use crate::{
+    Error, Result,
+    state::{Budget, Next},
+};
 use ash_driver::{Command, Launch, Memory};
 use ash_model::{Dialect, Fact, Options, OwnProvider, Setting};
 use ash_store::Env;
@@ -107,6 +110,7 @@ impl Actor {
             failed => failed,
         };
         if changed.is_ok() {
+            self.state.budget = Budget::of(&options);
             self.session.options = options;
             self.rooms.ring_far();
         }

@@ -5,10 +5,10 @@ use super::{
 };
 use crate::{
     Error, Result,
-    state::{Next, Refused, Turn, Wish},
+    state::{Budget, Next, Refused, Turn, Wish},
 };
 use ash_driver::Say;
-use ash_model::{Fact, Lock, Metadata, Receipt, Rewound, Seq, Status, TurnId};
+use ash_model::{Fact, Limits, Lock, Metadata, Receipt, Rewound, Seq, Status, TurnId};
 use ash_store::Checkpoint;
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
@@ -210,7 +210,7 @@ impl Actor {
         let facts = match self.state.decide(&wish) {
             Ok(facts) => facts,
             // Sent again with one key: it may be in its own way.
-            Err(Refused::Occupied) if self.was_accepted(&wish).await? => Vec::new(),
+            Err(Refused::Occupied | Refused::Budget(_)) if self.was_accepted(&wish).await? => Vec::new(),
             Err(refused) => {
                 reply.send(self.refuse(&wish, refused).await).ok();
                 return Ok(());
@@ -218,6 +218,10 @@ impl Actor {
         };
         if matches!(wish, Wish::Prompt { .. } | Wish::Resume) && self.lacks_key().await {
             reply.send(Err(Error::ProviderRequired)).ok();
+            return Ok(());
+        }
+        if let Some(model) = self.unpriced(&wish) {
+            reply.send(Err(Error::Unpriced(model))).ok();
             return Ok(());
         }
         match wish {
@@ -289,6 +293,18 @@ impl Actor {
         }
     }
 
+    /// A message whose turn has a limit in dollars, and a model that has no price.
+    fn unpriced(&self, wish: &Wish) -> Option<String> {
+        let Wish::Prompt { ask, .. } = wish else { return None };
+        let Budget { session, turn } = self.state.budget;
+        let limited = session.max_budget_usd.or(Limits::of_turn(ask, turn).max_budget_usd).is_some();
+        let priced = |model: &str| self.rooms.settings.prices.of(model).is_some();
+        // An agent may not use the model that was asked for; which one answers is known when one has.
+        let answers = self.state.meter.model().filter(|model| !priced(model))?;
+        let changed = self.session.options.model.as_deref().is_some_and(priced);
+        (limited && !changed).then(|| answers.to_owned())
+    }
+
     /// A message that nothing is in the way of is told at once: that it was accepted and that it was told share one
     /// commit.
     fn at_once(&self, facts: &[Fact]) -> Option<(Fact, u64, Say)> {
@@ -304,7 +320,7 @@ impl Actor {
         (state.last_seq + 1..).zip(facts).for_each(|(seq, fact)| state.apply(seq, fact));
         match state.next() {
             Next::Tell { fact, input, say } => Some((fact, input, say)),
-            Next::Wait | Next::Wake | Next::Save { .. } | Next::Sleep => None,
+            Next::Wait | Next::Wake | Next::Note { .. } | Next::Save { .. } | Next::Sleep => None,
         }
     }
 

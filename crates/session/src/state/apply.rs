@@ -27,6 +27,8 @@ impl State {
             Fact::Stirred { turn } => self.stir(seq, *turn),
             Fact::Started { turn, input } => self.start(*turn, 1, *input),
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
+            Fact::Used(used) => self.meter.apply(used),
+            Fact::BudgetReached(reached) => self.reached = Some(*reached),
             Fact::Said { .. } | Fact::SaveFailed { .. } | Fact::Idle { .. } | Fact::Labelled { .. } => {}
             Fact::Configured { restart, .. } => self.outdated |= *restart && self.awake.is_some(),
             Fact::Interrupting { turn, input } => self.note_interrupt(*turn, *input),
@@ -36,7 +38,9 @@ impl State {
                 self.remember(*input, Say::Set { setting: setting.clone(), input: *input });
             }
             Fact::Rested { turn, how, text, problem, .. } => {
-                let phase = Phase::Saving { how: *how, text: text.clone(), problem: problem.clone() };
+                let stopped = || self.stopped_for(*turn).filter(|_| *how == Outcome::Interrupted);
+                let problem = problem.clone().or_else(stopped);
+                let phase = Phase::Saving { how: *how, text: text.clone(), problem };
                 self.set_phase(*turn, phase, TurnState::Saving);
             }
             Fact::Saved(saved) => self.saved(saved),
@@ -54,6 +58,7 @@ impl State {
                 self.awake =
                     Some(Awake { incarnation: *incarnation, next_input: 2, beside: VecDeque::new() });
                 self.born = true;
+                self.meter.begin_process();
                 self.activate();
             }
             Fact::Asleep { .. } => {
@@ -121,6 +126,7 @@ impl State {
         self.status = Status::Active;
         self.resuming = false;
         self.problem = None;
+        self.reached = None;
     }
 
     fn queue(&mut self, seq: Seq, id: TurnId, content: &serde_json::Value, ask: &Ask) {
@@ -166,6 +172,7 @@ impl State {
             phase: Phase::Running { inputs: Vec::new() },
         };
         self.turns_ever += 1;
+        self.meter.begin(id);
         self.changed.push(row(&turn, TurnState::Running));
         self.turns.push_front(turn);
     }
@@ -173,6 +180,9 @@ impl State {
     fn start(&mut self, id: TurnId, attempt: u32, input: u64) {
         let Some(turn) = self.turns.front_mut().filter(|turn| turn.id == id) else { return };
         turn.attempt = attempt;
+        if attempt == 1 {
+            self.meter.begin(id);
+        }
         let (content, ask, head) = (turn.content.clone(), turn.ask.clone(), self.head.clone());
         let say = Say::Prompt { turn: id, head, content, ask, attempt };
         turn.phase = Phase::Running { inputs: vec![(input, say)] };
@@ -210,7 +220,8 @@ impl State {
     fn stop_running(&mut self) {
         let Some(turn) = self.running() else { return };
         if self.was_asked_to_stop() {
-            let rested = Phase::Saving { how: Outcome::Interrupted, text: String::new(), problem: None };
+            let problem = self.stopped_for(turn);
+            let rested = Phase::Saving { how: Outcome::Interrupted, text: String::new(), problem };
             self.set_phase(turn, rested, TurnState::Saving);
         } else {
             self.set_phase(turn, Phase::Cut, TurnState::Cut);

@@ -65,7 +65,11 @@ impl State {
             self.turns.front().is_some_and(|t| t.phase == Phase::Cut) || (!cut.is_empty() && !gave_up);
         let asleep = self.awake.as_ref().map(|awake| Fact::Asleep { incarnation: Some(awake.incarnation) });
         let mut facts: Vec<Fact> = self.withdraw_all().chain(cut).chain(asleep).collect();
-        facts.extend(self.after_a_death(broken, on_interrupted));
+        let waiting = self.turns.iter().any(|turn| turn.phase == Phase::Queued);
+        match self.stays_broke().filter(|_| broken || waiting) {
+            Some(broke) => facts.extend(broke),
+            None => facts.extend(self.after_a_death(broken, on_interrupted)),
+        }
         facts
     }
 

@@ -9,6 +9,9 @@ impl State {
     pub fn decide(&self, wish: &Wish) -> Result<Vec<Fact>, Refused> {
         match wish {
             Wish::Prompt { turn, content, ask, wake, on_busy } => {
+                if let Some(reached) = self.used_up().filter(|_| self.status != Status::Ended) {
+                    return Err(Refused::Budget(reached));
+                }
                 let queued = Fact::Queued { turn: *turn, content: content.clone(), ask: ask.clone() };
                 let mut facts = match self.status {
                     Status::Active | Status::Starting => vec![queued],
@@ -44,7 +47,10 @@ impl State {
             },
             Wish::Resume => match self.status {
                 Status::Active | Status::Starting => Ok(Vec::new()),
-                Status::Paused | Status::Stopped | Status::Error => Ok(vec![self.back()]),
+                Status::Paused | Status::Stopped | Status::Error => match self.used_up() {
+                    Some(reached) => Err(Refused::Budget(reached)),
+                    None => Ok(vec![self.back()]),
+                },
                 Status::Ended => Err(Refused::Gone),
             },
             Wish::Rewind { to, seq, then, .. } => match self.status {
@@ -106,7 +112,7 @@ impl State {
     }
 
     /// The way back to active: at once if the sandbox is still there.
-    fn back(&self) -> Fact {
+    pub(super) fn back(&self) -> Fact {
         let as_it_is = self.awake.is_some() && !self.outdated;
         if as_it_is { Fact::Resumed { receipt: self.warm(), head: None } } else { Fact::Resuming }
     }
@@ -154,10 +160,11 @@ impl State {
     /// The running turn ends here; the caller has captured what it left.
     pub(super) fn give_up_current(&self) -> impl Iterator<Item = Fact> {
         let checkpoint = self.checkpoint;
-        self.current().map(|turn| (turn.id, turn.phase.clone())).into_iter().map(move |(turn, phase)| {
+        let current = self.current().map(|turn| (turn.id, turn.phase.clone(), self.stopped_for(turn.id)));
+        current.into_iter().map(move |(turn, phase, stopped)| {
             let (how, problem) = match phase {
                 Phase::Saving { how, problem, .. } => (how, problem),
-                Phase::Running { .. } | Phase::Cut | Phase::Queued => (Outcome::Interrupted, None),
+                Phase::Running { .. } | Phase::Cut | Phase::Queued => (Outcome::Interrupted, stopped),
             };
             Fact::Finished { turn, how, checkpoint, problem }
         })

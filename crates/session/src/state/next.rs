@@ -9,7 +9,14 @@ impl State {
         if let Some(Turn { id, phase: Phase::Saving { .. }, .. }) = self.turns.front() {
             return Next::Save { turn: *id };
         }
+        if self.status == Status::Active
+            && let Some(facts) = self.out_of_budget()
+        {
+            return Next::Note { facts };
+        }
         match (self.status, &self.awake) {
+            (Status::Paused, _) if self.may_go_on() => Next::Note { facts: vec![self.back()] },
+            (Status::Paused, Some(_)) if self.is_broke() => Next::Sleep,
             (Status::Stopped | Status::Ended | Status::Error, Some(_)) => Next::Sleep,
             (Status::Stopped | Status::Ended | Status::Error | Status::Paused, _) => Next::Wait,
             // It comes back with other options than the agent that is there was started with.

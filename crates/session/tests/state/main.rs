@@ -1,10 +1,11 @@
 //! A session's life as promises: whatever happens in whatever order, every turn is told once, ends once and in
 //! order, and nobody waits for ever.
 
+mod budget;
 mod permission;
 mod world;
 
-use ash_model::{Ask, Death, Fact, Incarnation, OnBusy, OnInterrupted, Outcome, Status, TurnId};
+use ash_model::{Ask, Death, End, Fact, Incarnation, OnBusy, OnInterrupted, Outcome, Status, TurnId};
 use ash_session::state::{Found, Next, Phase, Refused, State, Wake, Wish};
 use proptest::prelude::{Just, ProptestConfig, Strategy, prop_oneof};
 use uuid::Uuid;
@@ -42,6 +43,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => luck().prop_map(Op::Answer),
         1 => Just(Op::TimePasses),
         1 => Just(Op::Set),
+        4 => prop_oneof![Just(End::Calls), Just(End::Said), Just(End::Torn)].prop_map(Op::Use),
+        1 => Just(Op::Raise),
         3 => Just(Op::Die),
         2 => Just(Op::Late),
         2 => Just(Op::Crash),
@@ -59,8 +62,9 @@ proptest::proptest! {
     fn whatever_happens_every_turn_ends_once_and_nobody_waits_for_ever(
         ops in ops(),
         ask in prop_oneof![Just(OnInterrupted::Continue), Just(OnInterrupted::Ask)],
+        tokens in prop_oneof![Just(None), (1..60u64).prop_map(Some)],
     ) {
-        let mut world = World::new(ask).after(&ops);
+        let mut world = World::new(ask).with_tokens(tokens).after(&ops);
         world.come_to_rest();
         assert!(world.outcomes().iter().all(Option::is_some), "{:?}", world.state().turns);
         assert_eq!(world.state().pending, []);

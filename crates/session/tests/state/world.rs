@@ -8,9 +8,9 @@ mod server;
 mod shim;
 
 use ash_model::{
-    Ask, Event, Fact, Incarnation, OnBusy, OnInterrupted, Options, Outcome, Status, Timestamp, TurnId,
+    Ask, End, Event, Fact, Incarnation, OnBusy, OnInterrupted, Options, Outcome, Status, Timestamp, TurnId,
 };
-use ash_session::state::{Found, State, Wake, Wish};
+use ash_session::state::{Budget, Found, State, Wake, Wish};
 use promises::Told;
 use server::{Close, Effect, Server};
 use shim::{Shim, WAIT};
@@ -53,6 +53,10 @@ pub(crate) enum Op {
     Set,
     /// Or something that only another agent can do.
     Configure,
+    /// The model answers: with a call, or not.
+    Use(End),
+    /// More may be used.
+    Raise,
     /// The agent's process ends, or its whole sandbox.
     Die,
     /// A closing session's turn had long enough.
@@ -82,6 +86,7 @@ pub(crate) struct World {
     last_input: u64,
     fresh: u128,
     now: Timestamp,
+    pub(crate) budget: Budget,
 }
 
 impl World {
@@ -97,6 +102,7 @@ impl World {
             last_input: 0,
             fresh: 0,
             now: Timestamp(0),
+            budget: Budget::default(),
         };
         world.note(vec![Fact::Created { agent, version: 1, options: Options::default() }]);
         world.drive();
@@ -110,6 +116,19 @@ impl World {
         world
     }
 
+    /// So many tokens may be used; none: as many as one likes.
+    pub(crate) fn with_tokens(mut self, tokens: Option<u64>) -> World {
+        self.budget.session.max_tokens = tokens;
+        self.set_budget();
+        self
+    }
+
+    pub(crate) fn set_budget(&mut self) {
+        if let Some(server) = &mut self.server {
+            server.state.budget = self.budget;
+        }
+    }
+
     pub(crate) fn after(mut self, ops: &[Op]) -> World {
         ops.iter().for_each(|op| self.act(*op));
         self
@@ -121,7 +140,9 @@ impl World {
 
     /// What a fresh server would make of the log.
     pub(crate) fn replayed(&self) -> State {
-        State::new(0).replay(&self.log)
+        let mut state = State::new(0).replay(&self.log);
+        state.budget = self.budget;
+        state
     }
 
     pub(crate) fn outcomes(&self) -> Vec<Option<Outcome>> {
@@ -229,6 +250,12 @@ impl World {
             Op::Answer(luck) => self.answer(luck),
             Op::TimePasses => self.now = Timestamp(self.now.0 + 2 * WAIT),
             Op::Set => self.set(),
+            Op::Use(end) => self.use_some(end),
+            Op::Raise => {
+                let more = self.budget.session.max_tokens.map(|tokens| tokens + 100);
+                self.budget.session.max_tokens = more;
+                self.set_budget();
+            }
             Op::Die => self.die(),
             Op::Late => {
                 if let Some(closing) = self.server.as_mut().and_then(|server| server.closing.as_mut()) {
@@ -313,6 +340,7 @@ impl World {
             (None, _, _) if working && server.hands => Some(Op::Rest),
             (None, Some(_), _) => Some(Op::Late),
             (None, None, Status::Ended | Status::Active | Status::Starting) => None,
+            (None, None, _) if server.state.used_up().is_some() => Some(Op::Raise),
             (None, None, Status::Paused | Status::Stopped | Status::Error) => Some(Op::Resume),
         }
     }

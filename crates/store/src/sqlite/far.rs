@@ -2,6 +2,7 @@
 
 use super::{
     read::{checkpoint_row, image, parsed, provider, unsigned},
+    usage,
     write::{encoded, noted, number, save_checkpoint, save_turn, ttl, waiting},
 };
 use crate::{Error, Lag, Outgoing, Rebuilt, Result};
@@ -209,6 +210,7 @@ pub(super) async fn rebuild(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
             .execute(&mut *db)
             .await?;
     }
+    usage::rebuild(db, session, &rebuilt.events).await?;
     for turn in &rebuilt.turns {
         save_turn(db, session, turn).await?;
     }

@@ -1,6 +1,6 @@
 //! Forgetting sessions: first nobody sees them, then their rows go, some at a time.
 
-use super::audit;
+use super::{audit, usage};
 use crate::{Deed, Order, Result, Session};
 use ash_model::{SessionNo, Status, Timestamp};
 use sqlx::{Row, SqliteConnection, SqlitePool, query};
@@ -47,6 +47,7 @@ pub(super) async fn bury(db: &mut Db, no: SessionNo, at: Timestamp) -> Result<bo
     let Some(row) = row.bind(no.0).fetch_optional(&mut *db).await? else { return Ok(true) };
     let workspace: String = row.try_get(0)?;
     audit::of_session(db, no, (Deed::Forgotten, at), &Order::of_rule(TRASH)).await?;
+    usage::forget(db, no).await?;
     for sql in [
         "DELETE FROM turns WHERE session = ?",
         "DELETE FROM journals WHERE session = ?",

@@ -1,6 +1,6 @@
 //! What the writer does inside its transaction. Each function is one whole step.
 
-use super::{audit, read::key_row};
+use super::{audit, read::key_row, usage};
 use crate::{
     Append, Audited, Card, Checkpoint, Claimed, Deed, Error, Heard, Hold, Key, Lease, NewAgent, NewSession,
     Order, Result, TurnRow,
@@ -276,6 +276,9 @@ pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Resul
     for note in &append.notes {
         if let Fact::Configured { options, .. } = &note.fact {
             set_options(db, append.session, options).await?;
+        }
+        if let Fact::Used(used) = &note.fact {
+            usage::add(db, append.session, used, note.at).await?;
         }
         if let Fact::Labelled { metadata } = &note.fact {
             let noted = noted(metadata);

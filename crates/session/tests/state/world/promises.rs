@@ -24,6 +24,8 @@ pub(super) struct Told {
     pub(super) then: BTreeMap<u64, Vec<TurnId>>,
     pub(super) checkpoint: Option<u64>,
     pub(super) ended: bool,
+    /// Tokens that the log says were used.
+    pub(super) used: u64,
     /// Everything that was asked for, and whether it is answered.
     pub(super) asked: BTreeMap<PermissionId, bool>,
 }
@@ -46,6 +48,9 @@ impl World {
     }
 
     pub(super) fn check_fact(&mut self, fact: &Fact) {
+        if matches!(fact, Fact::Started { .. } | Fact::Continued { .. }) {
+            assert_eq!(self.state().used_up(), None, "a turn begins without a budget");
+        }
         let told = &mut self.told;
         match fact {
             Fact::Queued { turn, .. } => {
@@ -116,6 +121,7 @@ impl World {
                 *told.deaths.entry(*turn).or_default() += u32::from(*death != Death::Shutdown);
             }
             Fact::Awake { .. } => self.last_input = 1,
+            Fact::Used(used) => told.used += used.usage.tokens(),
             Fact::Ended => told.ended = true,
             Fact::Created { .. }
             | Fact::Forked { .. }
@@ -134,6 +140,7 @@ impl World {
             | Fact::Configured { .. }
             | Fact::Locked { .. }
             | Fact::Unlocked { .. }
+            | Fact::BudgetReached(_)
             | Fact::Failed { .. } => {}
         }
     }
@@ -148,6 +155,7 @@ impl World {
         let state = &server.state;
         assert_eq!(self.replayed(), *state, "a replay comes to another state");
         assert_eq!(self.told.ended, state.status == Status::Ended, "ended is final, and only said once");
+        assert_eq!(state.meter.session.usage.tokens(), self.told.used, "what was used is the sum of it");
         self.check_turns(state);
         self.check_card(state);
         self.check_pending(server);

@@ -186,6 +186,7 @@ impl World {
                 Next::Save { turn } if server.tree => server.save(Some(turn)),
                 Next::Save { turn } => self.could_not_save(Some(turn)),
                 Next::Sleep => server.sleep(),
+                Next::Note { facts } => self.note_and_tell(facts),
                 Next::Tell { fact, input, say } => {
                     self.note(vec![fact]);
                     self.tell(input, say);

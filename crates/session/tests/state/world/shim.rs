@@ -1,12 +1,12 @@
 //! What lives outside the server: a shim with an agent, what it is told and what it says.
 
 use super::{Luck, World};
-use ash_driver::Say;
+use ash_driver::{Report, Say};
 use ash_model::{
-    Asked, Death, Fact, Incarnation, OnPermissionTimeout, Outcome, PermissionId, Setting, Timestamp, TurnId,
-    Usage, Verdict,
+    Asked, Death, End, Fact, Incarnation, OnPermissionTimeout, Outcome, PermissionId, Prices, Setting,
+    Timestamp, TurnId, Usage, Verdict,
 };
-use ash_session::state::Wish;
+use ash_session::state::{Meanwhile, Wish};
 use std::collections::BTreeSet;
 
 /// How long a request waits.
@@ -34,6 +34,7 @@ pub(super) enum Said {
     Rested(TurnId, Outcome),
     Asked(String),
     Withdrawn(String),
+    Used(Report),
 }
 
 impl Shim {
@@ -134,6 +135,27 @@ impl World {
         self.note_and_tell(vec![Fact::Setting { setting: Setting::Model("m".into()), input }]);
     }
 
+    /// Ten tokens, said in two lines.
+    pub(super) fn use_some(&mut self, end: End) {
+        let id = self.next_fresh().to_string();
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive && shim.working.is_some()) else {
+            return;
+        };
+        let usage = Usage { input_tokens: 10, ..Usage::default() };
+        let model = "m".to_owned();
+        let begun = Report::Answer { id, model, helper: false, usage, end: None };
+        let over = Report::More { usage, end: Some(end) };
+        shim.unheard.extend([begun, over].map(Said::Used));
+        self.hear();
+    }
+
+    fn used(&self, report: Report) -> Vec<Fact> {
+        let turn = self.state().current();
+        let (turn, attempt) = (turn.map(|turn| turn.id), turn.map_or(0, |turn| turn.attempt));
+        let when = Meanwhile { turn, attempt, prices: &Prices::default() };
+        self.state().meter.account(report, when).into_iter().map(Fact::Used).collect()
+    }
+
     fn asked(&mut self, request: String) -> Fact {
         let id = PermissionId(self.next_fresh());
         let state = self.state();
@@ -164,12 +186,15 @@ impl World {
     pub(super) fn digest(&mut self, unheard: Vec<Said>) {
         for said in unheard {
             let current = self.state().current().map(|turn| turn.id);
-            let fact = match said {
-                Said::Rested(turn, how) => (current == Some(turn)).then(|| rested(turn, how)),
-                Said::Asked(request) => Some(self.asked(request)),
-                Said::Withdrawn(request) => self.state().withdrawn(&request),
+            let facts = match said {
+                Said::Rested(turn, how) => {
+                    (current == Some(turn)).then(|| rested(turn, how)).into_iter().collect()
+                }
+                Said::Asked(request) => vec![self.asked(request)],
+                Said::Withdrawn(request) => self.state().withdrawn(&request).into_iter().collect(),
+                Said::Used(report) => self.used(report),
             };
-            self.note(fact.into_iter().collect());
+            self.note(facts);
         }
     }
 

@@ -1,0 +1,62 @@
+//! What models' answers used, and what that costs.
+
+use crate::{
+    api::{Api, Result, encoded},
+    args::Spent,
+    out::{self, Paint, Table},
+};
+use serde_json::Value;
+
+pub(crate) async fn run(api: &Api, asked: Spent, as_json: bool) -> Result<()> {
+    let Spent { by, session, agent, owner, since, until, limit } = asked;
+    let mut query = format!("/api/usage?by={by}&limit={limit}");
+    let asked =
+        [("session", session), ("agent", agent), ("owner", owner), ("since", since), ("until", until)];
+    for (name, value) in asked {
+        if let Some(value) = value {
+            query.push_str(&format!("&{name}={}", encoded(&value)));
+        }
+    }
+    let answer = api.get(&query).await?;
+    if as_json {
+        out::json(&answer);
+        return Ok(());
+    }
+    show(&by, &answer);
+    Ok(())
+}
+
+fn show(by: &str, answer: &Value) {
+    let names: &[(&'static str, &str)] = match by {
+        "turn" => &[("TURN", "turn"), ("SESSION", "session"), ("AGENT", "agent")],
+        "session" => &[("SESSION", "session"), ("AGENT", "agent"), ("OWNER", "owner")],
+        "agent" => &[("AGENT", "agent")],
+        "owner" => &[("OWNER", "owner")],
+        "model" => &[("MODEL", "model")],
+        _ => &[("DAY", "day")],
+    };
+    let head: Vec<&'static str> = names.iter().map(|(head, _)| *head).collect();
+    let numbers = ["INPUT", "OUTPUT", "CACHE WRITE", "CACHE READ", "ROUNDS", "COST"];
+    let mut table = Table::new(&[head, numbers.to_vec()].concat());
+    for sum in answer["usage"].as_array().into_iter().flatten() {
+        // A session that was forgotten has no name any more; a session without an owner has none.
+        let named = names.iter().map(|(_, name)| (sum[*name].as_str().unwrap_or("-").to_owned(), None));
+        table.row(named.chain(cells(sum, None)).collect());
+    }
+    let mut total = vec![("total".to_owned(), Some(Paint::Bold))];
+    total.extend(names.iter().skip(1).map(|_| (String::new(), None)));
+    total.extend(cells(&answer["total"], Some(Paint::Bold)));
+    table.row(total);
+    table.print();
+}
+
+fn cells(sum: &Value, colour: Option<Paint>) -> Vec<(String, Option<Paint>)> {
+    let names = ["inputTokens", "outputTokens", "cacheCreationTokens", "cacheReadTokens", "rounds"];
+    let numbers = names.iter().map(|name| sum[*name].as_u64().unwrap_or(0).to_string());
+    let cost = match (sum["costUsd"].as_f64(), sum["unpriced"] == true) {
+        (Some(cost), false) => format!("${cost:.4}"),
+        (Some(cost), true) => format!("${cost:.4} and more, without a price"),
+        (None, _) => "no price".to_owned(),
+    };
+    numbers.chain([cost]).map(|text| (text, colour)).collect()
+}

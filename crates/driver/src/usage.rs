@@ -1,0 +1,204 @@
+//! What an agent's line says about what the answers of its model used.
+//!
+//! Claude Code prints a line for each block of an answer, all with what was known when the answer began; what it came to
+//! is in the stream of pieces, and that of helpers nowhere but in the sum that comes with each result. An answer that
+//! was cut off is in no sum.
+
+use ash_model::{End, Usage};
+use serde_json::Value;
+
+/// An id or a model's name, in bytes.
+const LONGEST_NAME: usize = 256;
+/// Of more models than this in one sum we do not know.
+const MOST_MODELS: usize = 32;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// An answer, as far as it is known. The same again, or less, is no news.
+    Answer { id: String, model: String, helper: bool, usage: Usage, end: Option<End> },
+    /// More of the agent's own answer that is under way.
+    More { usage: Usage, end: Option<End> },
+    /// The agent's own sum since its last one, by model. The answer under way, if there is one, is over, or was cut off.
+    Sum { models: Vec<(String, Usage)>, torn: bool },
+}
+
+/// Whether a line with an answer says all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lines {
+    Whole,
+    Blocks,
+}
+
+pub(crate) fn used(line: &[u8], lines: Lines) -> Option<Report> {
+    // Most lines are pieces of a text, which are not about it.
+    let line = std::str::from_utf8(line).ok()?;
+    if !line.contains("\"usage\"") && !line.contains("\"tool_result\"") {
+        return None;
+    }
+    let value: Value = serde_json::from_str(line).ok()?;
+    let helper = value.get("parent_tool_use_id").is_some_and(|of| !of.is_null());
+    match (value["type"].as_str()?, value["subtype"].as_str()) {
+        ("assistant", _) => {
+            let end = (lines == Lines::Whole).then(|| if calls(&value) { End::Calls } else { End::Said });
+            answer(&value["message"], helper, end)
+        }
+        // What a tool came to: the answer that called it is over.
+        ("user", _) if lines == Lines::Blocks && !helper => {
+            Some(Report::More { usage: Usage::default(), end: Some(End::Calls) })
+        }
+        ("stream_event", _) => piece(&value["event"], helper),
+        ("result", _) => sum(&value),
+        ("system", Some("compact_boundary")) => beside(&value),
+        _ => None,
+    }
+}
+
+fn answer(message: &Value, helper: bool, end: Option<End>) -> Option<Report> {
+    let (id, model) = (name(&message["id"])?, name(&message["model"])?);
+    let usage = tokens(message.get("usage")?);
+    // What it says in the name of a model, when that did not answer.
+    (model != "<synthetic>").then_some(Report::Answer { id, model, helper, usage, end })
+}
+
+fn piece(event: &Value, helper: bool) -> Option<Report> {
+    match event["type"].as_str()? {
+        "message_start" => answer(&event["message"], helper, None),
+        "message_delta" if !helper => {
+            let end = event["delta"]["stop_reason"].as_str().map(|reason| match reason {
+                "tool_use" => End::Calls,
+                _ => End::Said,
+            });
+            Some(Report::More { usage: tokens(&event["usage"]), end })
+        }
+        _ => None,
+    }
+}
+
+fn sum(result: &Value) -> Option<Report> {
+    let models = result["model_usage_since_last_result"].as_object()?;
+    let models = models.iter().take(MOST_MODELS).filter(|(name, _)| name.len() <= LONGEST_NAME);
+    let aborted = result["terminal_reason"].as_str().is_some_and(|reason| reason.starts_with("aborted"));
+    let torn = aborted || result["is_error"] == true;
+    Some(Report::Sum { models: models.map(|(name, used)| (name.clone(), summed(used))).collect(), torn })
+}
+
+/// A request beside the conversation: what was said so far was put into fewer words.
+fn beside(line: &Value) -> Option<Report> {
+    let (id, usage) = (name(&line["uuid"])?, tokens(line.get("usage")?));
+    let model = name(&line["model"]).unwrap_or_default();
+    Some(Report::Answer { id, model, helper: true, usage, end: Some(End::Said) })
+}
+
+fn calls(line: &Value) -> bool {
+    let blocks = line["message"]["content"].as_array().into_iter().flatten();
+    blocks.into_iter().any(|block| block["type"] == "tool_use")
+}
+
+fn name(value: &Value) -> Option<String> {
+    value.as_str().filter(|text| text.len() <= LONGEST_NAME).map(str::to_owned)
+}
+
+fn tokens(usage: &Value) -> Usage {
+    let number = |name: &str| usage[name].as_u64().unwrap_or(0);
+    let usage = Usage {
+        input_tokens: number("input_tokens"),
+        output_tokens: number("output_tokens"),
+        cache_creation_tokens: number("cache_creation_input_tokens"),
+        cache_read_tokens: number("cache_read_input_tokens"),
+    };
+    usage.believed()
+}
+
+fn summed(used: &Value) -> Usage {
+    let number = |name: &str| used[name].as_u64().unwrap_or(0);
+    let usage = Usage {
+        input_tokens: number("inputTokens"),
+        output_tokens: number("outputTokens"),
+        cache_creation_tokens: number("cacheCreationInputTokens"),
+        cache_read_tokens: number("cacheReadInputTokens"),
+    };
+    usage.believed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn heard(line: Value, lines: Lines) -> Option<Report> {
+        used(line.to_string().as_bytes(), lines)
+    }
+
+    fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
+        Usage { input_tokens, output_tokens, ..Usage::default() }
+    }
+
+    #[test]
+    fn as_claude_code_was_recorded() {
+        let message = json!({"id": "msg_1", "model": "m", "content": [{"type": "tool_use"}],
+            "usage": {"input_tokens": 7, "output_tokens": 1}});
+        let first = |helper, end| {
+            let (id, model) = ("msg_1".to_owned(), "m".to_owned());
+            Some(Report::Answer { id, model, helper, usage: usage(7, 1), end })
+        };
+        let line = |of: Value| json!({"type": "assistant", "parent_tool_use_id": of, "message": message});
+        assert_eq!(heard(line(Value::Null), Lines::Blocks), first(false, None));
+        assert_eq!(heard(line(json!("toolu_1")), Lines::Blocks), first(true, None));
+        assert_eq!(heard(line(Value::Null), Lines::Whole), first(false, Some(End::Calls)));
+        let event = |event: Value| json!({"type": "stream_event", "event": event});
+        let start = event(json!({"type": "message_start", "message": message}));
+        assert_eq!(heard(start, Lines::Blocks), first(false, None));
+        let delta = |reason: Value| {
+            let delta = json!({"stop_reason": reason});
+            heard(
+                event(json!({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 9}})),
+                Lines::Blocks,
+            )
+        };
+        let more = |end| Some(Report::More { usage: usage(0, 9), end });
+        assert_eq!(delta(json!("tool_use")), more(Some(End::Calls)));
+        assert_eq!(delta(json!("end_turn")), more(Some(End::Said)));
+        assert_eq!(delta(Value::Null), more(None));
+        let result = |reason: &str| {
+            json!({"type": "result", "terminal_reason": reason, "usage": {"input_tokens": 3},
+                "modelUsage": {"m": {"inputTokens": 1000}},
+                "model_usage_since_last_result": {"m": {"inputTokens": 7, "outputTokens": 9, "costUSD": 0.1}}})
+        };
+        let sum = |torn| Some(Report::Sum { models: vec![("m".to_owned(), usage(7, 9))], torn });
+        assert_eq!(heard(result("completed"), Lines::Blocks), sum(false));
+        assert_eq!(heard(result("aborted_streaming"), Lines::Blocks), sum(true));
+    }
+
+    #[test]
+    fn what_is_said_beside_the_conversation_counts_once_too() {
+        let line = json!({"type": "system", "subtype": "compact_boundary", "uuid": "u",
+            "usage": {"input_tokens": 7, "output_tokens": 1}});
+        let report = heard(line, Lines::Whole);
+        let (id, model) = ("u".to_owned(), String::new());
+        assert_eq!(
+            report,
+            Some(Report::Answer { id, model, helper: true, usage: usage(7, 1), end: Some(End::Said) })
+        );
+        let without =
+            json!({"type": "system", "subtype": "compact_boundary", "uuid": "u", "x": {"usage": 1}});
+        assert_eq!(heard(without, Lines::Whole), None);
+    }
+
+    #[test]
+    fn whatever_is_said_can_be_heard() {
+        for line in [
+            json!({"type": "assistant", "usage": 1}),
+            json!({"type": "assistant", "message": {"id": "i", "model": "<synthetic>", "usage": {}}}),
+            json!({"type": "assistant", "message": {"id": "i".repeat(300), "model": "m", "usage": {}}}),
+            json!({"type": "assistant", "message": [{"usage": 1}]}),
+            json!({"type": "result", "usage": {}, "model_usage_since_last_result": [1]}),
+            json!(["usage"]),
+        ] {
+            assert_eq!(heard(line.clone(), Lines::Blocks), None, "{line}");
+        }
+        let wild = json!({"type": "assistant", "message": {"id": "i", "model": "m",
+            "usage": {"input_tokens": u64::MAX, "output_tokens": -1, "cache_read_input_tokens": "x"}}});
+        let Some(Report::Answer { usage, .. }) = heard(wild, Lines::Whole) else { panic!("an answer") };
+        assert_eq!(usage, Usage { input_tokens: u64::MAX, ..Usage::default() }.believed());
+    }
+}

@@ -1,0 +1,178 @@
+//! What models cost. One table for every agent program: what a program says about costs itself is its own guess.
+
+use crate::Usage;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// In dollars for a million tokens: what goes in, what comes out, what is written to a cache, what is read from it. List
+/// prices; operators who pay others say so.
+const LIST: [(&str, [f64; 4]); 20] = [
+    ("claude-fable-5", [10.0, 50.0, 12.5, 1.0]),
+    ("claude-fable-5-1", [10.0, 50.0, 12.5, 0.25]),
+    ("claude-fable-5-2", [8.0, 40.0, 10.0, 0.2]),
+    ("claude-haiku-4-5", [1.0, 5.0, 1.25, 0.1]),
+    ("claude-haiku-5-5", [0.1, 0.5, 0.125, 0.01]),
+    ("claude-mythos-5", [10.0, 50.0, 12.5, 1.0]),
+    ("claude-mythos-5-2", [8.0, 40.0, 10.0, 0.2]),
+    ("claude-opus-4-1", [15.0, 75.0, 18.75, 1.5]),
+    ("claude-opus-4-5", [5.0, 25.0, 6.25, 0.5]),
+    ("claude-opus-4-6", [5.0, 25.0, 6.25, 0.5]),
+    ("claude-opus-4-7", [5.0, 25.0, 6.25, 0.5]),
+    ("claude-opus-4-8", [5.0, 25.0, 6.25, 0.5]),
+    ("claude-opus-5", [5.0, 25.0, 6.25, 0.5]),
+    ("claude-opus-5-5", [4.0, 20.0, 5.0, 0.2]),
+    ("claude-sonnet-4-5", [3.0, 15.0, 3.75, 0.3]),
+    ("claude-sonnet-4-6", [3.0, 15.0, 3.75, 0.3]),
+    ("claude-sonnet-5", [2.0, 10.0, 2.5, 0.2]),
+    ("claude-sonnet-5-5", [2.0, 10.0, 2.5, 0.1]),
+    // The built-in agent without a model, and what Claude Code says itself in the name of one.
+    ("offline", [0.0; 4]),
+    ("<synthetic>", [0.0; 4]),
+];
+
+/// Of one token, in billionths of a dollar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Price {
+    input: u64,
+    output: u64,
+    cache_write: u64,
+    cache_read: u64,
+}
+
+impl Price {
+    fn new([input, output, cache_write, cache_read]: [f64; 4]) -> Price {
+        // A dollar for a million tokens is a thousand billionths for one.
+        let of_one = |dollars: f64| (dollars * 1000.0).round() as u64;
+        Price {
+            input: of_one(input),
+            output: of_one(output),
+            cache_write: of_one(cache_write),
+            cache_read: of_one(cache_read),
+        }
+    }
+
+    /// In billionths of a dollar.
+    pub fn of(&self, usage: &Usage) -> u64 {
+        let parts = [
+            (usage.input_tokens, self.input),
+            (usage.output_tokens, self.output),
+            (usage.cache_creation_tokens, self.cache_write),
+            (usage.cache_read_tokens, self.cache_read),
+        ];
+        parts.into_iter().fold(0, |sum, (tokens, price)| sum.saturating_add(tokens.saturating_mul(price)))
+    }
+}
+
+/// As an operator writes it, in dollars for a million tokens.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Given {
+    input: f64,
+    output: f64,
+    /// Without it, as what goes in: rather too much than too little.
+    cache_write: Option<f64>,
+    cache_read: Option<f64>,
+}
+
+/// By the beginning of a model's name; the longest that fits counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prices(BTreeMap<String, Price>);
+
+impl Default for Prices {
+    fn default() -> Prices {
+        Prices(LIST.into_iter().map(|(name, price)| (name.to_owned(), Price::new(price))).collect())
+    }
+}
+
+impl Prices {
+    /// The list, with what an operator adds to it or has otherwise:
+    /// `{"some-model": {"input": 3, "output": 15, "cacheWrite": 3.75, "cacheRead": 0.3}}`.
+    pub fn with(json: &str) -> Result<Prices, String> {
+        let given: BTreeMap<String, Given> = serde_json::from_str(json).map_err(|error| {
+            format!("write it as {{\"MODEL\": {{\"input\": 3, \"output\": 15}}}}, in dollars for a million tokens: {error}")
+        })?;
+        let mut prices = Prices::default();
+        for (model, Given { input, output, cache_write, cache_read }) in given {
+            let price = [input, output, cache_write.unwrap_or(input), cache_read.unwrap_or(input)];
+            // More would not fit into a sum.
+            if model.is_empty() || !price.iter().all(|dollars| (0.0..=1_000_000.0).contains(dollars)) {
+                return Err(format!(
+                    "the price of {model:?} must be 0 to 1000000 dollars for a million tokens"
+                ));
+            }
+            prices.0.insert(model, Price::new(price));
+        }
+        Ok(prices)
+    }
+
+    pub fn of(&self, model: &str) -> Option<&Price> {
+        // Some services put themselves before a name: `us.anthropic.claude-…`, `anthropic/claude-…`.
+        let starts = [Some(model), model.rsplit_once('/').map(|(_, name)| name), after_vendor(model)];
+        starts.into_iter().flatten().find_map(|name| {
+            let fitting = self.0.iter().filter(|(prefix, _)| is_of(prefix, name));
+            fitting.max_by_key(|(prefix, _)| prefix.len()).map(|(_, price)| price)
+        })
+    }
+}
+
+fn after_vendor(model: &str) -> Option<&str> {
+    model.split_once("anthropic.").map(|(_, name)| name)
+}
+
+/// `claude-opus-5` is also the price of `claude-opus-5-20260101`, and not that of `claude-opus-5-9`, which is another
+/// model.
+fn is_of(prefix: &str, name: &str) -> bool {
+    let Some(rest) = name.strip_prefix(prefix) else { return false };
+    let version = rest.strip_prefix(['-', '.']).unwrap_or(rest);
+    let digits = version.bytes().take_while(u8::is_ascii_digit).count();
+    !(1..=2).contains(&digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_price_is_found_by_the_beginning_of_a_name_and_never_of_another_version() {
+        let prices = Prices::default();
+        let same = |one: &str, other: &str| assert_eq!(prices.of(one), prices.of(other), "{one}");
+        same("claude-opus-5-20260101", "claude-opus-5");
+        same("claude-opus-5-5[1m]", "claude-opus-5-5");
+        same("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "claude-sonnet-4-5");
+        same("anthropic/claude-haiku-5-5", "claude-haiku-5-5");
+        assert_ne!(prices.of("claude-opus-5-5"), prices.of("claude-opus-5"));
+        for unknown in ["claude-opus-5-9", "claude-opus-55", "gpt-6", "", "claude-"] {
+            assert_eq!(prices.of(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn costs_are_exact() {
+        let usage = Usage {
+            input_tokens: 1001,
+            output_tokens: 101,
+            cache_creation_tokens: 11,
+            cache_read_tokens: 21,
+        };
+        // As Claude Code itself says.
+        assert_eq!(Prices::default().of("claude-opus-5-5").map(|price| price.of(&usage)), Some(6_083_200));
+        let most = Usage { input_tokens: u64::MAX, ..usage };
+        assert_eq!(Prices::default().of("claude-opus-5-5").map(|price| price.of(&most)), Some(u64::MAX));
+    }
+
+    #[test]
+    fn operators_add_prices_and_change_them() {
+        let prices = Prices::with(
+            r#"{"gpt-6": {"input": 2, "output": 8}, "claude-opus-5-5": {"input": 1, "output": 1, "cacheWrite": 1, "cacheRead": 0}}"#,
+        )
+        .expect("as it should be");
+        let of = |model: &str, usage: Usage| prices.of(model).map(|price| price.of(&usage));
+        let read = Usage { cache_read_tokens: 10, ..Usage::default() };
+        assert_eq!((of("gpt-6-mini", read), of("claude-opus-5-5", read)), (Some(20_000), Some(0)));
+        assert_eq!(prices.of("claude-opus-5"), Prices::default().of("claude-opus-5"));
+        for bad in ["", "[]", "{\"m\": 3}", r#"{"m": {"input": -1, "output": 1}}"#, r#"{"m": {"input": 1}}"#]
+        {
+            assert!(Prices::with(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! What answers of a model used, as far as an agent's own lines say so, and how much may be used. What it costs is in
+//! `price.rs`.
+
+use crate::{Ask, Options, Problem, TurnId, Usage};
+use serde::{Deserialize, Serialize};
+
+/// Whoever says the numbers is in a sandbox: no answer has more tokens than this.
+const MOST_TOKENS: u64 = 1_000_000_000;
+
+impl Usage {
+    /// As somebody says who may say anything.
+    pub fn believed(self) -> Usage {
+        self.with(Usage::default(), |said, _| said.min(MOST_TOKENS))
+    }
+
+    /// Of every kind.
+    pub fn tokens(&self) -> u64 {
+        let Usage { input_tokens, output_tokens, cache_creation_tokens, cache_read_tokens } = *self;
+        [output_tokens, cache_creation_tokens, cache_read_tokens]
+            .into_iter()
+            .fold(input_tokens, u64::saturating_add)
+    }
+
+    pub fn is_nothing(&self) -> bool {
+        *self == Usage::default()
+    }
+
+    pub fn plus(self, other: Usage) -> Usage {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// What there is beyond the other.
+    pub fn beyond(self, other: Usage) -> Usage {
+        self.with(other, u64::saturating_sub)
+    }
+
+    pub fn at_most(self, other: Usage) -> Usage {
+        self.with(other, u64::min)
+    }
+
+    fn with(self, other: Usage, of: impl Fn(u64, u64) -> u64) -> Usage {
+        Usage {
+            input_tokens: of(self.input_tokens, other.input_tokens),
+            output_tokens: of(self.output_tokens, other.output_tokens),
+            cache_creation_tokens: of(self.cache_creation_tokens, other.cache_creation_tokens),
+            cache_read_tokens: of(self.cache_read_tokens, other.cache_read_tokens),
+        }
+    }
+}
+
+/// So much more was used than the log said before. The sum of these is what a session used: nothing is counted
+/// twice, and nothing is taken back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Used {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+    /// Which attempt of the turn; 0 without a turn.
+    #[serde(default)]
+    pub attempt: u32,
+    /// The answer, by the model's id for it. None: only a sum of the agent's own knows of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    pub model: String,
+    /// Not of the agent's own loop: a helper's, or beside the conversation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub helper: bool,
+    /// The log did not know of the answer before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub first: bool,
+    /// The answer is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
+    pub usage: Usage,
+    /// In billionths of a dollar, by the prices of that time. None: nobody knows the model's price.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nano_usd: Option<u64>,
+    /// The agent's own sum since its last one: so much of what was counted is in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirms: Option<Usage>,
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// It calls tools: the agent goes on.
+    Calls,
+    Said,
+    /// It was cut off.
+    Torn,
+}
+
+/// What was used, all in all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spent {
+    pub usage: Usage,
+    pub nano_usd: u64,
+    /// Some of it has no price.
+    pub unpriced: bool,
+    /// Answers of the agent's own loop.
+    pub rounds: u64,
+}
+
+impl Spent {
+    pub fn add(&mut self, used: &Used) {
+        self.usage = self.usage.plus(used.usage);
+        self.nano_usd = self.nano_usd.saturating_add(used.nano_usd.unwrap_or(0));
+        self.unpriced |= used.nano_usd.is_none() && !used.usage.is_nothing();
+        self.rounds += u64::from(used.first && !used.helper);
+    }
+
+    pub fn beyond(self, other: Spent) -> Spent {
+        Spent {
+            usage: self.usage.beyond(other.usage),
+            nano_usd: self.nano_usd.saturating_sub(other.nano_usd),
+            unpriced: self.unpriced,
+            rounds: self.rounds.saturating_sub(other.rounds),
+        }
+    }
+}
+
+/// How much may be used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Limits {
+    /// Answers of the agent's own loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_budget_usd: Option<f64>,
+    /// Of every kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+}
+
+impl Limits {
+    pub fn of_session(options: &Options) -> Limits {
+        let Options { max_turns, max_budget_usd, max_tokens, .. } = options;
+        Limits { max_turns: *max_turns, max_budget_usd: *max_budget_usd, max_tokens: *max_tokens }
+    }
+
+    /// What a message asks for, and otherwise what is usual for its session.
+    pub fn of_turn(ask: &Ask, usual: Limits) -> Limits {
+        Limits {
+            max_turns: ask.max_turns.or(usual.max_turns),
+            max_budget_usd: ask.max_budget_usd.or(usual.max_budget_usd),
+            max_tokens: ask.max_tokens.or(usual.max_tokens),
+        }
+    }
+
+    pub fn over(self, before: Limits) -> Limits {
+        Limits {
+            max_turns: self.max_turns.or(before.max_turns),
+            max_budget_usd: self.max_budget_usd.or(before.max_budget_usd),
+            max_tokens: self.max_tokens.or(before.max_tokens),
+        }
+    }
+
+    /// The first of them that is used up: (which, how much that is, how much was used).
+    pub fn used_up(&self, spent: &Spent) -> Option<(Which, u64, u64)> {
+        let limits = [
+            (Which::MaxTurns, self.max_turns.map(u64::from), spent.rounds),
+            (Which::MaxBudgetUsd, self.max_budget_usd.map(nano), spent.nano_usd),
+            (Which::MaxTokens, self.max_tokens, spent.usage.tokens()),
+        ];
+        let limits = limits.into_iter().filter_map(|(which, limit, used)| Some((which, limit?, used)));
+        limits.into_iter().find(|(_, limit, used)| *used > 0 && used >= limit)
+    }
+}
+
+/// Dollars in billionths.
+fn nano(usd: f64) -> u64 {
+    // Casts of floats saturate, and what is no number is 0.
+    (usd * 1e9).round() as u64
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Which {
+    MaxTurns,
+    MaxBudgetUsd,
+    MaxTokens,
+    /// A limit in dollars, and a model that has no price.
+    Price,
+}
+
+impl Which {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Which::MaxTurns => "maxTurns",
+            Which::MaxBudgetUsd | Which::Price => "maxBudgetUsd",
+            Which::MaxTokens => "maxTokens",
+        }
+    }
+}
+
+/// Whose budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BudgetOf {
+    Session,
+    Turn,
+}
+
+/// A limit is used up. Of dollars both numbers are billionths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reached {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+    pub of: BudgetOf,
+    pub which: Which,
+    pub limit: u64,
+    pub used: u64,
+}
+
+impl Reached {
+    /// As people count.
+    pub fn shown(&self, number: u64) -> serde_json::Value {
+        match self.which {
+            Which::MaxBudgetUsd | Which::Price => serde_json::json!(usd(number)),
+            Which::MaxTurns | Which::MaxTokens => number.into(),
+        }
+    }
+
+    pub fn problem(&self) -> Problem {
+        match self.which {
+            Which::Price => Problem::new(
+                "unpriced_model",
+                "The turn was stopped: there is a limit in dollars, and nobody knows what its model costs. Give the model a price with ASH_PRICES, or limit maxTokens instead.",
+            ),
+            Which::MaxTurns | Which::MaxBudgetUsd | Which::MaxTokens => {
+                Problem::new("budget_reached", self.to_string())
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Reached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (name, limit, used) = (self.which.as_str(), self.shown(self.limit), self.shown(self.used));
+        match self.of {
+            BudgetOf::Session => write!(
+                f,
+                "The session's budget is used up: {name} is {limit}, and {used} were used. Raise it with PATCH …/config or POST …/resume {{\"{name}\": …}}, and the session goes on"
+            ),
+            BudgetOf::Turn => write!(
+                f,
+                "The turn was stopped: its {name} is {limit}, and {used} were used. Send a message with a higher one to go on"
+            ),
+        }
+    }
+}
+
+pub fn usd(nano: u64) -> f64 {
+    nano as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens(input_tokens: u64) -> Usage {
+        Usage { input_tokens, ..Usage::default() }
+    }
+
+    #[test]
+    fn nothing_that_is_said_is_too_much_to_be_added() {
+        let most = Usage {
+            input_tokens: u64::MAX,
+            output_tokens: u64::MAX,
+            cache_creation_tokens: 1,
+            cache_read_tokens: 1,
+        };
+        assert_eq!(most.tokens(), u64::MAX);
+        assert_eq!(most.plus(most).input_tokens, u64::MAX);
+        assert_eq!(most.believed().input_tokens, MOST_TOKENS);
+        assert_eq!(tokens(3).beyond(tokens(5)), tokens(0));
+    }
+
+    #[test]
+    fn a_limit_is_reached_when_it_is_used_up_and_not_before_anything_was() {
+        let limits = Limits { max_turns: Some(2), max_budget_usd: Some(0.5), max_tokens: Some(100) };
+        let spent =
+            |rounds, nano_usd, input| Spent { rounds, nano_usd, usage: tokens(input), unpriced: false };
+        assert_eq!(limits.used_up(&spent(1, 499_999_999, 99)), None);
+        assert_eq!(limits.used_up(&spent(2, 0, 0)), Some((Which::MaxTurns, 2, 2)));
+        let half = 500_000_000;
+        assert_eq!(limits.used_up(&spent(1, half, 0)), Some((Which::MaxBudgetUsd, half, half)));
+        assert_eq!(limits.used_up(&spent(1, 0, 101)), Some((Which::MaxTokens, 100, 101)));
+        let nothing = Limits { max_budget_usd: Some(0.0), ..Limits::default() };
+        assert_eq!(nothing.used_up(&spent(0, 0, 0)), None);
+        assert!(nothing.used_up(&spent(1, 1, 1)).is_some());
+    }
+}

@@ -1,0 +1,174 @@
+//! What was used and what it costs: by turn, session, agent, owner, model or day, of what the caller may see.
+
+use super::{
+    cleaning::moment,
+    take::{Asked, session},
+};
+use crate::{
+    app::App,
+    auth::Caller,
+    problem::{Answer, Problem},
+    shapes,
+};
+use ash_model::{AgentName, Limits, Options, OwnerId, TurnId};
+use ash_session::Error;
+use ash_store::{Session, UsageBy, UsageQuery, UsageSum};
+use axum::{Json, extract::State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+const MOST: u32 = 1000;
+/// Of the reference's list.
+const PAGE: u32 = 100;
+
+#[derive(Deserialize)]
+pub(super) struct Wanted {
+    by: Option<String>,
+    #[serde(alias = "sessionId")]
+    session: Option<String>,
+    #[serde(alias = "agentName")]
+    agent: Option<AgentName>,
+    owner: Option<OwnerId>,
+    /// A time, or how long ago.
+    #[serde(alias = "after")]
+    since: Option<String>,
+    #[serde(alias = "before")]
+    until: Option<String>,
+    limit: Option<u32>,
+}
+
+impl Wanted {
+    async fn query(&self, app: &App, caller: &Caller) -> Answer<UsageQuery> {
+        let limit = self.limit.unwrap_or(if self.by.is_some() { MOST } else { PAGE });
+        if !(1..=MOST).contains(&limit) {
+            return Err(Problem::invalid("invalid_query", "limit is not valid (1 to 1000)"));
+        }
+        let now = app.sessions.rooms().clock();
+        let at = |name: &str, text: &Option<String>| {
+            let text = text.as_deref().filter(|text| !text.is_empty());
+            text.map(|text| moment(now, name, text)).transpose()
+        };
+        let session = match &self.session {
+            Some(id) => Some(session(app, caller, id).await?.no),
+            None => None,
+        };
+        let (since, until) = (at("since", &self.since)?, at("until", &self.until)?);
+        Ok(UsageQuery { session, agent: self.agent.clone(), owner: self.owner.clone(), since, until, limit })
+    }
+
+    fn by(&self) -> Answer<Option<UsageBy>> {
+        let Some(text) = &self.by else { return Ok(None) };
+        let names = UsageBy::ALL.map(|(_, name)| name).join(", ");
+        let unknown = || Problem::invalid("invalid_query", format!("by must be one of {names}"));
+        UsageBy::parse(text).map(Some).ok_or_else(unknown)
+    }
+}
+
+/// Without `by` as the reference has it: a list of single numbers.
+pub(super) async fn usage(
+    State(app): State<App>,
+    caller: Caller,
+    Asked(wanted): Asked<Wanted>,
+) -> Answer<Json<Value>> {
+    let (by, query) = (wanted.by()?, wanted.query(&app, &caller).await?);
+    let store = &app.sessions.rooms().store;
+    let Some(by) = by else {
+        let turns = store.usage(&caller.0, Some(UsageBy::Turn), &query).await?;
+        let mut events: Vec<Value> = turns.iter().flat_map(|sum| events(&caller, sum)).collect();
+        events.truncate(query.limit as usize);
+        return Ok(Json(json!({ "events": events })));
+    };
+    let sums = store.usage(&caller.0, Some(by), &query).await?;
+    let total = store.usage(&caller.0, None, &query).await?.pop().unwrap_or_default();
+    let sums: Vec<Value> = sums.iter().map(|sum| named(by, sum)).collect();
+    Ok(Json(json!({ "by": by.as_str(), "usage": sums, "total": shapes::usage(&total) })))
+}
+
+fn named(by: UsageBy, sum: &UsageSum) -> Value {
+    let mut shown = shapes::usage(sum);
+    let mut name = |name: &str, value: Value| shown[name] = value;
+    match by {
+        UsageBy::Turn | UsageBy::Session => {
+            name("session", json!(sum.session));
+            name("agent", json!(sum.agent));
+            name("owner", json!(sum.owner));
+        }
+        UsageBy::Agent => name("agent", json!(sum.agent)),
+        UsageBy::Owner => name("owner", json!(sum.owner)),
+        UsageBy::Model => name("model", json!(sum.model)),
+        UsageBy::Day => name("day", json!(sum.day)),
+    }
+    if by == UsageBy::Turn {
+        name("turn", json!(sum.turn));
+    }
+    shown
+}
+
+fn events(caller: &Caller, sum: &UsageSum) -> Vec<Value> {
+    let used = &sum.spent.usage;
+    let numbers = [
+        ("input_tokens", used.input_tokens),
+        ("output_tokens", used.output_tokens),
+        ("cache_creation_tokens", used.cache_creation_tokens),
+        ("cache_read_tokens", used.cache_read_tokens),
+        ("message", sum.turns),
+    ];
+    let event = |(kind, value): (&str, u64)| {
+        let of = sum.turn.unwrap_or(TurnId(Uuid::nil())).0;
+        let session = sum.session.as_ref().map_or("", |session| session.as_str());
+        let id = Uuid::new_v5(&of, format!("{session}/{kind}").as_bytes());
+        json!({ "id": id, "sessionId": sum.session, "agentName": sum.agent, "eventType": kind, "value": value,
+            "createdAt": sum.last, "tenantId": caller.tenant() })
+    };
+    numbers.into_iter().filter(|(_, value)| *value > 0).map(event).collect()
+}
+
+/// The reference's sums.
+pub(super) async fn stats(
+    State(app): State<App>,
+    caller: Caller,
+    Asked(wanted): Asked<Wanted>,
+) -> Answer<Json<Value>> {
+    let query = wanted.query(&app, &caller).await?;
+    let total = app.sessions.rooms().store.usage(&caller.0, None, &query).await?.pop().unwrap_or_default();
+    let used = total.spent.usage;
+    let stats = json!({
+        "totalInputTokens": used.input_tokens, "totalOutputTokens": used.output_tokens,
+        "totalCacheCreationTokens": used.cache_creation_tokens, "totalCacheReadTokens": used.cache_read_tokens,
+        "totalMessages": total.turns, "totalToolCalls": 0, "totalComputeSeconds": 0,
+    });
+    Ok(Json(json!({ "stats": stats })))
+}
+
+/// What one session used.
+pub(super) async fn of(app: &App, caller: &Caller, session: &Session) -> Answer<Value> {
+    let query = UsageQuery { session: Some(session.no), limit: 1, ..UsageQuery::default() };
+    let sum = app.sessions.rooms().store.usage(&caller.0, None, &query).await?.pop();
+    Ok(shapes::usage(&sum.unwrap_or_default()))
+}
+
+pub(super) fn check(limits: &Limits) -> Answer<()> {
+    let Limits { max_turns, max_budget_usd, max_tokens } = limits;
+    let bad =
+        *max_turns == Some(0) || *max_tokens == Some(0) || max_budget_usd.is_some_and(|most| most < 0.0);
+    match bad {
+        true => Err(Problem::invalid(
+            "invalid_body",
+            "maxTurns and maxTokens must be at least 1, and maxBudgetUsd at least 0",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// A limit in dollars needs a model that has a price.
+pub(super) fn can_count(app: &App, options: &Options) -> Answer<()> {
+    let of_turns = options.turn_limits.and_then(|limits| limits.max_budget_usd);
+    let limited = options.max_budget_usd.or(of_turns).is_some();
+    match &options.model {
+        Some(model) if limited && app.sessions.rooms().settings.prices.of(model).is_none() => {
+            Err(Error::Unpriced(model.clone()).into())
+        }
+        Some(_) | None => Ok(()),
+    }
+}

@@ -1,0 +1,375 @@
+//! What a session used, as a fold over its `used` facts: what an agent's lines report becomes facts that say only what
+//! is new, so that every answer counts once however often it is told of, and their sum is exact whoever dies.
+
+use ash_driver::Report;
+use ash_model::{End, Prices, Spent, TurnId, Usage, Used};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+/// How many answers of one turn are known by their ids, and of those before it. An agent that takes a turn up again shows
+/// it from its beginning.
+const KNOWN: usize = 4096;
+const KNOWN_BEFORE: usize = 64;
+/// Of models in one process.
+const MODELS: usize = 64;
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Meter {
+    /// All of it, whatever became of it.
+    pub session: Spent,
+    /// Of the turn that runs or ran last, in all its attempts.
+    pub turn: Spent,
+    of: Option<TurnId>,
+    /// Shared: a state is copied with every step, and few steps are about this.
+    known: Arc<VecDeque<Answer>>,
+    /// The agent's own answer that is under way: what it used so far.
+    open: Option<(String, Spent)>,
+    /// The last one of its own, and which model gave it.
+    last: Option<String>,
+    model: String,
+    /// The agent goes on: it was answered with calls, or a helper is at work.
+    goes_on: bool,
+    /// What was counted of this process and is in none of its own sums yet.
+    unconfirmed: BTreeMap<String, Usage>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Answer {
+    id: String,
+    model: String,
+    helper: bool,
+    usage: Usage,
+}
+
+/// When something was used, and by which prices.
+#[derive(Debug, Clone, Copy)]
+pub struct Meanwhile<'p> {
+    pub turn: Option<TurnId>,
+    pub attempt: u32,
+    pub prices: &'p Prices,
+}
+
+impl Meter {
+    /// The model that answered last.
+    pub fn model(&self) -> Option<&str> {
+        (!self.model.is_empty()).then_some(self.model.as_str())
+    }
+
+    /// Without the answer that is under way, which is let finish, and everything if the agent goes on after it.
+    pub(super) fn settled(&self, spent: Spent) -> Option<Spent> {
+        match &self.open {
+            Some((_, open)) => Some(spent.beyond(*open)),
+            None => self.goes_on.then_some(spent),
+        }
+    }
+
+    pub(super) fn begin(&mut self, turn: TurnId) {
+        (self.turn, self.of) = (Spent::default(), Some(turn));
+        (self.open, self.goes_on) = (None, false);
+        let too_many = self.known.len().saturating_sub(KNOWN_BEFORE);
+        if too_many > 0 {
+            Arc::make_mut(&mut self.known).drain(..too_many);
+        }
+    }
+
+    /// Another process: its sums begin with nothing.
+    pub(super) fn begin_process(&mut self) {
+        (self.open, self.last, self.goes_on) = (None, None, false);
+        self.unconfirmed.clear();
+    }
+
+    /// What is new in a report, as facts.
+    pub fn account(&self, report: Report, when: Meanwhile<'_>) -> Vec<Used> {
+        match report {
+            Report::Answer { id, model, helper, usage, end } => {
+                self.answer(id, (model, helper), (usage, end), when).into_iter().collect()
+            }
+            Report::More { usage, end } => {
+                let last = self.last.clone();
+                let more = last.and_then(|id| self.answer(id, (String::new(), false), (usage, end), when));
+                more.into_iter().collect()
+            }
+            Report::Sum { models, torn } => self.sum(models, torn, when),
+        }
+    }
+
+    fn answer(
+        &self,
+        id: String,
+        (model, helper): (String, bool),
+        (usage, end): (Usage, Option<End>),
+        when: Meanwhile<'_>,
+    ) -> Option<Used> {
+        let is_open = self.open.as_ref().is_some_and(|(open, _)| *open == id);
+        match self.known.iter().rev().find(|known| known.id == id) {
+            Some(known) => {
+                let (more, end) = (usage.beyond(known.usage), end.filter(|_| is_open));
+                let news = !more.is_nothing() || end.is_some();
+                let used = Used { helper: known.helper, end, ..when.used(known.model.clone(), more) };
+                news.then_some(Used { message: Some(id), ..used })
+            }
+            None => {
+                let model = if model.is_empty() { self.model.clone() } else { model };
+                let used = Used { helper, end, first: true, ..when.used(model, usage) };
+                Some(Used { message: Some(id), ..used })
+            }
+        }
+    }
+
+    /// What the agent counted itself since its last sum, and no line told of: what helpers said, and requests beside the
+    /// conversation. Names of models may differ a little, so no more counts than all models together have too much.
+    fn sum(&self, models: Vec<(String, Usage)>, torn: bool, when: Meanwhile<'_>) -> Vec<Used> {
+        let mut meter = self.clone();
+        let mut facts = Vec::new();
+        if let Some((id, _)) = &self.open {
+            let end = Some(if torn { End::Torn } else { End::Said });
+            let nothing = when.used(self.model.clone(), Usage::default());
+            let over = Used { message: Some(id.clone()), end, ..nothing };
+            meter.apply(&over);
+            facts.push(over);
+        }
+        let all = |usages: &mut dyn Iterator<Item = Usage>| usages.fold(Usage::default(), Usage::plus);
+        let said = all(&mut models.iter().map(|(_, usage)| *usage));
+        let mut left = said.beyond(all(&mut meter.unconfirmed.values().copied()));
+        for (name, since) in models.into_iter().filter(|(_, since)| !since.is_nothing()) {
+            let known = meter.unconfirmed.keys().find(|known| is_same(known, &name)).cloned();
+            let model = known.unwrap_or(name);
+            let counted = meter.unconfirmed.get(&model).copied().unwrap_or_default();
+            let more = since.beyond(counted).at_most(left);
+            left = left.beyond(more);
+            facts.push(Used { helper: true, confirms: Some(since), ..when.used(model, more) });
+        }
+        facts
+    }
+
+    pub fn apply(&mut self, used: &Used) {
+        self.session.add(used);
+        if used.turn.is_some() && used.turn == self.of {
+            self.turn.add(used);
+        }
+        match &used.message {
+            Some(id) => self.note_answer(id, used),
+            None => self.confirm(used),
+        }
+    }
+
+    fn note_answer(&mut self, id: &str, used: &Used) {
+        self.counted(&used.model, used.usage);
+        let known = Arc::make_mut(&mut self.known);
+        match known.iter_mut().rev().find(|known| known.id == id) {
+            Some(known) => known.usage = known.usage.plus(used.usage),
+            None => {
+                let Used { model, helper, usage, .. } = used;
+                let answer =
+                    Answer { id: id.to_owned(), model: model.clone(), helper: *helper, usage: *usage };
+                known.push_back(answer);
+                if known.len() > KNOWN {
+                    known.pop_front();
+                }
+            }
+        }
+        if used.helper {
+            self.goes_on |= used.first;
+            return;
+        }
+        if used.first {
+            // The one before it did not come to its end, and was asked for again.
+            self.tear();
+            (self.last, self.model) = (Some(id.to_owned()), used.model.clone());
+            (self.open, self.goes_on) = (Some((id.to_owned(), Spent::default())), false);
+        }
+        if let Some((_, spent)) = self.open.as_mut().filter(|(open, _)| open == id) {
+            spent.add(used);
+        }
+        match used.end {
+            Some(End::Torn) => self.tear(),
+            Some(end @ (End::Calls | End::Said)) => (self.open, self.goes_on) = (None, end == End::Calls),
+            None => {}
+        }
+    }
+
+    /// The answer under way was cut off: it is in no sum of the agent's.
+    fn tear(&mut self) {
+        let Some((id, _)) = self.open.take() else { return };
+        let torn = self.known.iter().rev().find(|known| known.id == id);
+        if let Some((model, usage)) = torn.map(|known| (known.model.clone(), known.usage))
+            && let Some(counted) = self.unconfirmed.get_mut(&model)
+        {
+            *counted = counted.beyond(usage);
+        }
+    }
+
+    fn confirm(&mut self, used: &Used) {
+        self.counted(&used.model, used.usage);
+        let Some(mut left) = used.confirms else { return };
+        let mut confirm = |counted: &mut Usage| {
+            let both = counted.at_most(left);
+            (*counted, left) = (counted.beyond(both), left.beyond(both));
+        };
+        // Its own first. What is more than that was counted under other names.
+        self.unconfirmed.get_mut(&used.model).into_iter().for_each(&mut confirm);
+        self.unconfirmed.values_mut().for_each(confirm);
+    }
+
+    fn counted(&mut self, model: &str, usage: Usage) {
+        if self.unconfirmed.len() < MODELS || self.unconfirmed.contains_key(model) {
+            let counted = self.unconfirmed.entry(model.to_owned()).or_default();
+            *counted = counted.plus(usage);
+        }
+    }
+}
+
+impl Meanwhile<'_> {
+    fn used(&self, model: String, usage: Usage) -> Used {
+        Used {
+            turn: self.turn,
+            attempt: self.attempt,
+            message: None,
+            helper: false,
+            first: false,
+            end: None,
+            nano_usd: self.prices.of(&model).map(|price| price.of(&usage)),
+            model,
+            usage,
+            confirms: None,
+        }
+    }
+}
+
+/// An agent's sum may name a model without its date, or with the size of its window.
+fn is_same(one: &str, other: &str) -> bool {
+    let plain = |name: &str| {
+        let name = name.split('[').next().unwrap_or_default().to_owned();
+        let dated = name.rsplit_once('-').filter(|(_, date)| date.len() == 8 && date.parse::<u32>().is_ok());
+        dated.map(|(name, _)| name.to_owned()).unwrap_or(name)
+    };
+    plain(one) == plain(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(input_tokens: u64, output_tokens: u64) -> Usage {
+        Usage { input_tokens, output_tokens, ..Usage::default() }
+    }
+
+    fn answer(id: &str, helper: bool, usage: Usage, end: Option<End>) -> Report {
+        Report::Answer { id: id.into(), model: "m".into(), helper, usage, end }
+    }
+
+    fn more(output: u64, end: Option<End>) -> Report {
+        Report::More { usage: usage(0, output), end }
+    }
+
+    fn sum(usage: Usage, torn: bool) -> Report {
+        Report::Sum { models: vec![("m".into(), usage)], torn }
+    }
+
+    /// Hears one report after the other; what the facts say is what another one makes of them alone.
+    fn heard(reports: impl IntoIterator<Item = Report>) -> (Meter, Vec<Used>) {
+        let prices = Prices::with(r#"{"m": {"input": 1, "output": 1}}"#).expect("prices");
+        let when = Meanwhile { turn: None, attempt: 1, prices: &prices };
+        let (mut meter, mut facts) = (Meter::default(), Vec::new());
+        for report in reports {
+            for used in meter.account(report, when) {
+                meter.apply(&used);
+                facts.push(used);
+            }
+        }
+        let mut replayed = Meter::default();
+        facts.iter().for_each(|used| replayed.apply(used));
+        assert_eq!(replayed, meter);
+        (meter, facts)
+    }
+
+    #[test]
+    fn an_answer_counts_once_with_what_it_came_to() {
+        let (meter, facts) = heard([
+            answer("a", false, usage(100, 1), None),
+            answer("a", false, usage(100, 1), None),
+            more(30, Some(End::Calls)),
+            answer("a", false, usage(100, 1), None),
+            answer("b", false, usage(200, 1), None),
+            more(40, Some(End::Said)),
+            sum(usage(300, 70), false),
+        ]);
+        assert_eq!((meter.session.usage, meter.session.rounds), (usage(300, 70), 2));
+        assert_eq!(meter.session.nano_usd, 370 * 1000);
+        assert_eq!(facts.len(), 5, "{facts:?}");
+        assert_eq!(meter.unconfirmed["m"], usage(0, 0));
+    }
+
+    #[test]
+    fn what_only_a_sum_knows_of_is_added_to_what_was_counted() {
+        let helper = answer("h", true, usage(50, 1), None);
+        let (meter, _) = heard([
+            answer("a", false, usage(100, 10), Some(End::Calls)),
+            helper.clone(),
+            answer("b", false, usage(10, 3), Some(End::Said)),
+            sum(usage(160, 13 + 7), false),
+        ]);
+        assert_eq!((meter.session.usage, meter.session.rounds), (usage(160, 20), 2));
+        // One that was still under way then is in the next sum.
+        let (meter, _) = heard([helper, sum(usage(5, 5), false), sum(usage(50, 7), false)]);
+        assert_eq!(meter.session.usage, usage(55, 12));
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_off_counts_and_hides_nothing_of_the_next_sum() {
+        let (meter, _) = heard([
+            answer("a", false, usage(100, 1), None),
+            sum(usage(0, 0), true),
+            answer("b", false, usage(10, 1), None),
+            answer("h", true, usage(50, 1), None),
+            more(5, Some(End::Said)),
+            sum(usage(60, 5 + 9), false),
+        ]);
+        assert_eq!(meter.session.usage, usage(160, 15));
+    }
+
+    #[test]
+    fn another_name_of_the_same_model_counts_nothing_twice() {
+        for name in ["m-20260101", "m[1m]", "something-else"] {
+            let models = vec![(name.to_owned(), usage(100, 30))];
+            let (meter, _) = heard([
+                answer("a", false, usage(100, 1), None),
+                more(30, Some(End::Said)),
+                Report::Sum { models: models.clone(), torn: false },
+                answer("b", false, usage(100, 30), Some(End::Said)),
+                Report::Sum { models, torn: false },
+            ]);
+            assert_eq!(meter.session.usage, usage(200, 60), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_answer_under_way_is_let_finish() {
+        let settled = |reports: Vec<Report>| {
+            let meter = heard(reports).0;
+            meter.settled(meter.session).map(|spent| (spent.usage.tokens(), spent.rounds))
+        };
+        let first = answer("a", false, usage(10, 1), None);
+        assert_eq!(settled(vec![first.clone()]), Some((0, 0)));
+        assert_eq!(settled(vec![first.clone(), more(5, Some(End::Said))]), None, "nothing is to come");
+        assert_eq!(settled(vec![first.clone(), more(5, Some(End::Calls))]), Some((15, 1)));
+        let second = answer("b", false, usage(100, 1), None);
+        assert_eq!(settled(vec![first, more(5, Some(End::Said)), second]), Some((15, 1)));
+    }
+
+    #[test]
+    fn a_model_without_a_price_is_noticed() {
+        let stranger = Report::Answer {
+            id: "a".into(),
+            model: "stranger".into(),
+            helper: false,
+            usage: usage(1, 1),
+            end: Some(End::Said),
+        };
+        let (meter, facts) = heard([stranger]);
+        assert!(meter.session.unpriced && facts[0].nano_usd.is_none());
+        assert_eq!(meter.model(), Some("stranger"));
+    }
+}

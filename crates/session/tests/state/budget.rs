@@ -1,0 +1,132 @@
+//! A budget that is used up: what runs is stopped, what waits keeps waiting, and everything goes on when more may be used.
+
+use super::{DONE, POWER_CUT, PROMPT, START, World, phase, stands};
+use crate::world::Op;
+use ash_model::{BudgetOf, End, Fact, Limits, Outcome, Reached, Status, Which};
+use ash_session::state::{Next, Phase, Refused, Wake, Wish};
+
+const CALLS: Op = Op::Use(End::Calls);
+const SAYS: Op = Op::Use(End::Said);
+
+/// Ten tokens are an answer.
+fn with(tokens: u64) -> World {
+    World::awake().with_tokens(Some(tokens))
+}
+
+fn reached(world: &World) -> Vec<Reached> {
+    let facts = world.log.iter().filter_map(|event| match &event.fact {
+        Fact::BudgetReached(reached) => Some(*reached),
+        _ => None,
+    });
+    facts.collect()
+}
+
+/// The code of the problem that the last turn ended with.
+fn problem(world: &World) -> Option<String> {
+    let ends = world.log.iter().rev().find_map(|event| match &event.fact {
+        Fact::Finished { problem, .. } => Some(problem.as_ref().map(|problem| problem.code.clone())),
+        _ => None,
+    });
+    ends.flatten()
+}
+
+#[test]
+fn a_turn_that_goes_on_is_stopped_and_the_session_pauses_with_what_waits() {
+    let mut world = with(20).after(&[PROMPT, PROMPT, CALLS]);
+    assert!(reached(&world).is_empty());
+    let before = world.log.len();
+    world.act(CALLS);
+    assert_eq!(world.kinds_since(before), ["used", "used", "budget_reached", "interrupting"]);
+    let turn = world.state().turns[0].id;
+    let expected =
+        Reached { turn: Some(turn), of: BudgetOf::Session, which: Which::MaxTokens, limit: 20, used: 20 };
+    assert_eq!(reached(&world), [expected]);
+
+    let before = world.log.len();
+    let world = world.after(&[Op::Rest, DONE, DONE]);
+    assert_eq!(world.kinds_since(before), ["rested", "saved", "finished", "paused", "asleep"]);
+    assert_eq!(stands(&world), (Status::Paused, vec![Some(Outcome::Interrupted), None]));
+    assert_eq!(problem(&world).as_deref(), Some("budget_reached"));
+    assert_eq!(phase(&world), Some(&Phase::Queued));
+
+    let prompt = Wish::Prompt {
+        turn: turn.to_owned(),
+        content: "more".into(),
+        ask: Default::default(),
+        wake: Wake::Yes,
+        on_busy: Default::default(),
+    };
+    for wish in [Wish::Resume, prompt] {
+        let refused = world.state().decide(&wish);
+        assert!(matches!(refused, Err(Refused::Budget(Reached { limit: 20, used: 20, .. }))), "{refused:?}");
+    }
+    // Nobody has to ask twice: what waits goes on by itself.
+    let world = world.after(&[Op::Raise, DONE, SAYS, Op::Rest, DONE]);
+    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Interrupted), Some(Outcome::Done)]));
+}
+
+#[test]
+fn an_answer_that_was_the_last_one_anyway_is_not_cut_off() {
+    let world = with(20).after(&[PROMPT, CALLS, SAYS]);
+    assert!(reached(&world).is_empty(), "nothing is to come");
+    let world = world.after(&[Op::Rest, DONE, DONE]);
+    assert_eq!(stands(&world), (Status::Paused, vec![Some(Outcome::Done)]));
+    assert_eq!((problem(&world), reached(&world).len()), (None, 1));
+}
+
+#[test]
+fn whoever_dies_when_it_is_used_up_leaves_it_used_up() {
+    let deaths: [&[Op]; 5] = [
+        &[Op::Crash, START],
+        &[Op::Crash, Op::Die, START],
+        &POWER_CUT,
+        &[Op::Die],
+        &[Op::Shutdown, Op::Late, DONE, DONE, START],
+    ];
+    for death in deaths {
+        // It says so while nobody listens, or the server dies before it tells the agent.
+        for way in [[Op::Crash, CALLS], [Op::CrashBeforeTelling, CALLS]] {
+            let mut world = with(10).after(&[PROMPT, PROMPT]).after(&way).after(death);
+            world.act(START);
+            world.act(Op::Rest);
+            for _ in 0..9 {
+                world.act(DONE);
+            }
+            assert_eq!(world.state().meter.session.usage.tokens(), 10, "{way:?} {death:?}");
+            assert!(matches!(world.state().status, Status::Paused | Status::Error), "{way:?} {death:?}");
+            assert_eq!(world.outcomes()[1], None, "it waits: {way:?} {death:?}");
+            world.come_to_rest();
+            assert_eq!(world.outcomes()[1], Some(Outcome::Done), "{way:?} {death:?}");
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_turns_ends_turns_and_nothing_else() {
+    let mut world = World::awake();
+    world.budget.turn = Limits { max_turns: Some(2), ..Limits::default() };
+    world.set_budget();
+    let world = world.after(&[PROMPT, CALLS, SAYS, Op::Rest, DONE]);
+    assert_eq!((stands(&world), problem(&world)), ((Status::Active, vec![Some(Outcome::Done)]), None));
+    let world = world.after(&[PROMPT, CALLS, CALLS, Op::Rest, DONE]);
+    assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Done), Some(Outcome::Interrupted)]));
+    assert_eq!(problem(&world).as_deref(), Some("budget_reached"));
+    assert!(matches!(reached(&world)[..], [Reached { of: BudgetOf::Turn, limit: 2, used: 2, .. }]));
+    // One that was cut off counts what it used before.
+    let world = world.after(&[PROMPT, CALLS, Op::Die, DONE, Op::Resume, DONE, CALLS, Op::Rest, DONE]);
+    assert_eq!(world.outcomes()[2], Some(Outcome::Interrupted));
+    let turn = world.log.iter().rev().find_map(|event| match &event.fact {
+        Fact::Used(used) => Some(used.attempt),
+        _ => None,
+    });
+    assert_eq!(turn, Some(2));
+}
+
+#[test]
+fn a_fork_does_not_pay_for_its_parent_and_a_rewind_gives_nothing_back() {
+    let world = with(1000).after(&[PROMPT, SAYS, Op::Rest, DONE, PROMPT, SAYS, Op::Rest, DONE]);
+    let world = world.after(&[Op::Rewind(1), DONE, DONE, DONE]);
+    assert_eq!(world.log.last().map(|event| event.fact.kind()), Some("rewound"));
+    assert_eq!(world.state().meter.session.usage.tokens(), 20);
+    assert_eq!(world.state().next(), Next::Wait);
+}

@@ -1,0 +1,158 @@
+//! What was used. A row is written in the transaction of the event that it follows from.
+
+use super::read::{optional, owner};
+use crate::{Error, Result, Scope, UsageBy, UsageQuery, UsageSum};
+use ash_model::{
+    AgentName, Fact, SessionId, SessionNo, Spent, Timestamp, TurnId, Usage, Used, luggage::Line,
+};
+use sqlx::{QueryBuilder, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
+
+type Db = SqliteConnection;
+
+/// A day in milliseconds.
+const DAY: i64 = 86_400_000;
+/// More is not counted: it is a lie, and the sums of others must not break on it. Floats hold all numbers up to here.
+const MOST: u64 = 9_000_000_000_000_000;
+
+pub(super) async fn add(db: &mut Db, no: SessionNo, used: &Used, at: Timestamp) -> Result<()> {
+    if used.usage.is_nothing() && !used.first {
+        return Ok(());
+    }
+    query(
+        "INSERT INTO usage (session, turn, attempt, model, day, tenant, owner, agent, id, input, output, cache_write,
+             cache_read, nano_usd, unpriced, rounds, first_at, last_at)
+         SELECT ?1, ?2, ?3, ?4, ?5, tenant, owner, agent, id, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13
+         FROM sessions WHERE n = ?1
+         ON CONFLICT DO UPDATE SET input = min(input + ?6, ?14), output = min(output + ?7, ?14),
+             cache_write = min(cache_write + ?8, ?14), cache_read = min(cache_read + ?9, ?14),
+             nano_usd = min(nano_usd + ?10, ?14), unpriced = max(unpriced, ?11), rounds = rounds + ?12, last_at = ?13",
+    )
+    .bind(no.0)
+    .bind(used.turn.map(|turn| turn.to_string()).unwrap_or_default())
+    .bind(used.attempt)
+    .bind(&used.model)
+    .bind(at.0.div_euclid(DAY))
+    .bind(counted(used.usage.input_tokens))
+    .bind(counted(used.usage.output_tokens))
+    .bind(counted(used.usage.cache_creation_tokens))
+    .bind(counted(used.usage.cache_read_tokens))
+    .bind(counted(used.nano_usd.unwrap_or(0)))
+    .bind(used.nano_usd.is_none())
+    .bind(used.first && !used.helper)
+    .bind(at.0)
+    .bind(counted(MOST))
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+fn counted(number: u64) -> i64 {
+    i64::try_from(number.min(MOST)).unwrap_or(i64::MAX)
+}
+
+/// A session that comes back brings what it used along.
+pub(super) async fn rebuild(db: &mut Db, no: SessionNo, events: &[Line]) -> Result<()> {
+    for line in events.iter().filter(|line| line.kind == "used") {
+        let fact = Fact::decode(&line.kind, line.json.clone());
+        let fact = fact.map_err(|error| Error::Damaged { what: "event", why: error.to_string() })?;
+        if let Fact::Used(used) = &fact {
+            add(db, no, used, line.at).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What it used stays with its agent and its owner; that it was it goes.
+pub(super) async fn forget(db: &mut Db, no: SessionNo) -> Result<()> {
+    query("UPDATE usage SET id = NULL WHERE session = ?").bind(no.0).execute(db).await?;
+    Ok(())
+}
+
+/// The newest first; by day, the latest day.
+pub(super) async fn sums(
+    db: &SqlitePool,
+    scope: &Scope,
+    by: Option<UsageBy>,
+    asked: &UsageQuery,
+) -> Result<Vec<UsageSum>> {
+    let keys = match by {
+        None => "",
+        Some(UsageBy::Turn) => "turn, session, id, agent, owner",
+        Some(UsageBy::Session) => "session, id, agent, owner",
+        Some(UsageBy::Agent) => "agent",
+        Some(UsageBy::Owner) => "owner",
+        Some(UsageBy::Model) => "model",
+        Some(UsageBy::Day) => "day",
+    };
+    let comma = if keys.is_empty() { "" } else { ", " };
+    // Of the largest numbers a sum of integers would fail.
+    let mut sql = QueryBuilder::new(format!(
+        "SELECT {keys}{comma}CAST(total(input) AS INTEGER) AS input, CAST(total(output) AS INTEGER) AS output,
+             CAST(total(cache_write) AS INTEGER) AS cache_write, CAST(total(cache_read) AS INTEGER) AS cache_read,
+             CAST(total(nano_usd) AS INTEGER) AS nano_usd, coalesce(max(unpriced), 0) AS unpriced,
+             CAST(total(rounds) AS INTEGER) AS rounds, count(DISTINCT nullif(turn, '')) AS turns,
+             min(first_at) AS first_at, max(last_at) AS last_at
+         FROM usage WHERE tenant = "
+    ));
+    sql.push_bind(scope.tenant.as_str());
+    for owner in scope.owner.iter().chain(&asked.owner) {
+        sql.push(" AND owner = ").push_bind(owner.as_str());
+    }
+    if let Some(SessionNo(no)) = asked.session {
+        sql.push(" AND session = ").push_bind(no);
+    }
+    if let Some(agent) = &asked.agent {
+        sql.push(" AND agent = ").push_bind(agent.as_str());
+    }
+    if let Some(Timestamp(since)) = asked.since {
+        sql.push(" AND first_at >= ").push_bind(since);
+    }
+    if let Some(Timestamp(until)) = asked.until {
+        sql.push(" AND first_at < ").push_bind(until);
+    }
+    if by.is_some() {
+        sql.push(format!(" GROUP BY {keys} ORDER BY max(last_at) DESC, {keys}"));
+        sql.push(" LIMIT ").push_bind(asked.limit);
+    }
+    sql.build().fetch_all(db).await?.iter().map(|row| sum(row, by)).collect()
+}
+
+fn sum(row: &SqliteRow, by: Option<UsageBy>) -> Result<UsageSum> {
+    let number = |name: &str| row.try_get::<i64, _>(name).map(|number| u64::try_from(number).unwrap_or(0));
+    let usage = Usage {
+        input_tokens: number("input")?,
+        output_tokens: number("output")?,
+        cache_creation_tokens: number("cache_write")?,
+        cache_read_tokens: number("cache_read")?,
+    };
+    let spent = Spent {
+        usage,
+        nano_usd: number("nano_usd")?,
+        unpriced: number("unpriced")? > 0,
+        rounds: number("rounds")?,
+    };
+    let at = |name: &str| row.try_get::<Option<i64>, _>(name).map(|at| at.map(Timestamp));
+    let (first, last, turns) = (at("first_at")?, at("last_at")?, number("turns")?);
+    let mut sum = UsageSum { spent, turns, first, last, ..UsageSum::default() };
+    if by == Some(UsageBy::Turn) {
+        let turn: String = row.try_get("turn")?;
+        sum.turn = TurnId::parse(&turn);
+    }
+    if matches!(by, Some(UsageBy::Turn | UsageBy::Session)) {
+        sum.session = optional(row, "id", |text| SessionId::parse(text).ok())?;
+    }
+    if matches!(by, Some(UsageBy::Turn | UsageBy::Session | UsageBy::Agent)) {
+        sum.agent = optional(row, "agent", |text| AgentName::parse(text).ok())?;
+    }
+    if matches!(by, Some(UsageBy::Turn | UsageBy::Session | UsageBy::Owner)) {
+        sum.owner = owner(row)?;
+    }
+    if by == Some(UsageBy::Model) {
+        sum.model = row.try_get("model")?;
+    }
+    if by == Some(UsageBy::Day) {
+        let start = Timestamp(row.try_get::<i64, _>("day")? * DAY);
+        sum.day = Some(start.to_string().chars().take("2026-01-31".len()).collect());
+    }
+    Ok(sum)
+}

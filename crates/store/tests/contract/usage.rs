@@ -1,0 +1,143 @@
+//! What was used: with the event that says so, or not at all; whoever asks sees sums of what they may see.
+
+use crate::fixture::{agent, all, append, by, lease, make, new_session, only, owner, said, step};
+use ash_model::{Fact, SessionNo, Spent, Status, Timestamp, TurnId, Usage, Used};
+use ash_store::{NewSession, Scope, Session, Store, UsageBy, UsageQuery, UsageSum};
+
+fn usage(input_tokens: u64) -> Usage {
+    Usage { input_tokens, output_tokens: 1, cache_creation_tokens: 2, cache_read_tokens: 3 }
+}
+
+fn used(turn: Option<TurnId>, model: &str, input: u64) -> Fact {
+    Fact::Used(Used {
+        turn,
+        attempt: 1,
+        message: Some("m".into()),
+        model: model.into(),
+        helper: false,
+        first: true,
+        end: None,
+        usage: usage(input),
+        nano_usd: Some(input.saturating_mul(10)),
+        confirms: None,
+    })
+}
+
+async fn sums(store: &dyn Store, scope: &Scope, by: Option<UsageBy>, query: UsageQuery) -> Vec<UsageSum> {
+    store.usage(scope, by, &UsageQuery { limit: 100, ..query }).await.expect("read")
+}
+
+async fn total(store: &dyn Store, scope: &Scope, query: UsageQuery) -> Spent {
+    let all = sums(store, scope, None, query).await;
+    assert_eq!(all.len(), 1);
+    all[0].spent
+}
+
+fn of(no: SessionNo) -> UsageQuery {
+    UsageQuery { session: Some(no), ..UsageQuery::default() }
+}
+
+pub(crate) async fn a_step_counts_what_it_says_or_nothing(store: &dyn Store) {
+    let session = make(store, "s").await;
+    assert_eq!(total(store, &all("t"), of(session.no)).await, Spent::default());
+    let turn = Some(TurnId::fresh());
+    let facts = [used(turn, "m", 5), said("x"), used(turn, "m", 6), used(None, "other", 7)];
+    append(store, &session, step(session.no, 2, facts)).await;
+    let spent = total(store, &all("t"), of(session.no)).await;
+    assert_eq!((spent.usage.input_tokens, spent.usage.cache_read_tokens), (18, 9));
+    assert_eq!((spent.nano_usd, spent.rounds, spent.unpriced), (180, 3, false));
+    // One that does not follow the last one.
+    let refused = store.append(&lease(&session), step(session.no, 2, [used(turn, "m", 100)])).await;
+    assert!(refused.is_err());
+    assert_eq!(total(store, &all("t"), of(session.no)).await, spent);
+    let by_model = sums(store, &all("t"), Some(UsageBy::Model), of(session.no)).await;
+    let mut names: Vec<_> = by_model.iter().map(|sum| (sum.model.as_deref(), sum.spent.nano_usd)).collect();
+    names.sort_unstable();
+    assert_eq!(names, [(Some("m"), 110), (Some("other"), 70)]);
+    let turns = sums(store, &all("t"), Some(UsageBy::Turn), of(session.no)).await;
+    let mut turns: Vec<_> = turns.iter().map(|sum| (sum.turn, sum.turns)).collect();
+    turns.sort_unstable();
+    assert_eq!(turns, [(None, 0), (turn, 1)]);
+}
+
+async fn owned(store: &dyn Store, name: &str, of: &str, input: u64) -> Session {
+    let new = NewSession { owner: Some(owner(of)), ..new_session(name) };
+    let session = store.create(new).await.expect("made");
+    append(store, &session, step(session.no, 2, [used(Some(TurnId::fresh()), "m", input)])).await;
+    session
+}
+
+pub(crate) async fn sums_are_of_what_one_may_see(store: &dyn Store) {
+    let (hers, _his) = (owned(store, "hers", "alice", 5).await, owned(store, "his", "bob", 70).await);
+    let input = async |scope: &Scope, query| total(store, scope, query).await.usage.input_tokens;
+    assert_eq!(input(&all("t"), UsageQuery::default()).await, 75);
+    assert_eq!(input(&only("alice"), UsageQuery::default()).await, 5);
+    assert_eq!(input(&only("bob"), of(hers.no)).await, 0);
+    assert_eq!(input(&all("other"), UsageQuery::default()).await, 0);
+    let theirs = UsageQuery { owner: Some(owner("bob")), ..UsageQuery::default() };
+    assert_eq!((input(&all("t"), theirs.clone()).await, input(&only("alice"), theirs).await), (70, 0));
+    let nobody = UsageQuery { agent: Some(agent("nobody")), ..UsageQuery::default() };
+    assert_eq!(input(&all("t"), nobody).await, 0);
+    for by in UsageBy::ALL.map(|(by, _)| by) {
+        let sums = sums(store, &all("t"), Some(by), UsageQuery::default()).await;
+        assert_eq!(sums.iter().map(|sum| sum.spent.usage.input_tokens).sum::<u64>(), 75, "{by:?}");
+    }
+}
+
+pub(crate) async fn sums_are_of_a_time(store: &dyn Store) {
+    let session = make(store, "s").await;
+    const DAY: i64 = 86_400_000;
+    let mut first = step(session.no, 2, [used(None, "m", 5)]);
+    first.notes[0].at = Timestamp(DAY - 1);
+    let mut second = step(session.no, 3, [used(None, "m", 70)]);
+    second.notes[0].at = Timestamp(DAY);
+    append(store, &session, first).await;
+    append(store, &session, second).await;
+    let days = sums(store, &all("t"), Some(UsageBy::Day), UsageQuery::default()).await;
+    let days: Vec<_> = days.iter().map(|sum| (sum.day.as_deref(), sum.spent.usage.input_tokens)).collect();
+    assert_eq!(days, [(Some("1970-01-02"), 70), (Some("1970-01-01"), 5)]);
+    let within = async |since, until| {
+        let query = UsageQuery { since, until, ..UsageQuery::default() };
+        total(store, &all("t"), query).await.usage.input_tokens
+    };
+    assert_eq!(within(Some(Timestamp(DAY)), None).await, 70);
+    assert_eq!(within(None, Some(Timestamp(DAY))).await, 5);
+}
+
+pub(crate) async fn what_a_forgotten_session_used_stays_without_its_name(store: &dyn Store) {
+    let session = owned(store, "gone", "alice", 5).await;
+    let mut end = step(session.no, 3, [Fact::Ended]);
+    end.card.status = Status::Ended;
+    append(store, &session, end).await;
+    store.trash(session.no, Timestamp(5), by("k")).await.expect("put there");
+    while !store.bury(session.no, Timestamp(6)).await.expect("buried") {}
+    let left = sums(store, &only("alice"), Some(UsageBy::Session), UsageQuery::default()).await;
+    assert_eq!(
+        left.iter().map(|sum| (sum.session.clone(), sum.spent.nano_usd)).collect::<Vec<_>>(),
+        [(None, 50)]
+    );
+    // Another one of its name begins with nothing.
+    let again = owned(store, "gone", "alice", 1).await;
+    assert_eq!(total(store, &only("alice"), of(again.no)).await.nano_usd, 10);
+}
+
+/// Whoever lies in a sandbox spoils nobody's sums.
+pub(crate) async fn the_largest_numbers_can_be_summed(store: &dyn Store) {
+    let session = make(store, "s").await;
+    let most = Fact::Used(Used {
+        turn: None,
+        attempt: 0,
+        message: None,
+        model: "m".into(),
+        helper: true,
+        first: false,
+        end: None,
+        usage: Usage { input_tokens: u64::MAX, ..usage(0) },
+        nano_usd: Some(u64::MAX),
+        confirms: None,
+    });
+    let other = used(Some(TurnId::fresh()), "m", u64::MAX);
+    append(store, &session, step(session.no, 2, [most.clone(), most, other])).await;
+    let spent = total(store, &all("t"), UsageQuery::default()).await;
+    assert!(spent.usage.input_tokens > 1 << 50 && spent.nano_usd > 1 << 50, "{spent:?}");
+}
