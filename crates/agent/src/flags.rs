@@ -3,6 +3,7 @@
 use crate::ids;
 use crate::provider::DEFAULT_MODEL;
 use crate::tools::NAMES;
+use crate::window::{Wanted, Window};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -23,11 +24,12 @@ pub(crate) struct Manner {
     pub(crate) effort: Option<String>,
     /// Whether words are shown while they come.
     pub(crate) streaming: bool,
+    pub(crate) window: Window,
 }
 
 impl Default for Manner {
     fn default() -> Manner {
-        Manner { tools: NAMES.to_vec(), effort: None, streaming: true }
+        Manner { tools: NAMES.to_vec(), effort: None, streaming: true, window: Window::default() }
     }
 }
 
@@ -38,11 +40,20 @@ pub(crate) enum Answers {
     Anthropic { model: String, socket: PathBuf },
 }
 
+impl Answers {
+    fn model(&self) -> Option<&str> {
+        match self {
+            Answers::Offline => None,
+            Answers::Anthropic { model, .. } => Some(model),
+        }
+    }
+}
+
 impl Flags {
     pub(crate) fn parse(args: Vec<OsString>) -> Result<Flags, String> {
         let (mut session, mut resume, mut system_prompt) = (None, None, None);
         let (mut provider, mut model, mut socket) = (None, None, None);
-        let mut manner = Manner::default();
+        let (mut manner, mut window) = (Manner::default(), Wanted::default());
         let mut args = args.into_iter();
         while let Some(flag) = args.next() {
             let flag = flag.to_string_lossy().into_owned();
@@ -58,14 +69,28 @@ impl Flags {
                 "--disallowed-tools" => manner.tools.retain(|tool| !names(&value, tool)),
                 "--effort" => manner.effort = Some(value),
                 "--streaming" => manner.streaming = value != "false",
+                "--compaction" => window.compacts = value != "off",
+                "--compact-from" => window.from = part(&flag, &value)?,
+                "--compact-by" => window.by = part(&flag, &value)?,
+                "--context-window" => window.tokens = Some(tokens(&flag, &value)?),
                 "--model-socket" => socket = Some(PathBuf::from(value)),
                 _ => return Err(format!("unknown flag {flag}")),
             }
         }
         let session = session.or_else(|| resume.clone()).unwrap_or_else(ids::uuid);
         let answers = answers(provider.as_deref(), model, socket)?;
+        manner.window = Window::new(window, answers.model());
         Ok(Flags { session, resume, answers, system_prompt, manner })
     }
+}
+
+fn part(flag: &str, value: &str) -> Result<f64, String> {
+    let part = value.parse().ok().filter(|part| *part > 0.0 && *part <= 1.0);
+    part.ok_or_else(|| format!("{flag} must be over 0 and at most 1"))
+}
+
+fn tokens(flag: &str, value: &str) -> Result<u64, String> {
+    value.parse().ok().filter(|tokens| *tokens >= 1000).ok_or_else(|| format!("{flag} must be 1000 or more"))
 }
 
 /// Whether a list, separated by commas, names a tool of ours.

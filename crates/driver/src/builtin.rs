@@ -39,6 +39,14 @@ impl Driver for Builtin {
         if launch.options.streaming == Some(false) {
             flag("--streaming", "false".to_owned());
         }
+        if let Some(set) = &launch.options.infinite_sessions {
+            flag("--compaction", if set.enabled { "on" } else { "off" }.to_owned());
+            flag("--compact-from", set.background_compaction_threshold.to_string());
+            flag("--compact-by", set.buffer_exhaustion_threshold.to_string());
+            if let Some(tokens) = set.context_window {
+                flag("--context-window", tokens.to_string());
+            }
+        }
         match launch.provider {
             Provider::Offline => {}
             Provider::Anthropic => {

@@ -7,6 +7,7 @@ mod content;
 mod entry;
 mod mend;
 mod transcript;
+mod window;
 
 use crate::{
     Command, Driver, Ear, Expected, Heard, Launch, Logged, Memory, Mended, Native, Say, Spoken, Survey,
@@ -280,6 +281,7 @@ fn environment(launch: &Launch) -> std::collections::BTreeMap<String, String> {
     .into_iter()
     .chain(interrupted(launch).iter().copied())
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .chain(launch.options.infinite_sessions.iter().flat_map(window::environment))
     .collect()
 }
 

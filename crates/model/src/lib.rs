@@ -4,6 +4,7 @@ mod cursor;
 mod fact;
 pub mod far;
 mod ids;
+mod infinite;
 mod kind;
 mod lock;
 pub mod luggage;
@@ -21,6 +22,7 @@ pub use ids::{
     AgentName, BadName, Epoch, Image, Incarnation, OwnerId, PermissionId, Seq, SessionId, SessionNo, Slug,
     TenantId, TurnId, WorkspaceId,
 };
+pub use infinite::InfiniteSessions;
 pub use kind::{Kind, Problem};
 pub use lock::{Lock, Taking};
 pub use metadata::{BadMetadata, Metadata};
@@ -166,6 +168,8 @@ pub struct Options {
     pub subagents: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initial_agent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub infinite_sessions: Option<InfiniteSessions>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_interrupted: Option<OnInterrupted>,
     /// What becomes of a message that comes while another one's turn is not over, and does not say so itself.

@@ -5,6 +5,7 @@ mod checkpoints;
 mod cleaning;
 mod files;
 mod health;
+mod infinite;
 mod keys;
 mod listing;
 mod locks;

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 const UNKNOWN: &str = "[Tool call interrupted: its outcome is unknown]";
 
-struct Model {
+pub(crate) struct Model {
     folder: TempDir,
     // In this order: a server ends on its runtime.
     _server: Server,
@@ -25,18 +25,22 @@ impl Model {
         Model::with("")
     }
 
-    fn with(script: &str) -> Model {
+    pub(crate) fn with(script: &str) -> Model {
+        Model::of(script, None)
+    }
+
+    pub(crate) fn of(script: &str, window: Option<u64>) -> Model {
         let folder = tempfile::tempdir().expect("folder");
         let script = Script::parse(script).expect("a script");
         let listen = Listen::Unix(folder.path().join("model.sock"));
-        let options = Options { listen, script, log: Some(folder.path().join("log")) };
+        let options = Options { listen, script, log: Some(folder.path().join("log")), window };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let server = runtime.block_on(Server::start(options)).expect("a server");
         Model { folder, _server: server, _runtime: runtime }
     }
 
-    fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("model.sock")
     }
 
@@ -45,7 +49,7 @@ impl Model {
     }
 
     /// The bodies of all requests so far.
-    fn asked(&self) -> Vec<Value> {
+    pub(crate) fn asked(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         log.lines().map(|line| serde_json::from_str::<Value>(line).expect("a line")["body"].clone()).collect()
     }

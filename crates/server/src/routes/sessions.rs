@@ -5,7 +5,7 @@ use super::{
     take::{Asked, Body, Part, at_most, can_wait, environment, open_session, session, session_anywhere},
 };
 use super::{
-    agents, locks, owners,
+    agents, infinite, locks, owners,
     provider::{self, Wanted},
     workspaces,
 };
@@ -81,6 +81,7 @@ pub(super) struct Settable {
     mcp_servers: Option<serde_json::Map<String, Value>>,
     subagents: Option<serde_json::Map<String, Value>>,
     initial_agent: Option<String>,
+    infinite_sessions: Option<Value>,
     on_interrupted: Option<OnInterrupted>,
     on_busy: Option<OnBusy>,
     wake_report: Option<bool>,
@@ -156,6 +157,7 @@ impl Settable {
             mcp_servers: self.mcp_servers.map(Value::Object).or(before.mcp_servers),
             subagents: self.subagents.map(Value::Object).or(before.subagents),
             initial_agent: self.initial_agent.or(before.initial_agent),
+            infinite_sessions: infinite::over(self.infinite_sessions, before.infinite_sessions)?,
             on_interrupted: self.on_interrupted.or(before.on_interrupted),
             on_busy: self.on_busy.or(before.on_busy),
             wake_report: self.wake_report.or(before.wake_report),
@@ -252,6 +254,8 @@ pub(super) async fn create(
         Some(session) => session,
         None => {
             agents::make_default(&app, caller.tenant(), &new.agent).await?;
+            let agent = app.sessions.rooms().store.agent(&new.tenant, &new.agent).await?;
+            agent.map_or(Ok(()), |agent| infinite::check(new.options.infinite_sessions.as_ref(), agent.runtime))?;
             app.sessions.create(new).await?
         }
     };
@@ -296,6 +300,7 @@ async fn change_live(app: App, no: SessionNo, change: Settable) -> Answer<()> {
     can_wait(&app, change.durability)?;
     let session = app.sessions.get(no).await?;
     let (options, way) = with_provider(change.over(session.options.clone())?, wanted);
+    infinite::check(options.infinite_sessions.as_ref(), session.runtime)?;
     if let Some(way) = way {
         app.sessions.bring(&session, way)?;
     }

@@ -126,7 +126,7 @@ impl Failure {
                 "The model declined to answer. Put it in other words, or ask for something else.".into()
             }
             Failure::OutOfTokens => format!(
-                "The model used all of its {MOST_TOKENS} tokens without an answer. Ask for less at once."
+                "The model used all of its tokens (at most {MOST_TOKENS}) without an answer. Ask for less at once."
             ),
             Failure::Broken(why) => format!(
                 "The model could not be asked ({}): {why}. Send the message again later.",
