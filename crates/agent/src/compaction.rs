@@ -8,7 +8,7 @@ use crate::conversation::{Block, Compaction, Content, Covered, Entry, Fact, Reas
 use crate::flags::{Answers, Manner};
 use crate::provider::{self, Request};
 use crate::turn::{Agent, Stop, now};
-use crate::window::{self, Keep, View, Window};
+use crate::window::{self, Keep, Rate, View, Window};
 use crate::wire::{CompactMetadata, Line, Notice};
 use crate::{ids, tools, transcript};
 use std::sync::Arc;
@@ -28,6 +28,7 @@ pub(crate) struct Compacting {
     stop: Cancel,
     covers: Vec<Covered>,
     tokens_before: u64,
+    rate: Rate,
 }
 
 struct Summary {
@@ -182,13 +183,13 @@ impl Agent<'_> {
         let room = window.summary_room();
         let instruction = window::told(instruction(room));
         let base = self.base() + window::size_of(&instruction);
-        let Some(asked) = window::squeezed(&window, &plan.turns, base, window.tokens - room) else { return };
+        let Some(plan) = plan.asked(&window, base, view.rate, &self.conversation) else { return };
         let (Ok(done), Ok(stop)) = (Cancel::new(), Cancel::new()) else { return };
         let work = Work {
             answers: self.answers.clone(),
             manner: Manner { streaming: false, ..self.manner.clone() },
             system: self.system.clone(),
-            turns: asked.turns.into_iter().chain([instruction]).collect(),
+            turns: plan.turns.into_iter().chain([instruction]).collect(),
             room,
             stop: stop.clone(),
         };
@@ -200,9 +201,17 @@ impl Agent<'_> {
             drop(finish);
         });
         if spawned.is_ok() {
-            self.compacting = Some(Compacting { answer, done, stop, covers: plan.covers, tokens_before: view.tokens });
+            self.compacting = Some(Compacting {
+                answer,
+                done,
+                stop,
+                covers: plan.covers,
+                tokens_before: view.tokens,
+                rate: view.rate,
+            });
             let (session_id, uuid) = (self.session, ids::uuid());
-            let notice = Notice::Status { session_id, uuid: &uuid, status: "compacting", tokens: view.tokens };
+            let notice =
+                Notice::Status { session_id, uuid: &uuid, status: "compacting", tokens: view.tokens };
             self.out.say(&Line::System(notice));
         }
     }
@@ -220,21 +229,40 @@ impl Agent<'_> {
         }
     }
 
-    fn record_compaction(&mut self, compacting: &Compacting, summary: Summary) -> Result<(), transcript::Error> {
+    fn record_compaction(
+        &mut self,
+        compacting: &Compacting,
+        summary: Summary,
+    ) -> Result<(), transcript::Error> {
         let Summary { text, usage } = summary;
         let mut coverage = self.conversation.coverage.clone();
         coverage.extend(&text, &compacting.covers);
-        let tokens_after = window::size_with(&self.manner.window, &self.conversation, &coverage, self.base());
+        let tokens_after = window::size_with(
+            &self.manner.window,
+            &self.conversation,
+            &coverage,
+            self.base(),
+            compacting.rate,
+        );
         let (covers, tokens_before) = (compacting.covers.clone(), compacting.tokens_before);
         let turn = covers.last().map(|covered| covered.turn.clone()).unwrap_or_default();
-        let fact = Compaction { summary: text.clone(), covers, tokens_before, tokens_after, usage };
+        let fact = Compaction {
+            summary: text.clone(),
+            covers,
+            tokens_before,
+            tokens_after,
+            tokens_per_1000_bytes: compacting.rate.per_thousand(),
+            usage,
+        };
         let uuid = ids::uuid();
         let entry = Entry { fact: Fact::Compaction(fact), uuid: uuid.clone(), turn, at: now() };
         self.transcript.append(&entry)?;
         self.conversation.add(entry);
-        let metadata = CompactMetadata { trigger: "auto", pre_tokens: tokens_before, post_tokens: tokens_after };
+        let metadata =
+            CompactMetadata { trigger: "auto", pre_tokens: tokens_before, post_tokens: tokens_after };
         let (session_id, uuid, summary) = (self.session, uuid.as_str(), text.as_str());
-        let boundary = Notice::CompactBoundary { session_id, uuid, compact_metadata: metadata, summary, usage: &usage };
+        let boundary =
+            Notice::CompactBoundary { session_id, uuid, compact_metadata: metadata, summary, usage: &usage };
         self.out.say(&Line::System(boundary));
         Ok(())
     }

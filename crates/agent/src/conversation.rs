@@ -1,5 +1,6 @@
 //! What was said and done, as facts in the order of the transcript, and the turns that they add up to.
 
+use crate::window::Rate;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -45,6 +46,8 @@ pub(crate) struct Compaction {
     pub(crate) covers: Vec<Covered>,
     pub(crate) tokens_before: u64,
     pub(crate) tokens_after: u64,
+    /// How many tokens a thousand bytes of the conversation were: until the next answer nobody says.
+    pub(crate) tokens_per_1000_bytes: u64,
     /// Of the request for the summary.
     pub(crate) usage: Usage,
 }
@@ -346,13 +349,16 @@ pub(crate) struct Conversation {
     pub(crate) coverage: Coverage,
     /// The last step since the last summary: what the service said of its request is true of what is shown now.
     pub(crate) measured: Option<String>,
+    /// As it was before the last summary.
+    pub(crate) rate: Option<Rate>,
 }
 
 impl Conversation {
     pub(crate) fn add(&mut self, entry: Entry) {
         match &entry.fact {
-            Fact::Compaction(Compaction { summary, covers, .. }) => {
+            Fact::Compaction(Compaction { summary, covers, tokens_per_1000_bytes, .. }) => {
                 self.coverage.extend(summary, covers);
+                self.rate = Some(Rate::of(*tokens_per_1000_bytes));
                 self.measured = None;
                 return;
             }

@@ -55,7 +55,14 @@ impl Desk {
             crate::return_memory();
         }
         let system_prompt = Mutex::new(flags.system_prompt.clone());
-        let room = Room { flags, place, out: Out::default(), system_prompt, queue: Mutex::default(), bell: Condvar::new() };
+        let room = Room {
+            flags,
+            place,
+            out: Out::default(),
+            system_prompt,
+            queue: Mutex::default(),
+            bell: Condvar::new(),
+        };
         Ok(Desk { room: Arc::new(room), resumed, worker: None })
     }
 

@@ -88,9 +88,36 @@ impl Default for Window {
     }
 }
 
-/// More than there are: text has about four bytes to a token, and numbers and strange words less.
+/// How many tokens a thousand bytes are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Rate(u64);
+
+impl Rate {
+    /// More than there are: text has about four bytes to a token, and numbers and strange words less.
+    pub(crate) const SAFE: Rate = Rate(400);
+    const LEAST: u64 = 250;
+
+    /// As it was measured, and somewhat more.
+    fn measured(tokens: u64, bytes: u64) -> Rate {
+        Rate::of(tokens.saturating_mul(1100) / bytes.max(1))
+    }
+
+    /// Whatever somebody has written down.
+    pub(crate) fn of(per_thousand: u64) -> Rate {
+        Rate(per_thousand.clamp(Rate::LEAST, Rate::SAFE.0))
+    }
+
+    pub(crate) fn per_thousand(self) -> u64 {
+        self.0
+    }
+
+    fn tokens(self, bytes: u64) -> u64 {
+        bytes.saturating_mul(self.0).div_ceil(1000)
+    }
+}
+
 fn tokens(bytes: u64) -> u64 {
-    bytes.saturating_mul(2).div_ceil(5)
+    Rate::SAFE.tokens(bytes)
 }
 
 fn bytes(tokens: u64) -> u64 {
@@ -107,6 +134,8 @@ pub(crate) fn base(system: Option<&str>, tools: &[Value]) -> u64 {
 pub(crate) struct View {
     pub(crate) turns: Vec<Turn>,
     pub(crate) tokens: u64,
+    /// Of most of what is in it.
+    pub(crate) rate: Rate,
 }
 
 /// The conversation as it is shown: a summary in the place of what it covers, and nothing longer than there is room for.
@@ -115,28 +144,56 @@ pub(crate) fn view(window: &Window, conversation: &Conversation, base: u64, mode
     let whole = base + all(&turns);
     let measured = conversation.measured.as_deref().and_then(|step| measured(&turns, step, model));
     // Instructions may have grown since the last request, which knows nothing of that.
-    let size = measured.map_or(tokens(whole), |known| known.max(whole / 4));
-    View { turns, tokens: size }
+    match measured {
+        Some(Measured { known, later }) => {
+            let seen = whole.saturating_sub(later).max(1);
+            // What nobody has measured may be anything.
+            let is_known = later <= seen / 8;
+            let rate = if is_known { Rate::measured(known, seen) } else { Rate::SAFE };
+            View { turns, tokens: known.saturating_add(tokens(later)).max(whole / 4), rate }
+        }
+        None => {
+            let rate = conversation.rate.unwrap_or(Rate::SAFE);
+            View { turns, tokens: rate.tokens(whole), rate }
+        }
+    }
 }
 
 /// What the view would be with this summary in it.
-pub(crate) fn size_with(window: &Window, conversation: &Conversation, coverage: &Coverage, base: u64) -> u64 {
-    tokens(base + all(&shown(conversation.turns(), coverage, window.longest_piece())))
+pub(crate) fn size_with(
+    window: &Window,
+    conversation: &Conversation,
+    coverage: &Coverage,
+    base: u64,
+    rate: Rate,
+) -> u64 {
+    rate.tokens(base + all(&shown(conversation.turns(), coverage, window.longest_piece())))
 }
 
 /// The same in less space, as far as pieces can be shortened; none if it does not fit however short they are.
 pub(crate) fn squeezed(window: &Window, turns: &[Turn], base: u64, most: u64) -> Option<View> {
+    squeezed_to(SHORTEST_PIECE, window, turns, base, most, Rate::SAFE)
+}
+
+fn squeezed_to(
+    shortest: usize,
+    window: &Window,
+    turns: &[Turn],
+    base: u64,
+    most: u64,
+    rate: Rate,
+) -> Option<View> {
     let mut longest = window.longest_piece();
     loop {
         let turns: Vec<Turn> = turns.iter().map(|turn| shortened(turn, longest)).collect();
-        let size = tokens(base + all(&turns));
+        let size = rate.tokens(base + all(&turns));
         if size <= most {
-            return Some(View { turns, tokens: size });
+            return Some(View { turns, tokens: size, rate });
         }
-        if longest <= SHORTEST_PIECE {
+        if longest <= shortest {
             return None;
         }
-        longest = (longest / 2).max(SHORTEST_PIECE);
+        longest = (longest / 2).max(shortest);
     }
 }
 
@@ -181,12 +238,57 @@ pub(crate) fn plan(window: &Window, turns: &[Turn], conversation: &Conversation,
         }
     }
     let mut summed: Vec<Turn> = over[..whole].to_vec();
-    let part = running.filter(|_| steps > 0).map(|turn| Turn { steps: turn.steps[..steps].to_vec(), ..turn.clone() });
-    let mut covers: Vec<Covered> = over[..whole].iter().filter_map(|turn| covered(turn, turn.steps.len(), conversation)).collect();
+    let part = running
+        .filter(|_| steps > 0)
+        .map(|turn| Turn { steps: turn.steps[..steps].to_vec(), ..turn.clone() });
+    let mut covers: Vec<Covered> =
+        over[..whole].iter().filter_map(|turn| covered(turn, turn.steps.len(), conversation)).collect();
     covers.extend(part.iter().filter_map(|turn| covered(turn, steps, conversation)));
     summed.extend(part);
     let gain = tokens(all(&summed));
-    (!covers.is_empty() && gain > window.summary_room() + SHORTEST_SUMMARY).then_some(Plan { turns: summed, covers })
+    (!covers.is_empty() && gain > window.summary_room() + SHORTEST_SUMMARY)
+        .then_some(Plan { turns: summed, covers })
+}
+
+impl Plan {
+    /// As much of it, from the beginning, as can be asked about at once; the rest is for the next time. Rather less of the
+    /// conversation than only the ends of everything in it.
+    pub(crate) fn asked(
+        self,
+        window: &Window,
+        base: u64,
+        rate: Rate,
+        conversation: &Conversation,
+    ) -> Option<Plan> {
+        let (most, shortest) = (window.tokens - window.summary_room(), window.longest_piece() / 4);
+        let mut plan = self;
+        loop {
+            if let Some(View { turns, .. }) = squeezed_to(shortest, window, &plan.turns, base, most, rate) {
+                return Some(Plan { turns, covers: plan.covers });
+            }
+            match plan.halved(conversation) {
+                Some(half) => plan = half,
+                None => {
+                    let View { turns, .. } = squeezed(window, &plan.turns, base, most)?;
+                    return Some(Plan { turns, covers: plan.covers });
+                }
+            }
+        }
+    }
+
+    /// The first half of its turns, or of the steps of its only one.
+    fn halved(&self, conversation: &Conversation) -> Option<Plan> {
+        let old = self.turns.len() - self.covers.len();
+        let mut turns = self.turns[..old + self.covers.len().div_ceil(2)].to_vec();
+        if let ([_], Some(turn)) = (&self.covers[..], turns.last_mut()) {
+            if turn.steps.len() < 2 {
+                return None;
+            }
+            turn.steps.truncate(turn.steps.len() / 2);
+        }
+        let covers = turns.iter().filter_map(|turn| covered(turn, turn.steps.len(), conversation)).collect();
+        Some(Plan { turns, covers })
+    }
 }
 
 /// Of a turn that is under way all steps but the last ones: those that there is room for, and at least one.
@@ -275,17 +377,25 @@ fn shorten(text: &mut String, longest: usize) {
     let (head, tail) = (longest * 2 / 3, longest / 3);
     let (head, tail) = (text.floor_char_boundary(head), text.ceil_char_boundary(text.len() - tail));
     let left_out = tail - head;
-    let note = format!("\n[{left_out} bytes are left out here: there is no room for them in the context window]\n");
+    let note =
+        format!("\n[{left_out} bytes are left out here: there is no room for them in the context window]\n");
     text.replace_range(head..tail, &note);
 }
 
-/// What the service said of the request that this step answered, and what came after it.
-fn measured(turns: &[Turn], step: &str, model: &str) -> Option<u64> {
+/// What the service said of a request and its answer, in tokens, and what came after, in bytes.
+struct Measured {
+    known: u64,
+    later: u64,
+}
+
+/// Of the request that this step answered.
+fn measured(turns: &[Turn], step: &str, model: &str) -> Option<Measured> {
     let place = |turn: &Turn| turn.steps.iter().position(|other| other.uuid == step);
     let (index, at) = turns.iter().enumerate().rev().find_map(|(index, turn)| Some((index, place(turn)?)))?;
     let turn = &turns[index];
     let message = &turn.steps[at].message;
-    let Usage { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens } = message.usage;
+    let Usage { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens } =
+        message.usage;
     let parts = [input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens];
     let known = parts.into_iter().fold(0, u64::saturating_add);
     if message.model != model || known == 0 {
@@ -296,7 +406,7 @@ fn measured(turns: &[Turn], step: &str, model: &str) -> Option<u64> {
     let partial = turn.ended.as_ref().map_or(0, |ended| piece(&ended.partial));
     let next = turns[index + 1..].iter().enumerate();
     let next = next.map(|(number, turn)| size(turn, is_last(index + 1 + number))).sum::<u64>();
-    Some(known.saturating_add(tokens(results(&turn.steps[at]) + later + partial + next)))
+    Some(Measured { known, later: results(&turn.steps[at]) + later + partial + next })
 }
 
 fn all(turns: &[Turn]) -> u64 {

@@ -163,9 +163,8 @@ fn exceeds(body: &Value, window: u64) -> Option<String> {
     if asked > window {
         return Some(format!("prompt is too long: {asked} tokens > {window} maximum"));
     }
-    (asked.saturating_add(answer) > window).then(|| {
-        format!("input length and `max_tokens` exceed context limit: {asked} + {answer} > {window}")
-    })
+    (asked.saturating_add(answer) > window)
+        .then(|| format!("input length and `max_tokens` exceed context limit: {asked} + {answer} > {window}"))
 }
 
 impl Answer {
@@ -208,7 +207,10 @@ mod tests {
         let body = |words: usize, most: u64| json!({ "max_tokens": most, "messages": [{"role": "user", "content": "word ".repeat(words)}] });
         assert_eq!(exceeds(&body(100, 100), 1000), None);
         let long = exceeds(&body(1000, 1), 1000).expect("refused");
-        assert!(long.starts_with("prompt is too long: 12") && long.ends_with("tokens > 1000 maximum"), "{long}");
+        assert!(
+            long.starts_with("prompt is too long: 12") && long.ends_with("tokens > 1000 maximum"),
+            "{long}"
+        );
         assert!(exceeds(&body(100, 900), 1000).expect("refused").contains("exceed context limit"));
     }
 

@@ -49,6 +49,9 @@ mod tests {
         let stored = r#"{"enabled":true,"backgroundCompactionThreshold":0.8,"bufferExhaustionThreshold":0.95,"contextWindow":8000}"#;
         assert_eq!(serde_json::to_string(&set).expect("json"), stored);
         assert_eq!(serde_json::from_str::<InfiniteSessions>(stored).expect("read"), set);
-        assert_eq!(serde_json::from_str::<InfiniteSessions>("{}").expect("read"), InfiniteSessions::default());
+        assert_eq!(
+            serde_json::from_str::<InfiniteSessions>("{}").expect("read"),
+            InfiniteSessions::default()
+        );
     }
 }

@@ -267,7 +267,8 @@ mod tests {
 
     #[test]
     fn what_an_agent_says_of_a_compaction_is_an_event_too() {
-        let status = |status: &str| names(&format!(r#"{{"type":"system","subtype":"status","status":{status}}}"#));
+        let status =
+            |status: &str| names(&format!(r#"{{"type":"system","subtype":"status","status":{status}}}"#));
         assert_eq!(status(r#""compacting""#), ["compaction_start", "message"]);
         assert_eq!(status(r#""requesting""#), ["message"]);
         assert_eq!(status("null"), ["message"]);

@@ -330,8 +330,12 @@ mod tests {
         let shown = json!({"action": "compaction_complete", "tokensBefore": 8100, "tokensAfter": 900,
             "summary": "We spoke of tea.", "usage": {"input_tokens": 7}});
         assert_eq!(sent(done), [("lifecycle", shown)]);
-        let of_claude = json!({"type": "system", "subtype": "compact_boundary", "compact_metadata": {"pre_tokens": 3}});
-        assert_eq!(sent(of_claude), [("lifecycle", json!({"action": "compaction_complete", "tokensBefore": 3}))]);
+        let of_claude =
+            json!({"type": "system", "subtype": "compact_boundary", "compact_metadata": {"pre_tokens": 3}});
+        assert_eq!(
+            sent(of_claude),
+            [("lifecycle", json!({"action": "compaction_complete", "tokensBefore": 3}))]
+        );
     }
 
     #[test]

@@ -13,7 +13,8 @@ const ASKS_FOR_SUMMARY: &str = "Write a summary of the conversation";
 
 fn start(place: &Place, model: &Model, more: &[&str]) -> Agent {
     let (socket, window) = (model.socket().display().to_string(), WINDOW.to_string());
-    let flags = ["--session-id", SESSION, "--resume", SESSION, "--provider", "anthropic", "--model-socket", &socket];
+    let flags =
+        ["--session-id", SESSION, "--resume", SESSION, "--provider", "anthropic", "--model-socket", &socket];
     place.start(&[&flags[..], &["--context-window", &window], more].concat())
 }
 
@@ -23,7 +24,8 @@ fn is_summary(body: &Value) -> bool {
 
 /// Of a compaction, in the order in which they were said.
 fn told(lines: &[Value]) -> Vec<Value> {
-    let told = lines.iter().filter(|line| line["status"] == "compacting" || line["subtype"] == "compact_boundary");
+    let told =
+        lines.iter().filter(|line| line["status"] == "compacting" || line["subtype"] == "compact_boundary");
     told.cloned().collect()
 }
 
@@ -52,20 +54,25 @@ fn a_conversation_without_end_never_exceeds_the_window() {
     for pair in told.chunks_exact(2) {
         let [begun, over] = pair else { panic!("pairs") };
         assert_eq!((&begun["status"], &over["subtype"]), (&json!("compacting"), &json!("compact_boundary")));
-        let (before, after) = (&over["compact_metadata"]["pre_tokens"], &over["compact_metadata"]["post_tokens"]);
+        let (before, after) =
+            (&over["compact_metadata"]["pre_tokens"], &over["compact_metadata"]["post_tokens"]);
         assert_eq!(before, &begun["tokens"]);
         assert!(before.as_u64() > after.as_u64() && after.as_u64() > Some(0), "{over}");
         assert!(over["summary"].as_str().is_some_and(|summary| summary.contains(SUMMARY)), "{over}");
         assert!(over["usage"]["input_tokens"].as_u64() > Some(100), "{over}");
     }
     let asked = model.asked();
-    let first = asked.iter().position(|body| body["messages"][0].to_string().contains(CONTINUED)).expect("a summary");
+    let first =
+        asked.iter().position(|body| body["messages"][0].to_string().contains(CONTINUED)).expect("a summary");
     let messages = asked[first]["messages"].to_string();
     assert!(messages.contains(SUMMARY) && !messages.contains("number 0,"), "{messages}");
     let summed = asked.iter().filter(|body| is_summary(body)).nth(1).expect("another");
     assert!(summed["messages"][0].to_string().contains(CONTINUED), "the earlier one is part of it");
     let last = asked.iter().rfind(|body| !is_summary(body)).expect("a request")["messages"].to_string();
-    assert!(last.contains("number 99,") && last.contains("number 98,"), "the last ones are as they were said: {last}");
+    assert!(
+        last.contains("number 99,") && last.contains("number 98,"),
+        "the last ones are as they were said: {last}"
+    );
     drop(agent);
     let entries = place.entries(SESSION);
     let of = |kind: &str| entries.iter().filter(|entry| entry["type"] == kind).count();
@@ -79,25 +86,23 @@ fn a_conversation_without_end_never_exceeds_the_window() {
 
 #[test]
 fn a_turn_that_works_for_long_is_summed_up_while_it_runs() {
-    let (place, model) = (Place::new(), Model::of("", Some(WINDOW)));
-    let mut agent = start(&place, &model, &[]);
-    let prompt: Vec<String> = (0..30).map(|n| format!("run: echo {n} >> count; seq -s, 300")).collect();
-    // What a script does next follows from how many outcomes it sees, so this one is told by rules.
-    drop(agent);
-    let call = json!({"type": "tool_use", "name": "run", "input": {"command": "echo x >> count; seq -s, 400"}});
+    let place = Place::new();
+    // Without rules what it does next would follow from how many outcomes it sees.
+    let call =
+        json!({"type": "tool_use", "name": "run", "input": {"command": "echo x >> count; seq -s, 400"}});
     let rules = [
         json!({"when": {"contains": "summary of the"}, "reply": [{"type": "text", "text": "<summary>so far so good</summary>"}]}),
-        json!({"times": prompt.len(), "reply": [call]}),
+        json!({"times": 30, "reply": [call]}),
         json!({"reply": [{"type": "text", "text": "done"}]}),
     ];
     let script = rules.map(|rule| rule.to_string()).join("\n");
     let model = Model::of(&script, Some(WINDOW));
-    agent = start(&place, &model, &[]);
-    let lines = agent.ask("a", "work for long");
+    let lines = start(&place, &model, &[]).ask("a", "work for long");
     assert_eq!(done(&lines)["result"], "done");
     assert_eq!(fs::read_to_string(place.work("count")).expect("a file").lines().count(), 30, "each once");
     assert!(told(&lines).len() >= 4, "{:?}", told(&lines));
-    let last = model.asked().into_iter().rfind(|body| !is_summary(body)).expect("asked")["messages"].to_string();
+    let last =
+        model.asked().into_iter().rfind(|body| !is_summary(body)).expect("asked")["messages"].to_string();
     assert!(last.contains("so far so good") && last.contains("work for long"), "{last}");
 }
 
@@ -107,61 +112,83 @@ fn what_is_too_large_on_its_own_is_shortened_with_a_note() {
     let mut agent = start(&place, &model, &[]);
     done(&agent.ask("a", "run: seq 100000"));
     let shown = model.asked().pop().expect("asked")["messages"].to_string();
-    assert!(shown.contains("bytes are left out here: there is no room for them in the context window]"), "{shown}");
+    assert!(
+        shown.contains("bytes are left out here: there is no room for them in the context window]"),
+        "{shown}"
+    );
     done(&agent.ask("b", &format!("long {}", "word ".repeat(50_000))));
-    let lines: Vec<String> = (0..12).map(|_| "run: seq 3000".to_owned()).collect();
-    done(&agent.ask("c", &lines.join("\n")));
+    drop(agent);
+    let call = json!({"type": "tool_use", "name": "run", "input": {"command": "seq 3000"}});
+    let many = json!({"when": {"contains": "at once"}, "times": 1, "reply": vec![call; 12]});
+    let model = Model::of(&many.to_string(), Some(WINDOW));
+    done(&start(&place, &model, &[]).ask("c", "at once"));
+    let shown = model.asked().pop().expect("asked")["messages"].to_string();
+    assert_eq!(shown.matches("\"tool_result\"").count(), 12, "{shown}");
     let entries = place.entries(SESSION);
-    let whole = entries.iter().find(|entry| entry["type"] == "user" && entry["turn"] == "b").expect("a prompt");
-    assert_eq!(whole["message"]["content"].as_str().map(str::len), Some(250_005), "the transcript has all of it");
+    let whole =
+        entries.iter().find(|entry| entry["type"] == "user" && entry["turn"] == "b").expect("a prompt");
+    assert_eq!(
+        whole["message"]["content"].as_str().map(str::len),
+        Some(250_005),
+        "the transcript has all of it"
+    );
 }
 
 #[test]
 fn turns_go_on_beside_a_summary_and_wait_when_there_is_no_more_room() {
-    let hang = r#"{"when": {"contains": "summary of the"}, "times": 1, "hang": true}"#;
+    let stall = r#"{"when": {"contains": "summary of the"}, "times": 1, "stall": 2000}"#;
+    let (place, model) = (Place::new(), Model::of(stall, Some(WINDOW)));
+    let mut agent = start(&place, &model, &["--compact-from", "0.5"]);
+    (0..30).for_each(|number| agent.prompt(&format!("t{number}"), &say(number)));
+    let mut lines = Vec::new();
+    while lines.iter().filter(|line: &&Value| line["type"] == "result").count() < 30 {
+        lines.push(agent.line());
+        assert_ne!(lines.last().map(|line| &line["is_error"]), Some(&json!(true)), "{lines:?}");
+    }
+    let place = |what: &dyn Fn(&Value) -> bool| lines.iter().position(what).expect("a line");
+    let (begun, over) =
+        (place(&|line| line["status"] == "compacting"), place(&|line| line["subtype"] == "compact_boundary"));
+    let beside = lines[begun..over].iter().filter(|line| line["type"] == "result").count();
+    assert!(beside >= 2, "turns that were done beside it: {beside}");
+    assert_eq!(lines[over - 1]["subtype"], "init", "the one that waited had not begun to answer");
+}
+
+#[test]
+fn a_summary_that_is_there_between_two_turns_is_written_down_and_said() {
+    let stall = r#"{"when": {"contains": "summary of the"}, "stall": 300}"#;
+    let (place, model) = (Place::new(), Model::of(stall, Some(WINDOW)));
+    let mut agent = start(&place, &model, &[]);
+    let mut lines = Vec::new();
+    for number in 0.. {
+        lines = agent.ask(&format!("t{number}"), &say(number));
+        if lines.iter().any(|line| line["status"] == "compacting") {
+            break;
+        }
+        // It is said after the result, if the answer was what made it so long.
+        if model.asked().iter().any(is_summary) {
+            break;
+        }
+    }
+    while lines.last().is_none_or(|line| line["subtype"] != "compact_boundary") {
+        lines.push(agent.line());
+    }
+    assert_eq!(place.entries_of("compaction"), 1);
+    assert_eq!(agent.finish(), (vec![], Some(0)));
+}
+
+#[test]
+fn an_agent_that_is_to_end_does_not_wait_for_a_summary() {
+    let hang = r#"{"when": {"contains": "summary of the"}, "hang": true}"#;
     let (place, model) = (Place::new(), Model::of(hang, Some(WINDOW)));
     let mut agent = start(&place, &model, &["--compact-from", "0.5"]);
-    let mut turns = 0;
-    let mut beside = 0;
-    let waiting = loop {
-        agent.prompt(&format!("t{turns}"), &say(turns));
-        turns += 1;
-        let mut lines = Vec::new();
-        let over = loop {
-            let line = agent.line();
-            let (kind, subtype) = (line["type"].clone(), line["subtype"].clone());
-            lines.push(line);
-            if kind == "result" {
-                break true;
-            }
-            // One that has to wait says nothing after its beginning: the next line is the answer to a question of ours.
-            if subtype == "init" && beside > 0 {
-                agent.control("ping", "nothing");
-                let next = agent.line();
-                let waits = next["type"] == "control_response" && model.asked().iter().filter(|body| !is_summary(body)).count() < turns;
-                lines.push(next);
-                if waits {
-                    break false;
-                }
-            }
-        };
-        beside += usize::from(over && model.asked().iter().any(is_summary));
-        if !over {
-            break format!("t{}", turns - 1);
+    for number in 0..40 {
+        agent.ask(&format!("t{number}"), &say(number));
+        if model.asked().iter().any(is_summary) {
+            break;
         }
-        assert!(turns < 40, "it never waits");
-    };
-    assert!(beside >= 2, "turns that were done beside it: {beside}");
-    agent.control("i", "interrupt");
-    let lines = agent.until("result");
-    assert_eq!(lines.last().expect("a result")["terminal_reason"], "aborted_streaming", "whoever waits can be interrupted");
-    drop(agent);
-    let mut agent = start(&place, &model, &["--compact-from", "0.5"]);
-    agent.prompt("again", "hello");
-    let lines = agent.until("result");
-    assert!(lines.iter().any(|line| line["subtype"] == "compact_boundary"), "{waiting} {lines:?}");
-    done(&lines);
-    assert_eq!(place.entries_of("compaction"), 1, "what was cut off left nothing");
+    }
+    assert_eq!(agent.finish().1, Some(0));
+    assert_eq!(place.entries_of("compaction"), 0);
 }
 
 #[test]
@@ -214,17 +241,23 @@ fn without_compaction_a_full_window_ends_the_turn_and_says_how_to_go_on() {
 
 #[test]
 fn a_summary_that_cannot_be_had_is_asked_for_again_and_then_the_turn_fails_clearly() {
-    let rules = |times: u32| format!(r#"{{"when": {{"contains": "summary of the"}}, "times": {times}, "fail": 400}}"#);
+    let rules = |times: u32| {
+        format!(r#"{{"when": {{"contains": "summary of the"}}, "times": {times}, "fail": 400}}"#)
+    };
     for (times, works) in [(2, true), (1000, false)] {
         let (place, model) = (Place::new(), Model::of(&rules(times), Some(WINDOW)));
         let mut agent = start(&place, &model, &[]);
-        let results: Vec<Value> =
-            (0..25).map(|number| agent.ask(&format!("t{number}"), &say(number)).pop().expect("a result")).collect();
+        let results: Vec<Value> = (0..25)
+            .map(|number| agent.ask(&format!("t{number}"), &say(number)).pop().expect("a result"))
+            .collect();
         let failed: Vec<&Value> = results.iter().filter(|result| result["is_error"] == true).collect();
         assert_eq!(failed.is_empty(), works, "{failed:?}");
         for result in failed {
             assert_eq!(result["terminal_reason"], "context_full", "{result}");
-            assert!(result["result"].as_str().is_some_and(|why| why.contains("could not be summed up")), "{result}");
+            assert!(
+                result["result"].as_str().is_some_and(|why| why.contains("could not be summed up")),
+                "{result}"
+            );
         }
     }
 }

@@ -15,7 +15,8 @@ pub(super) fn environment(set: &InfiniteSessions) -> Vec<(String, String)> {
     // A part of what is left of the window, in percent.
     let percent = (from * 100.0 / window.saturating_sub(KEPT).max(1) as f64).clamp(1.0, 100.0);
     let percent = ("CLAUDE_AUTOCOMPACT_PCT_OVERRIDE".to_owned(), format!("{percent:.2}"));
-    let window = set.context_window.map(|tokens| ("CLAUDE_CODE_AUTO_COMPACT_WINDOW".to_owned(), tokens.to_string()));
+    let window =
+        set.context_window.map(|tokens| ("CLAUDE_CODE_AUTO_COMPACT_WINDOW".to_owned(), tokens.to_string()));
     [percent].into_iter().chain(window).collect()
 }
 

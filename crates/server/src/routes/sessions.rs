@@ -255,7 +255,9 @@ pub(super) async fn create(
         None => {
             agents::make_default(&app, caller.tenant(), &new.agent).await?;
             let agent = app.sessions.rooms().store.agent(&new.tenant, &new.agent).await?;
-            agent.map_or(Ok(()), |agent| infinite::check(new.options.infinite_sessions.as_ref(), agent.runtime))?;
+            agent.map_or(Ok(()), |agent| {
+                infinite::check(new.options.infinite_sessions.as_ref(), agent.runtime)
+            })?;
             app.sessions.create(new).await?
         }
     };
