@@ -28,6 +28,7 @@ mod history;
 mod hostile;
 mod hostile_workspace;
 mod idle;
+mod infinite;
 mod keep;
 mod kill_server;
 mod ladder;

@@ -32,6 +32,11 @@ impl Model {
         Model::with(dir, &["--unix", dir.join("model.sock").to_str().expect("text")])
     }
 
+    /// It refuses what has more tokens than this.
+    pub fn with_window(dir: &Path, tokens: u64) -> Model {
+        Model::with(dir, &["--window", &tokens.to_string()])
+    }
+
     fn with(dir: &Path, args: &[&str]) -> Model {
         let log = dir.join("model.log");
         let mut child = Command::new(ash())

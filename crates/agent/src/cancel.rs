@@ -39,6 +39,20 @@ impl Cancel {
     }
 }
 
+impl Cancel {
+    /// Waits for whichever is said first; true if it is this one.
+    pub(crate) fn or(&self, other: &Cancel) -> bool {
+        loop {
+            let mut both = [PollFd::new(&*self.0, PollFlags::IN), PollFd::new(&*other.0, PollFlags::IN)];
+            match poll(&mut both, None) {
+                Ok(_) => return !both[0].revents().is_empty(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
 impl AsFd for Cancel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

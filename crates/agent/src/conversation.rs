@@ -1,7 +1,9 @@
 //! What was said and done, as facts in the order of the transcript, and the turns that they add up to.
 
+use crate::window::Rate;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::HashMap;
 
 /// One line of the transcript.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,6 +36,42 @@ pub(crate) enum Fact {
         ending: Ending,
         partial: String,
     },
+    Compaction(Compaction),
+}
+
+/// What was said long ago, summed up. From here on the summary stands for it; all of it stays in the transcript.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Compaction {
+    pub(crate) summary: String,
+    pub(crate) covers: Vec<Covered>,
+    pub(crate) tokens_before: u64,
+    pub(crate) tokens_after: u64,
+    /// How many tokens a thousand bytes of the conversation were: until the next answer nobody says.
+    pub(crate) tokens_per_1000_bytes: u64,
+    /// Of the request for the summary.
+    pub(crate) usage: Usage,
+}
+
+/// A turn with so many of its steps, from the first on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Covered {
+    pub(crate) turn: String,
+    pub(crate) steps: usize,
+}
+
+/// What a model is not shown any more, and what instead.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Coverage {
+    pub(crate) summary: Option<String>,
+    /// Of turns, by their ids.
+    pub(crate) steps: HashMap<String, usize>,
+}
+
+impl Coverage {
+    pub(crate) fn extend(&mut self, summary: &str, covers: &[Covered]) {
+        self.summary = Some(summary.to_owned());
+        self.steps.extend(covers.iter().map(|covered| (covered.turn.clone(), covered.steps)));
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -193,6 +231,8 @@ pub(crate) enum Reason {
     /// What was asked is not taken by the model, so it is not shown to it again.
     InvalidRequest,
     MaxTurns,
+    /// What would have to be sent is more than the model can hold.
+    ContextFull,
     TranscriptError,
 }
 
@@ -285,6 +325,8 @@ impl Turn {
             Fact::ToolResult(result) => self.add_result(uuid, result),
             Fact::Result(ending) => self.end(Ended { uuid, ending, partial: String::new() }),
             Fact::Interrupted { ending, partial } => self.end(Ended { uuid, ending, partial }),
+            // Of the conversation, not of a turn.
+            Fact::Compaction(_) => {}
         }
     }
 
@@ -304,10 +346,25 @@ impl Turn {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Conversation {
     turns: Vec<Turn>,
+    pub(crate) coverage: Coverage,
+    /// The last step since the last summary: what the service said of its request is true of what is shown now.
+    pub(crate) measured: Option<String>,
+    /// As it was before the last summary.
+    pub(crate) rate: Option<Rate>,
 }
 
 impl Conversation {
     pub(crate) fn add(&mut self, entry: Entry) {
+        match &entry.fact {
+            Fact::Compaction(Compaction { summary, covers, tokens_per_1000_bytes, .. }) => {
+                self.coverage.extend(summary, covers);
+                self.rate = Some(Rate::of(*tokens_per_1000_bytes));
+                self.measured = None;
+                return;
+            }
+            Fact::Assistant { .. } => self.measured = Some(entry.uuid.clone()),
+            Fact::User { .. } | Fact::ToolResult(_) | Fact::Result(_) | Fact::Interrupted { .. } => {}
+        }
         let known = self.turns.iter().rposition(|turn| turn.uuid == entry.turn);
         let index = known.unwrap_or_else(|| {
             let (prompt, head, steps, ended) = (None, None, Vec::new(), None);

@@ -2,6 +2,7 @@
 //! turn that is running and no other.
 
 use crate::cancel::Cancel;
+use crate::compaction::Ring;
 use crate::conversation::Content;
 use crate::flags::Flags;
 use crate::out::Out;
@@ -13,7 +14,7 @@ use serde_json::Value;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 /// Nothing here recurses deeply, and there are thousands of us.
@@ -33,6 +34,8 @@ struct Room {
     /// What the session has to say to the agent beforehand.
     system_prompt: Mutex<Option<String>>,
     queue: Mutex<Queue>,
+    /// For a worker that waits for a summary: a prompt came, or the summary did.
+    bell: Condvar,
 }
 
 #[derive(Default)]
@@ -40,6 +43,8 @@ struct Queue {
     /// Some as long as a worker lives: whoever sets it starts one, whoever clears it was the last.
     running: Option<Cancel>,
     waiting: VecDeque<Prompt>,
+    /// Nobody will ask anything any more.
+    leaving: bool,
 }
 
 impl Desk {
@@ -50,7 +55,14 @@ impl Desk {
             crate::return_memory();
         }
         let system_prompt = Mutex::new(flags.system_prompt.clone());
-        let room = Room { flags, place, out: Out::default(), system_prompt, queue: Mutex::default() };
+        let room = Room {
+            flags,
+            place,
+            out: Out::default(),
+            system_prompt,
+            queue: Mutex::default(),
+            bell: Condvar::new(),
+        };
         Ok(Desk { room: Arc::new(room), resumed, worker: None })
     }
 
@@ -85,6 +97,7 @@ impl Desk {
         let mut queue = self.room.queue();
         if queue.running.is_some() {
             queue.waiting.push_back(prompt);
+            self.room.bell.notify_all();
             return;
         }
         let cancel = self.room.new_cancel();
@@ -109,8 +122,10 @@ impl Desk {
         self.room.complain(error);
     }
 
-    /// Everything that was asked for is done before we leave.
+    /// Everything that was asked for is done before we leave. A summary nobody asked for.
     pub(crate) fn finish(self) {
+        self.room.queue().leaving = true;
+        self.room.bell.notify_all();
         if let Some(worker) = self.worker {
             worker.join().expect("a worker that panics takes the process with it");
         }
@@ -126,7 +141,7 @@ impl Room {
         self.system_prompt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self, prompt: Prompt, cancel: Cancel) {
+    fn work(self: &Arc<Room>, prompt: Prompt, cancel: Cancel) {
         let (transcript, conversation) =
             self.place.open().unwrap_or_else(|error| self.die(&error.to_string()));
         let system_prompt = self.system_prompt().clone();
@@ -136,26 +151,55 @@ impl Room {
             system: None,
             manner: &self.flags.manner,
             out: &self.out,
+            answers: &self.flags.answers,
             provider: provider::named(&self.flags.answers),
             transcript,
             conversation,
+            compacting: None,
+            squeezed: false,
+            ring: self.ring(),
         };
         let mut next = Some((prompt, cancel));
         while let Some((prompt, cancel)) = next {
             agent.take(prompt, &cancel);
-            next = self.next();
+            next = self.next(&mut agent);
         }
         drop(agent);
         crate::return_memory();
     }
 
-    fn next(&self) -> Option<(Prompt, Cancel)> {
+    /// The next prompt. As long as a summary is on its way there may be one yet, and after that nobody waits here.
+    fn next(&self, agent: &mut Agent<'_>) -> Option<(Prompt, Cancel)> {
         let mut queue = self.queue();
-        queue.running = None;
-        let prompt = queue.waiting.pop_front()?;
-        let cancel = self.new_cancel();
-        queue.running = Some(cancel.clone());
-        Some((prompt, cancel))
+        loop {
+            if let Some(prompt) = queue.waiting.pop_front() {
+                let cancel = self.new_cancel();
+                queue.running = Some(cancel.clone());
+                return Some((prompt, cancel));
+            }
+            let compacting = agent.compacting.as_ref().filter(|_| !queue.leaving);
+            let Some(compacting) = compacting else {
+                queue.running = None;
+                return None;
+            };
+            if compacting.is_done() {
+                drop(queue);
+                // What failed is tried again when the next turn begins.
+                agent.settle().err().iter().for_each(|error| self.complain(&error.to_string()));
+                queue = self.queue();
+            } else {
+                queue = self.bell.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    fn ring(self: &Arc<Room>) -> Ring {
+        let room = self.clone();
+        Arc::new(move || {
+            // Under the lock: nobody is then between a look and a wait.
+            let _queue = room.queue();
+            room.bell.notify_all();
+        })
     }
 
     fn new_cancel(&self) -> Cancel {

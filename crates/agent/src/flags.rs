@@ -4,6 +4,7 @@ use crate::ids;
 use crate::provider::DEFAULT_MODEL;
 use crate::skills;
 use crate::tools::NAMES;
+use crate::window::{Wanted, Window};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -25,11 +26,13 @@ pub(crate) struct Manner {
     /// Whether words are shown while they come.
     pub(crate) streaming: bool,
     pub(crate) skills: skills::Wanted,
+    pub(crate) window: Window,
 }
 
 impl Default for Manner {
     fn default() -> Manner {
-        Manner { tools: NAMES.to_vec(), effort: None, streaming: true, skills: skills::Wanted::default() }
+        let (skills, window) = (skills::Wanted::default(), Window::default());
+        Manner { tools: NAMES.to_vec(), effort: None, streaming: true, skills, window }
     }
 }
 
@@ -49,11 +52,20 @@ pub(crate) enum Answers {
     },
 }
 
+impl Answers {
+    fn model(&self) -> Option<&str> {
+        match self {
+            Answers::Offline => None,
+            Answers::Anthropic { model, .. } | Answers::OpenAi { model, .. } => Some(model),
+        }
+    }
+}
+
 impl Flags {
     pub(crate) fn parse(args: Vec<OsString>) -> Result<Flags, String> {
         let (mut session, mut resume, mut system_prompt) = (None, None, None);
         let (mut provider, mut model, mut socket, mut api_version) = (None, None, None, None);
-        let mut manner = Manner::default();
+        let (mut manner, mut window) = (Manner::default(), Wanted::default());
         let mut args = args.into_iter();
         while let Some(flag) = args.next() {
             let flag = flag.to_string_lossy().into_owned();
@@ -72,6 +84,10 @@ impl Flags {
                 "--config-dir" => manner.skills.config = Some(PathBuf::from(value)),
                 "--skills" => manner.skills.folders.push(PathBuf::from(value)),
                 "--without-skill" => manner.skills.without.push(value),
+                "--compaction" => window.compacts = value != "off",
+                "--compact-from" => window.from = part(&flag, &value)?,
+                "--compact-by" => window.by = part(&flag, &value)?,
+                "--context-window" => window.tokens = Some(tokens(&flag, &value)?),
                 "--model-socket" => socket = Some(PathBuf::from(value)),
                 "--api-version" => api_version = Some(value),
                 _ => return Err(format!("unknown flag {flag}")),
@@ -79,8 +95,18 @@ impl Flags {
         }
         let session = session.or_else(|| resume.clone()).unwrap_or_else(ids::uuid);
         let answers = answers(provider.as_deref(), model, (socket, api_version))?;
+        manner.window = Window::new(window, answers.model());
         Ok(Flags { session, resume, answers, system_prompt, manner })
     }
+}
+
+fn part(flag: &str, value: &str) -> Result<f64, String> {
+    let part = value.parse().ok().filter(|part| *part > 0.0 && *part <= 1.0);
+    part.ok_or_else(|| format!("{flag} must be over 0 and at most 1"))
+}
+
+fn tokens(flag: &str, value: &str) -> Result<u64, String> {
+    value.parse().ok().filter(|tokens| *tokens >= 1000).ok_or_else(|| format!("{flag} must be 1000 or more"))
 }
 
 /// Whether a list, separated by commas, names a tool of ours.

@@ -4,6 +4,7 @@
 //! it is one thread in a read, holding no conversation: the transcript on disk is the only memory.
 
 mod cancel;
+mod compaction;
 mod conversation;
 mod desk;
 mod flags;
@@ -16,6 +17,7 @@ mod skills;
 mod tools;
 mod transcript;
 mod turn;
+mod window;
 mod wire;
 
 use desk::Desk;
@@ -43,7 +45,7 @@ fn give_up(why: &str, code: i32) -> i32 {
     code
 }
 
-/// One heap for both threads: a heap per thread would stay behind after every turn.
+/// One heap for all threads: a heap per thread would stay behind after every turn.
 fn keep_memory_small() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a number inside the allocator, before any other thread exists.

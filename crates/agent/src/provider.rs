@@ -22,6 +22,11 @@ pub(crate) trait Provider {
     /// The name that clients see.
     fn model(&self) -> &str;
 
+    /// Whether a conversation can be too long for it.
+    fn has_window(&self) -> bool {
+        true
+    }
+
     /// Answers the last turn, given everything before it. The text goes to the sink while it comes, and whole
     /// into the reply. A cancelled call returns soon, and with `Error::Cancelled`.
     fn answer(&self, request: &Request<'_>, sink: Sink<'_>, cancel: &Cancel) -> Result<Reply, Error>;
@@ -52,6 +57,8 @@ pub(crate) struct Request<'a> {
     pub(crate) manner: &'a Manner,
     /// At least one. Calls of earlier turns may be without a result, if the turn was cut and never taken up.
     pub(crate) turns: &'a [Turn],
+    /// The longest answer that there is room for, in tokens.
+    pub(crate) room: u64,
 }
 
 /// Without calls, the answer is final.

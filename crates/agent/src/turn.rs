@@ -4,11 +4,12 @@
 //! crash, the turn goes on where it stopped, and nothing that finished is done twice.
 
 use crate::cancel::Cancel;
+use crate::compaction::{Asked, Compacting, Ring};
 use crate::conversation::{
     Assistant, AssistantMessage, Block, Content, Conversation, Ended, Ending, Entry, Fact, Reason, Shown,
     Step, Subtype, ToolResult, ToolUse, Turn, User, UserMessage,
 };
-use crate::flags::Manner;
+use crate::flags::{Answers, Manner};
 use crate::out::Out;
 use crate::provider::{self, Provider, Reply, Request, Word};
 use crate::transcript::{self, Transcript};
@@ -36,13 +37,18 @@ pub(crate) struct Agent<'a> {
     pub(crate) system: Option<String>,
     pub(crate) manner: &'a Manner,
     pub(crate) out: &'a Out,
+    pub(crate) answers: &'a Answers,
     pub(crate) provider: Box<dyn Provider>,
     pub(crate) transcript: Transcript,
     pub(crate) conversation: Conversation,
+    pub(crate) compacting: Option<Compacting>,
+    /// Of the last request pieces were left out that may be shown again.
+    pub(crate) squeezed: bool,
+    pub(crate) ring: Ring,
 }
 
 /// Why a turn is over.
-enum Stop {
+pub(crate) enum Stop {
     Answered,
     OutOfRounds,
     Aborted { reason: Reason, partial: String },
@@ -65,6 +71,7 @@ impl Agent<'_> {
             Ok(()) => self.show_end(&uuid),
             Err(error) => self.show_unrecorded(&uuid, &error, started),
         }
+        self.look_ahead();
     }
 
     fn attempt(&mut self, prompt: Prompt, cancel: &Cancel) -> Result<Stop, transcript::Error> {
@@ -87,11 +94,15 @@ impl Agent<'_> {
             if self.turn().steps.len() >= ROUNDS {
                 return Ok(Stop::OutOfRounds);
             }
-            let reply = match self.ask(cancel) {
+            let asked = self.prepare(cancel)?;
+            let reply = match asked.and_then(|asked| self.ask(&asked, cancel)) {
                 Ok(reply) => reply,
                 Err(stop) => return Ok(stop),
             };
             self.record(&self.turn().uuid.clone(), Fact::Assistant { message: self.message(reply) })?;
+            if std::mem::take(&mut self.squeezed) {
+                self.conversation.measured = None;
+            }
             self.turn().steps.last().into_iter().for_each(|step| self.show_step(step));
             if self.run_tools(cancel)? == Tools::Aborted {
                 return Ok(Stop::Aborted { reason: Reason::AbortedTools, partial: String::new() });
@@ -100,7 +111,7 @@ impl Agent<'_> {
         Ok(Stop::Answered)
     }
 
-    fn ask(&mut self, cancel: &Cancel) -> Result<Reply, Stop> {
+    fn ask(&mut self, asked: &Asked, cancel: &Cancel) -> Result<Reply, Stop> {
         let mut partial = String::new();
         let (out, session_id, streaming) = (self.out, self.session, self.manner.streaming);
         let mut sink = |word: Word<'_>| match word {
@@ -117,8 +128,9 @@ impl Agent<'_> {
                 out.say(&Line::System(Notice::ApiRetry { session_id, uuid: &uuid, retry }));
             }
         };
-        let request =
-            Request { system: self.system.as_deref(), manner: self.manner, turns: self.conversation.turns() };
+        let turns = asked.turns.as_deref().unwrap_or(self.conversation.turns());
+        let (system, manner) = (self.system.as_deref(), self.manner);
+        let request = Request { system, manner, turns, room: asked.room };
         match self.provider.answer(&request, &mut sink, cancel) {
             Ok(reply) => Ok(reply),
             Err(provider::Error::Failed(why)) => Err(Stop::Failed { reason: Reason::ApiError, why }),
@@ -187,7 +199,7 @@ impl Agent<'_> {
     }
 
     fn record(&mut self, turn: &str, fact: Fact) -> Result<(), transcript::Error> {
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).map(milliseconds).unwrap_or_default();
+        let at = now();
         let uuid = if let Fact::User { .. } = fact { turn.to_owned() } else { ids::uuid() };
         let entry = Entry { fact, uuid, turn: turn.to_owned(), at };
         self.transcript.append(&entry)?;
@@ -281,6 +293,10 @@ impl Agent<'_> {
 enum Tools {
     Done,
     Aborted,
+}
+
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map(milliseconds).unwrap_or_default()
 }
 
 fn milliseconds(time: Duration) -> u64 {

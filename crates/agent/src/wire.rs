@@ -1,6 +1,6 @@
 //! The lines that cross stdin and stdout, in Claude Code's dialect, so that one client serves both agents.
 
-use crate::conversation::{AssistantMessage, Content, Ending, Ran, ToolResult, User};
+use crate::conversation::{AssistantMessage, Content, Ending, Ran, ToolResult, Usage, User};
 use crate::provider::Again;
 use crate::transcript::Resumed;
 use serde::{Deserialize, Serialize};
@@ -103,6 +103,29 @@ pub(crate) enum Notice<'a> {
         #[serde(flatten)]
         retry: Retry,
     },
+    /// What was said long ago is being summed up.
+    Status {
+        session_id: &'a str,
+        uuid: &'a str,
+        status: &'static str,
+        tokens: u64,
+    },
+    /// It is: the summary stands for it from here on.
+    CompactBoundary {
+        session_id: &'a str,
+        uuid: &'a str,
+        compact_metadata: CompactMetadata,
+        summary: &'a str,
+        /// Of the request for it, which is in no result.
+        usage: &'a Usage,
+    },
+}
+
+#[derive(Serialize)]
+pub(crate) struct CompactMetadata {
+    pub(crate) trigger: &'static str,
+    pub(crate) pre_tokens: u64,
+    pub(crate) post_tokens: u64,
 }
 
 #[derive(Serialize)]

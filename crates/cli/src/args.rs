@@ -634,6 +634,9 @@ pub(crate) struct ModelServer {
     /// Write every request here, a line of JSON each, before it is answered
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
+    /// Refuse what has more tokens than this, with the room for its answer, as a model does
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) window: Option<u64>,
 }
 
 #[derive(Args)]

@@ -61,6 +61,8 @@ pub(crate) struct Asked<'a> {
 
 /// Claude Code says for which session it asks, and for which subagent.
 const SESSION: &str = "x-claude-code-session-id";
+/// In the log: no request of an agent that minds its window gets this.
+const TOO_LONG: &str = "too long";
 const AGENT: &str = "x-claude-code-agent-id";
 
 impl Asked<'_> {
@@ -73,23 +75,27 @@ impl Asked<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Director {
     pub(crate) script: Script,
+    window: Option<u64>,
     attempts: HashMap<Id, u32>,
     /// How often each conversation was answered.
     answers: HashMap<Id, u32>,
 }
 
 impl Director {
-    pub(crate) fn new(script: Script) -> Director {
-        Director { script, ..Director::default() }
+    pub(crate) fn new(script: Script, window: Option<u64>) -> Director {
+        Director { script, window, ..Director::default() }
     }
 
     pub(crate) fn decide(&mut self, asked: &Asked<'_>) -> Answer {
         match (asked.method, asked.path) {
             (&Method::POST, "/v1/messages") => match Conversation::read(asked.body) {
-                Ok(conversation) => {
-                    let answer = self.speak(asked, &conversation);
-                    self.name(answer)
-                }
+                Ok(conversation) => match self.window.and_then(|window| exceeds(asked.body, window)) {
+                    Some(error) => Answer::fail(TOO_LONG, 400, error),
+                    None => {
+                        let answer = self.speak(asked, &conversation);
+                        self.name(answer)
+                    }
+                },
                 Err(error) => Answer::fail("malformed", 400, error),
             },
             (&Method::POST, "/v1/messages/count_tokens") => {
@@ -194,6 +200,16 @@ fn size(body: &Value) -> u64 {
     tokens(["system", "messages", "tools"].iter().map(|part| body[part].to_string().len()).sum())
 }
 
+/// As the real API says it: the answer has to have room, too.
+fn exceeds(body: &Value, window: u64) -> Option<String> {
+    let (asked, answer) = (size(body), body["max_tokens"].as_u64().unwrap_or(0));
+    if asked > window {
+        return Some(format!("prompt is too long: {asked} tokens > {window} maximum"));
+    }
+    (asked.saturating_add(answer) > window)
+        .then(|| format!("input length and `max_tokens` exceed context limit: {asked} + {answer} > {window}"))
+}
+
 impl Answer {
     /// What it says was used, if it comes to its end.
     pub(crate) fn usage(&self) -> Option<Value> {
@@ -241,6 +257,18 @@ mod tests {
             assert_eq!(whys, ["say, fail 529", "say, fail 529", "say"]);
         }
         assert_eq!(tried("b", &once), "say, fail 529");
+    }
+
+    #[test]
+    fn what_does_not_fit_into_the_window_is_refused_as_by_the_real_one() {
+        let body = |words: usize, most: u64| json!({ "max_tokens": most, "messages": [{"role": "user", "content": "word ".repeat(words)}] });
+        assert_eq!(exceeds(&body(100, 100), 1000), None);
+        let long = exceeds(&body(1000, 1), 1000).expect("refused");
+        assert!(
+            long.starts_with("prompt is too long: 12") && long.ends_with("tokens > 1000 maximum"),
+            "{long}"
+        );
+        assert!(exceeds(&body(100, 900), 1000).expect("refused").contains("exceed context limit"));
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct Options {
     pub listen: Listen,
     pub script: Script,
     pub log: Option<PathBuf>,
+    /// What a request and its answer may have in tokens; without it, anything.
+    pub window: Option<u64>,
 }
 
 /// A reason not to start.
@@ -68,7 +70,7 @@ impl Server {
     pub async fn start(options: Options) -> Result<Server, Failure> {
         let log = Log::open(options.log.as_deref());
         let log = log.map_err(|source| Failure::Log { path: options.log.unwrap_or_default(), source })?;
-        let director = Director::new(options.script);
+        let director = Director::new(options.script, options.window);
         let router = router(Arc::new(Stage { director: Mutex::new(director), log: Mutex::new(log) }));
         match options.listen {
             Listen::Tcp(address) => tcp(address, router).await,

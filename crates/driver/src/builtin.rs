@@ -54,6 +54,14 @@ impl Driver for Builtin {
         for skill in launch.options.disabled_skills.iter().flatten() {
             flag("--without-skill", skill.clone());
         }
+        if let Some(set) = &launch.options.infinite_sessions {
+            flag("--compaction", if set.enabled { "on" } else { "off" }.to_owned());
+            flag("--compact-from", set.background_compaction_threshold.to_string());
+            flag("--compact-by", set.buffer_exhaustion_threshold.to_string());
+            if let Some(tokens) = set.context_window {
+                flag("--context-window", tokens.to_string());
+            }
+        }
         if let Some(dialect) = launch.provider {
             flag("--provider", dialect.as_str().to_owned());
             flag("--model-socket", launch.model_socket.display().to_string());

@@ -7,6 +7,7 @@ mod content;
 mod entry;
 mod mend;
 mod transcript;
+mod window;
 
 use crate::{
     Command, Driver, Ear, Expected, Furniture, Heard, Launch, Logged, Memory, Mended, Native, Report, Say,
@@ -347,6 +348,7 @@ fn environment(launch: &Launch) -> std::collections::BTreeMap<String, String> {
     .chain(interrupted(launch).iter().copied())
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .chain(places(launch))
+    .chain(launch.options.infinite_sessions.iter().flat_map(window::environment))
     .collect()
 }
 

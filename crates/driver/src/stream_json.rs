@@ -162,6 +162,7 @@ pub(crate) fn finished(value: &Value) -> Option<(Outcome, String, Usage, Option<
         // Its own words say who refused, and what to do.
         match result.terminal_reason.as_str() {
             "api_error" | "invalid_request" => Problem::new("model_error", what.clone()),
+            "context_full" => Problem::new("context_full", what.clone()),
             _ => Problem::new("agent_error", format!("The agent gave up: {what}")),
         }
     });

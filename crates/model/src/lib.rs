@@ -4,6 +4,7 @@ mod cursor;
 mod fact;
 pub mod far;
 mod ids;
+mod infinite;
 mod inner;
 mod kind;
 mod lock;
@@ -24,6 +25,7 @@ pub use ids::{
     AgentName, BadName, Epoch, Image, Incarnation, OwnerId, PermissionId, Seq, SessionId, SessionNo, Slug,
     TenantId, TurnId, WorkspaceId,
 };
+pub use infinite::InfiniteSessions;
 pub use inner::{BadInnerPath, InnerPath, Root};
 pub use kind::{Kind, Problem};
 pub use lock::{Lock, Taking};
@@ -215,6 +217,8 @@ pub struct Options {
     pub skill_directories: Option<Vec<InnerPath>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled_skills: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub infinite_sessions: Option<InfiniteSessions>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_interrupted: Option<OnInterrupted>,
     /// What becomes of a message that comes while another one's turn is not over, and does not say so itself.

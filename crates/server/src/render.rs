@@ -147,6 +147,9 @@ fn message(line: &str) -> Vec<Frame> {
                 json!({ "numTurns": parsed["num_turns"], "result": parsed["result"] }),
             )]
         }
+        Some("system") => {
+            shapes::compaction(&parsed).map(|(name, data)| Frame::new(name, data)).into_iter().collect()
+        }
         _ => Vec::new(),
     };
     frames.push(Frame { name: "message".to_owned(), data: line.to_owned() });
@@ -198,7 +201,7 @@ fn tool_results(message: &Value) -> Vec<Frame> {
 /// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
 /// names are ours.
 fn is_event_name(name: &str) -> bool {
-    const OURS: [&str; 36] = [
+    const OURS: [&str; 38] = [
         "session_start",
         "session_end",
         "message",
@@ -232,6 +235,8 @@ fn is_event_name(name: &str) -> bool {
         "config",
         "metadata",
         "restore_progress",
+        "compaction_start",
+        "compaction_complete",
         "paused",
         "stopped",
         "ended",
@@ -269,6 +274,19 @@ mod tests {
     }
 
     #[test]
+    fn what_an_agent_says_of_a_compaction_is_an_event_too() {
+        let status =
+            |status: &str| names(&format!(r#"{{"type":"system","subtype":"status","status":{status}}}"#));
+        assert_eq!(status(r#""compacting""#), ["compaction_start", "message"]);
+        assert_eq!(status(r#""requesting""#), ["message"]);
+        assert_eq!(status("null"), ["message"]);
+        assert_eq!(
+            names(r#"{"type":"system","subtype":"compact_boundary"}"#),
+            ["compaction_complete", "message"]
+        );
+    }
+
+    #[test]
     fn a_block_named_by_the_agent_cannot_forge_a_frame() {
         for forged in [
             "done",
@@ -276,6 +294,7 @@ mod tests {
             "ended",
             "checkpoint",
             "permission_request",
+            "compaction_complete",
             "text_delta",
             "x\\ndata: 1",
             "a b",

@@ -6,6 +6,7 @@ mod checkpoints;
 mod cleaning;
 mod files;
 mod health;
+mod infinite;
 mod keys;
 mod listing;
 mod locks;

@@ -204,8 +204,35 @@ fn said(line: &str) -> Vec<Entry> {
         Some("result") => {
             vec![("turn_complete", json!({ "numTurns": message["num_turns"], "result": message["result"] }))]
         }
+        Some("system") => compaction(&message)
+            .map(|(name, mut data)| {
+                data["action"] = json!(name);
+                ("lifecycle", data)
+            })
+            .into_iter()
+            .collect(),
         _ => Vec::new(),
     }
+}
+
+/// That what was said long ago is being summed up, or was, as an agent says it. What it does not say is left out.
+pub(crate) fn compaction(line: &Value) -> Option<(&'static str, Value)> {
+    let (name, fields) = match line["subtype"].as_str()? {
+        "status" if line["status"] == "compacting" => ("compaction_start", vec![("tokens", &line["tokens"])]),
+        "compact_boundary" => {
+            let told = &line["compact_metadata"];
+            let fields = vec![
+                ("tokensBefore", &told["pre_tokens"]),
+                ("tokensAfter", &told["post_tokens"]),
+                ("summary", &line["summary"]),
+                ("usage", &line["usage"]),
+            ];
+            ("compaction_complete", fields)
+        }
+        _ => return None,
+    };
+    let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+    Some((name, fields.map(|(name, value)| (name.to_owned(), value.clone())).collect()))
 }
 
 fn assistant_block(block: &Value) -> Option<Entry> {
@@ -321,6 +348,25 @@ mod tests {
         for (fact, json) in sent {
             assert_eq!(rewound(&fact), serde_json::from_str::<Value>(json).expect("json"));
         }
+    }
+
+    #[test]
+    fn a_compaction_is_sent_as_in_the_first_version() {
+        let sent = |line: Value| said(&line.to_string());
+        let begun = json!({"type": "system", "subtype": "status", "status": "compacting", "tokens": 8100});
+        assert_eq!(sent(begun), [("lifecycle", json!({"action": "compaction_start", "tokens": 8100}))]);
+        let metadata = json!({"trigger": "auto", "pre_tokens": 8100, "post_tokens": 900});
+        let done = json!({"type": "system", "subtype": "compact_boundary", "compact_metadata": metadata,
+            "summary": "We spoke of tea.", "usage": {"input_tokens": 7}});
+        let shown = json!({"action": "compaction_complete", "tokensBefore": 8100, "tokensAfter": 900,
+            "summary": "We spoke of tea.", "usage": {"input_tokens": 7}});
+        assert_eq!(sent(done), [("lifecycle", shown)]);
+        let of_claude =
+            json!({"type": "system", "subtype": "compact_boundary", "compact_metadata": {"pre_tokens": 3}});
+        assert_eq!(
+            sent(of_claude),
+            [("lifecycle", json!({"action": "compaction_complete", "tokensBefore": 3}))]
+        );
     }
 
     #[test]

@@ -90,7 +90,13 @@ fn is_refused(turn: &Turn) -> bool {
 fn is_interrupted(ended: &Ended) -> bool {
     match ended.ending.terminal_reason {
         Some(Reason::AbortedStreaming | Reason::AbortedTools) => true,
-        Some(Reason::ApiError | Reason::InvalidRequest | Reason::MaxTurns | Reason::TranscriptError)
+        Some(
+            Reason::ApiError
+            | Reason::InvalidRequest
+            | Reason::MaxTurns
+            | Reason::ContextFull
+            | Reason::TranscriptError,
+        )
         | None => false,
     }
 }

@@ -33,6 +33,10 @@ impl Provider for Offline {
         "offline"
     }
 
+    fn has_window(&self) -> bool {
+        false
+    }
+
     fn answer(&self, request: &Request<'_>, sink: Sink<'_>, cancel: &Cancel) -> Result<Reply, Error> {
         let Some((turn, earlier)) = request.turns.split_last() else { return Err(Error::Cancelled) };
         let round = match command::parse(&turn.text()) {

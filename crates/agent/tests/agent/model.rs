@@ -26,10 +26,14 @@ impl Model {
     }
 
     pub(crate) fn with(script: &str) -> Model {
+        Model::of(script, None)
+    }
+
+    pub(crate) fn of(script: &str, window: Option<u64>) -> Model {
         let folder = tempfile::tempdir().expect("folder");
         let script = Script::parse(script).expect("a script");
         let listen = Listen::Unix(folder.path().join("model.sock"));
-        let options = Options { listen, script, log: Some(folder.path().join("log")) };
+        let options = Options { listen, script, log: Some(folder.path().join("log")), window };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let server = runtime.block_on(Server::start(options)).expect("a server");

@@ -21,7 +21,9 @@ async fn model_server(wanted: ModelServer) -> Result<()> {
     // Before anybody can know that we are here.
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::local("cannot wait for signals"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::local("cannot wait for signals"))?;
-    let server = Server::start(Options { listen, script, log: wanted.log }).await.map_err(refused)?;
+    let server = Server::start(Options { listen, script, log: wanted.log, window: wanted.window })
+        .await
+        .map_err(refused)?;
     let mut out = std::io::stdout();
     writeln!(out, "listening on {}", server.address())
         .and_then(|()| out.flush())

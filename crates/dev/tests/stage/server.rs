@@ -218,7 +218,8 @@ async fn helpers_and_summaries_do_no_harm() {
 #[tokio::test]
 async fn it_listens_only_on_this_machine_and_a_dead_socket_does_not_stop_it() {
     let dir = directory();
-    let options = |listen| ash_dev::Options { listen, script: ash_dev::Script::default(), log: None };
+    let options =
+        |listen| ash_dev::Options { listen, script: ash_dev::Script::default(), log: None, window: None };
     let outside = Listen::Tcp(([0, 0, 0, 0], 0).into());
     assert!(ash_dev::Server::start(options(outside)).await.is_err());
     let path = dir.path().join("socket");

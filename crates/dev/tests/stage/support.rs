@@ -30,7 +30,7 @@ impl Stage {
     pub(crate) async fn on(listen: Listen, script: &str, dir: TempDir) -> Stage {
         let log = dir.path().join("log");
         let script = Script::parse(script).expect("a script");
-        let options = Options { listen, script, log: Some(log.clone()) };
+        let options = Options { listen, script, log: Some(log.clone()), window: None };
         Stage { server: Server::start(options).await.expect("a server"), dir, log }
     }
 

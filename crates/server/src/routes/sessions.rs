@@ -5,7 +5,7 @@ use super::{
     take::{Asked, Body, Part, at_most, can_wait, environment, open_session, session, session_anywhere},
 };
 use super::{
-    agents, locks, owners,
+    agents, infinite, locks, owners,
     provider::{self, Wanted},
     usage, workspaces,
 };
@@ -98,6 +98,7 @@ pub(super) struct Settable {
     config_dir: Option<String>,
     skill_directories: Option<Vec<String>>,
     disabled_skills: Option<Vec<String>>,
+    infinite_sessions: Option<Value>,
     on_interrupted: Option<OnInterrupted>,
     on_busy: Option<OnBusy>,
     wake_report: Option<bool>,
@@ -201,6 +202,7 @@ impl Settable {
             config_dir: config_dir.or(before.config_dir),
             skill_directories: skills.or(before.skill_directories),
             disabled_skills: self.disabled_skills.or(before.disabled_skills),
+            infinite_sessions: infinite::over(self.infinite_sessions, before.infinite_sessions)?,
             on_interrupted: self.on_interrupted.or(before.on_interrupted),
             on_busy: self.on_busy.or(before.on_busy),
             wake_report: self.wake_report.or(before.wake_report),
@@ -353,6 +355,10 @@ pub(super) async fn create(
         Some(session) => session,
         None => {
             agents::make_default(&app, caller.tenant(), &new.agent).await?;
+            let agent = app.sessions.rooms().store.agent(&new.tenant, &new.agent).await?;
+            agent.map_or(Ok(()), |agent| {
+                infinite::check(new.options.infinite_sessions.as_ref(), agent.runtime)
+            })?;
             app.sessions.create(new).await?
         }
     };
@@ -425,6 +431,7 @@ async fn change_live(app: App, no: SessionNo, Change { env, extra_env, options }
     let session = app.sessions.get(no).await?;
     let (options, way) = with_provider(change.over(session.options.clone())?, wanted)?;
     usage::can_count(&app, &options)?;
+    infinite::check(options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.may_bring(&session, &options)?;
     app.sessions.change_options(no, options, env, settings).await?;
     if let Some(way) = way {

@@ -204,7 +204,13 @@ impl Actor {
                     let delta = self.next_delta(meaning, line);
                     meaning.deltas.push(delta);
                 }
-                Heard::Message { line } => meaning.facts.push(Fact::Said { line }),
+                Heard::Message { line } => {
+                    // Its memory is another one, and perhaps no turn comes whose capture would hold that.
+                    if line.contains("\"compact_boundary\"") {
+                        self.touch();
+                    }
+                    meaning.facts.push(Fact::Said { line });
+                }
                 Heard::Rested { turn, how, text, usage, problem } => {
                     let running = self.state.is_running(turn);
                     if running && meaning.rested.is_none() {

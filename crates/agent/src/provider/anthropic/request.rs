@@ -16,7 +16,7 @@ pub(super) enum Thoughts {
 pub(super) fn body(model: &str, request: &Request<'_>, thoughts: Thoughts) -> Vec<u8> {
     let mut body = json!({
         "model": model,
-        "max_tokens": MOST_TOKENS,
+        "max_tokens": request.room.min(MOST_TOKENS.into()),
         "stream": true,
         "system": system(request.system),
         "tools": tools::offered(&request.manner.tools),
@@ -61,7 +61,7 @@ mod tests {
         let body = |system| {
             let body = body(
                 "m",
-                &Request { system, manner: &Manner::default(), turns: &turns },
+                &Request { system, manner: &Manner::default(), turns: &turns, room: u64::MAX },
                 Thoughts::OfTheTurn,
             );
             serde_json::from_slice::<Value>(&body).expect("json")

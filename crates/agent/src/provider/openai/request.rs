@@ -107,7 +107,7 @@ mod tests {
 
     fn asked(entries: &[Value], system: Option<&str>, manner: &Manner) -> Value {
         let turns = conversation(entries);
-        let body = body("m", &Request { system, manner, turns: &turns });
+        let body = body("m", &Request { system, manner, turns: &turns, room: u64::MAX });
         serde_json::from_slice(&body).expect("json")
     }
 

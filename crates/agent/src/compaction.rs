@@ -1,0 +1,320 @@
+//! Long conversations: what was said long ago is summed up by the model itself, on a thread beside the turns, before there
+//! is no more room for it.
+//!
+//! A summary counts when it is in the transcript, whole. Whoever dies before has lost nothing: it is asked for again.
+
+use crate::cancel::Cancel;
+use crate::conversation::{Block, Compaction, Content, Covered, Entry, Fact, Reason, Turn, Usage};
+use crate::flags::{Answers, Manner};
+use crate::provider::{self, Request};
+use crate::turn::{Agent, Stop, now};
+use crate::window::{self, Keep, Rate, View, Window};
+use crate::wire::{CompactMetadata, Line, Notice};
+use crate::{ids, tools, transcript};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::Builder;
+
+/// How often a summary is asked for while a turn waits for it. Each time the provider has its own patience.
+const ATTEMPTS: u32 = 3;
+const STACK: usize = 256 << 10;
+
+/// A summary that is on its way.
+pub(crate) struct Compacting {
+    answer: Receiver<Result<Summary, provider::Error>>,
+    /// Said when it is there, or will never be.
+    done: Cancel,
+    /// Nobody wants it any more.
+    stop: Cancel,
+    covers: Vec<Covered>,
+    tokens_before: u64,
+    rate: Rate,
+}
+
+struct Summary {
+    text: String,
+    usage: Usage,
+}
+
+impl Drop for Compacting {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Compacting {
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.is_cancelled()
+    }
+}
+
+/// One request to the model.
+pub(crate) struct Asked {
+    /// What is shown of the conversation; none: all of it.
+    pub(crate) turns: Option<Vec<Turn>>,
+    /// The longest answer that there is room for, in tokens.
+    pub(crate) room: u64,
+}
+
+impl Asked {
+    fn of(window: &Window, view: View) -> Asked {
+        Asked { room: window.room(view.tokens), turns: Some(view.turns) }
+    }
+}
+
+/// Wakes whoever has nothing else to do but to wait for a summary.
+pub(crate) type Ring = Arc<dyn Fn() + Send + Sync>;
+
+/// What the thread needs: nothing of it is shared with the turn.
+struct Work {
+    answers: Answers,
+    manner: Manner,
+    system: Option<String>,
+    turns: Vec<Turn>,
+    room: u64,
+    stop: Cancel,
+}
+
+/// Whatever becomes of the thread, it is said.
+struct Finish {
+    done: Cancel,
+    ring: Ring,
+}
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        self.done.cancel();
+        (self.ring)();
+    }
+}
+
+impl Agent<'_> {
+    /// What the model is asked with next. Waits for a summary if there is no room without one.
+    pub(crate) fn prepare(&mut self, cancel: &Cancel) -> Result<Result<Asked, Stop>, transcript::Error> {
+        if !self.provider.has_window() {
+            return Ok(Ok(Asked { turns: None, room: window::LONGEST_ANSWER }));
+        }
+        let window = self.manner.window;
+        let mut failures = Vec::new();
+        loop {
+            failures.extend(self.settle()?);
+            let base = self.base();
+            let view = self.view(base);
+            let is_full = view.tokens > window.full;
+            if window.compacts && view.tokens > window.background && (failures.len() as u32) < ATTEMPTS {
+                self.begin(&view, is_full);
+            }
+            if !is_full {
+                return Ok(Ok(Asked::of(&window, view)));
+            }
+            match &self.compacting {
+                Some(compacting) if cancel.or(&compacting.done) => {
+                    let (reason, partial) = (Reason::AbortedStreaming, String::new());
+                    return Ok(Err(Stop::Aborted { reason, partial }));
+                }
+                Some(_) => {}
+                None => return Ok(self.squeeze(view, base, failures.last())),
+            }
+        }
+    }
+
+    /// After an answer: the next one may have to wait less.
+    pub(crate) fn look_ahead(&mut self) {
+        if self.provider.has_window() && self.manner.window.compacts {
+            let view = self.view(self.base());
+            if view.tokens > self.manner.window.background {
+                self.begin(&view, false);
+            }
+        }
+    }
+
+    fn base(&self) -> u64 {
+        window::base(self.system.as_deref(), &tools::offered(&self.manner.tools))
+    }
+
+    fn view(&self, base: u64) -> View {
+        window::view(&self.manner.window, &self.conversation, base, self.provider.model())
+    }
+
+    /// Nothing more can be summed up: what is there is shortened, or the turn ends.
+    fn squeeze(&mut self, view: View, base: u64, failure: Option<&String>) -> Result<Asked, Stop> {
+        let window = self.manner.window;
+        let full = |why: String| Stop::Failed { reason: Reason::ContextFull, why };
+        if let Some(why) = failure {
+            return Err(full(format!(
+                "The conversation fills the context window of {} tokens and could not be summed up: {why} Send the message \
+                 again later, or go back to an earlier checkpoint.",
+                window.tokens
+            )));
+        }
+        if !window.compacts {
+            return Err(full(format!(
+                "The context window of {} tokens is full, and this session does not sum up what was said \
+                 (infiniteSessions.enabled is false). Set infiniteSessions to true and send the message again, go back to an \
+                 earlier checkpoint, or begin a new session.",
+                window.tokens
+            )));
+        }
+        let fitting = window::squeezed(&window, &view.turns, base, window.full);
+        let fitting = fitting.ok_or_else(|| {
+            full(format!(
+                "Instructions, tools and the last message do not fit into the context window of {} tokens, however short \
+                 they are made. Set a larger infiniteSessions.contextWindow, or shorten the instructions.",
+                window.tokens
+            ))
+        })?;
+        // What the service says of it is not true of the conversation as it is shown otherwise.
+        self.squeezed = true;
+        Ok(Asked::of(&window, fitting))
+    }
+
+    /// Asks for a summary, unless one is on its way or there is nothing to sum up.
+    fn begin(&mut self, view: &View, is_full: bool) {
+        if self.compacting.is_some() {
+            return;
+        }
+        let window = self.manner.window;
+        let plan = window::plan(&window, &view.turns, &self.conversation, Keep::Recent);
+        let plan = plan.or_else(|| {
+            let all = is_full.then(|| window::plan(&window, &view.turns, &self.conversation, Keep::Nothing));
+            all.flatten()
+        });
+        let Some(plan) = plan else { return };
+        let room = window.summary_room();
+        let instruction = window::told(instruction(room));
+        let base = self.base() + window::size_of(&instruction);
+        let Some(plan) = plan.asked(&window, base, view.rate, &self.conversation) else { return };
+        let (Ok(done), Ok(stop)) = (Cancel::new(), Cancel::new()) else { return };
+        let work = Work {
+            answers: self.answers.clone(),
+            manner: Manner { streaming: false, ..self.manner.clone() },
+            system: self.system.clone(),
+            turns: plan.turns.into_iter().chain([instruction]).collect(),
+            room,
+            stop: stop.clone(),
+        };
+        let (tell, answer) = channel();
+        let finish = Finish { done: done.clone(), ring: self.ring.clone() };
+        let spawned = Builder::new().name("compaction".into()).stack_size(STACK).spawn(move || {
+            let finish = finish;
+            sum_up(&work, &tell);
+            drop(finish);
+        });
+        if spawned.is_ok() {
+            self.compacting = Some(Compacting {
+                answer,
+                done,
+                stop,
+                covers: plan.covers,
+                tokens_before: view.tokens,
+                rate: view.rate,
+            });
+            let (session_id, uuid) = (self.session, ids::uuid());
+            let notice =
+                Notice::Status { session_id, uuid: &uuid, status: "compacting", tokens: view.tokens };
+            self.out.say(&Line::System(notice));
+        }
+    }
+
+    /// Takes a summary that is there, or tells why there is none. Only the thread that owns the transcript writes to it.
+    pub(crate) fn settle(&mut self) -> Result<Option<String>, transcript::Error> {
+        let Some(compacting) = self.compacting.take_if(|compacting| compacting.is_done()) else {
+            return Ok(None);
+        };
+        match compacting.answer.try_recv() {
+            Ok(Ok(summary)) => self.record_compaction(&compacting, summary).map(|()| None),
+            Ok(Err(provider::Error::Failed(why) | provider::Error::Refused(why))) => Ok(Some(why)),
+            Ok(Err(provider::Error::Cancelled)) => Ok(None),
+            Err(_) => Ok(Some("The thread that did it broke.".into())),
+        }
+    }
+
+    fn record_compaction(
+        &mut self,
+        compacting: &Compacting,
+        summary: Summary,
+    ) -> Result<(), transcript::Error> {
+        let Summary { text, usage } = summary;
+        let mut coverage = self.conversation.coverage.clone();
+        coverage.extend(&text, &compacting.covers);
+        let tokens_after = window::size_with(
+            &self.manner.window,
+            &self.conversation,
+            &coverage,
+            self.base(),
+            compacting.rate,
+        );
+        let (covers, tokens_before) = (compacting.covers.clone(), compacting.tokens_before);
+        let turn = covers.last().map(|covered| covered.turn.clone()).unwrap_or_default();
+        let fact = Compaction {
+            summary: text.clone(),
+            covers,
+            tokens_before,
+            tokens_after,
+            tokens_per_1000_bytes: compacting.rate.per_thousand(),
+            usage,
+        };
+        let uuid = ids::uuid();
+        let entry = Entry { fact: Fact::Compaction(fact), uuid: uuid.clone(), turn, at: now() };
+        self.transcript.append(&entry)?;
+        self.conversation.add(entry);
+        let metadata =
+            CompactMetadata { trigger: "auto", pre_tokens: tokens_before, post_tokens: tokens_after };
+        let (session_id, uuid, summary) = (self.session, uuid.as_str(), text.as_str());
+        let boundary =
+            Notice::CompactBoundary { session_id, uuid, compact_metadata: metadata, summary, usage: &usage };
+        self.out.say(&Line::System(boundary));
+        Ok(())
+    }
+}
+
+fn sum_up(work: &Work, tell: &Sender<Result<Summary, provider::Error>>) {
+    let provider = provider::named(&work.answers);
+    let request =
+        Request { system: work.system.as_deref(), manner: &work.manner, turns: &work.turns, room: work.room };
+    let answer = provider.answer(&request, &mut |_| {}, &work.stop);
+    let summary = answer.and_then(|reply| {
+        let text = reply.content.iter().filter_map(|block| match block {
+            Block::Text { text } => Some(text.as_str()),
+            Block::ToolUse(_) | Block::Thinking { .. } | Block::RedactedThinking { .. } => None,
+        });
+        let text = between_tags(&text.collect::<String>());
+        let empty = || provider::Error::Failed("The model gave no summary.".into());
+        (!text.is_empty()).then_some(Summary { text, usage: reply.usage }).ok_or_else(empty)
+    });
+    // Nobody listens if it is not wanted any more.
+    drop(tell.send(summary));
+}
+
+/// A model that forgets the tags has said a summary all the same.
+fn between_tags(text: &str) -> String {
+    let inner = text.split_once("<summary>").map_or(text, |(_, rest)| rest);
+    let inner = inner.split_once("</summary>").map_or(inner, |(inner, _)| inner);
+    inner.trim().to_owned()
+}
+
+fn instruction(room: u64) -> Content {
+    Content::Text(format!(
+        "There is not enough room for this conversation to go on as it is. Write a summary of the conversation so far, \
+         which will stand in the place of all that is above: whoever goes on sees only it and what comes after. Do not call \
+         tools, and do not go on with the work.\n\nTell, in this order and with the exact names, paths, commands, numbers and \
+         words that matter:\n1. what the user wants, all wishes and corrections, in their own words where it matters;\n2. what \
+         was decided, and why;\n3. what was done: files read, made and changed, commands run, and what came of it;\n4. errors, \
+         and how they were mended;\n5. what is under way or still to be done, and the next step.\n\nIf an earlier summary is \
+         above, keep what is still true of it. Use at most {} words, all of them in <summary></summary> tags.",
+        room / 2
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_is_what_is_between_the_tags_or_all_of_it() {
+        assert_eq!(between_tags("<analysis>hm</analysis><summary>\n tea \n</summary> bye"), "tea");
+        assert_eq!(between_tags("<summary>cut off at the end"), "cut off at the end");
+        assert_eq!(between_tags(" just words "), "just words");
+        assert_eq!(between_tags("<summary> </summary>"), "");
+    }
+}

@@ -1,0 +1,478 @@
+//! How much a model can hold, and what of a longer conversation it is shown. Pure.
+//!
+//! Sizes are guesses that err on the high side: what the service said of the last request, and for what came since more
+//! tokens than there are.
+
+use crate::conversation::{Block, Content, Conversation, Coverage, Covered, Shown, Step, Turn, Usage};
+use serde_json::Value;
+
+/// A window that nobody said anything about.
+const USUAL: u64 = 200_000;
+/// Of models that are not known.
+const CAUTIOUS: u64 = 128_000;
+/// An answer that is longer than this is not asked for.
+pub(crate) const LONGEST_ANSWER: u64 = 32_000;
+const LONGEST_SUMMARY: u64 = 8_000;
+const SHORTEST_SUMMARY: u64 = 256;
+/// Beside the words: what a block is wrapped in, in bytes.
+const WRAPPING: u64 = 80;
+/// What a provider adds of its own.
+const PREAMBLE: u64 = 800;
+/// A picture costs what it shows, whatever its bytes. Of the largest, in bytes of text.
+const PICTURE: u64 = 12_500;
+/// Providers show no more of what a tool said.
+const LONGEST_RESULT: usize = 48 << 10;
+/// Shorter than this nothing is made.
+const SHORTEST_PIECE: usize = 200;
+
+/// In tokens.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Window {
+    pub(crate) tokens: u64,
+    /// From here on the conversation is summed up, beside the turns.
+    pub(crate) background: u64,
+    /// From here on a turn waits for that.
+    pub(crate) full: u64,
+    pub(crate) compacts: bool,
+}
+
+/// What was said of it on the command line.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Wanted {
+    pub(crate) tokens: Option<u64>,
+    pub(crate) from: f64,
+    pub(crate) by: f64,
+    pub(crate) compacts: bool,
+}
+
+impl Default for Wanted {
+    fn default() -> Wanted {
+        Wanted { tokens: None, from: 0.80, by: 0.95, compacts: true }
+    }
+}
+
+impl Window {
+    pub(crate) fn new(wanted: Wanted, model: Option<&str>) -> Window {
+        let known = model.is_none_or(|model| model.contains("claude"));
+        let tokens = wanted.tokens.unwrap_or(if known { USUAL } else { CAUTIOUS });
+        let part = |part: f64| (tokens as f64 * part) as u64;
+        // There is always room for some answer.
+        let most = tokens - tokens / 20;
+        let full = if wanted.compacts { part(wanted.by).min(most) } else { most };
+        Window { tokens, background: part(wanted.from).min(full), full, compacts: wanted.compacts }
+    }
+
+    /// What is left for an answer to a request of this size.
+    pub(crate) fn room(&self, size: u64) -> u64 {
+        self.tokens.saturating_sub(size).clamp(1, LONGEST_ANSWER)
+    }
+
+    pub(crate) fn summary_room(&self) -> u64 {
+        (self.tokens / 16).clamp(SHORTEST_SUMMARY, LONGEST_SUMMARY)
+    }
+
+    /// What is kept as it was said when the rest is summed up, in bytes.
+    fn tail(&self) -> u64 {
+        bytes(self.tokens / 5)
+    }
+
+    /// What is longer on its own is shown by its ends.
+    fn longest_piece(&self) -> usize {
+        usize::try_from(bytes(self.full / 4)).unwrap_or(usize::MAX)
+    }
+}
+
+impl Default for Window {
+    fn default() -> Window {
+        Window::new(Wanted::default(), None)
+    }
+}
+
+/// How many tokens a thousand bytes are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Rate(u64);
+
+impl Rate {
+    /// More than there are: text has about four bytes to a token, and numbers and strange words less.
+    pub(crate) const SAFE: Rate = Rate(400);
+    const LEAST: u64 = 250;
+
+    /// As it was measured, and somewhat more.
+    fn measured(tokens: u64, bytes: u64) -> Rate {
+        Rate::of(tokens.saturating_mul(1100) / bytes.max(1))
+    }
+
+    /// Whatever somebody has written down.
+    pub(crate) fn of(per_thousand: u64) -> Rate {
+        Rate(per_thousand.clamp(Rate::LEAST, Rate::SAFE.0))
+    }
+
+    pub(crate) fn per_thousand(self) -> u64 {
+        self.0
+    }
+
+    fn tokens(self, bytes: u64) -> u64 {
+        bytes.saturating_mul(self.0).div_ceil(1000)
+    }
+}
+
+fn tokens(bytes: u64) -> u64 {
+    Rate::SAFE.tokens(bytes)
+}
+
+fn bytes(tokens: u64) -> u64 {
+    tokens.saturating_mul(5) / 2
+}
+
+/// What a request holds besides the conversation, in bytes.
+pub(crate) fn base(system: Option<&str>, tools: &[Value]) -> u64 {
+    PREAMBLE + written(system.unwrap_or_default()) + tools.iter().map(value).sum::<u64>()
+}
+
+/// What a model is shown, and how large it is.
+#[derive(Debug, PartialEq)]
+pub(crate) struct View {
+    pub(crate) turns: Vec<Turn>,
+    pub(crate) tokens: u64,
+    /// Of most of what is in it.
+    pub(crate) rate: Rate,
+}
+
+/// The conversation as it is shown: a summary in the place of what it covers, and nothing longer than there is room for.
+pub(crate) fn view(window: &Window, conversation: &Conversation, base: u64, model: &str) -> View {
+    let turns = shown(conversation.turns(), &conversation.coverage, window.longest_piece());
+    let whole = base + all(&turns);
+    let measured = conversation.measured.as_deref().and_then(|step| measured(&turns, step, model));
+    // Instructions may have grown since the last request, which knows nothing of that.
+    match measured {
+        Some(Measured { known, later }) => {
+            let seen = whole.saturating_sub(later).max(1);
+            // What nobody has measured may be anything.
+            let is_known = later <= seen / 8;
+            let rate = if is_known { Rate::measured(known, seen) } else { Rate::SAFE };
+            View { turns, tokens: known.saturating_add(tokens(later)).max(whole / 4), rate }
+        }
+        None => {
+            let rate = conversation.rate.unwrap_or(Rate::SAFE);
+            View { turns, tokens: rate.tokens(whole), rate }
+        }
+    }
+}
+
+/// What the view would be with this summary in it.
+pub(crate) fn size_with(
+    window: &Window,
+    conversation: &Conversation,
+    coverage: &Coverage,
+    base: u64,
+    rate: Rate,
+) -> u64 {
+    rate.tokens(base + all(&shown(conversation.turns(), coverage, window.longest_piece())))
+}
+
+/// The same in less space, as far as pieces can be shortened; none if it does not fit however short they are.
+pub(crate) fn squeezed(window: &Window, turns: &[Turn], base: u64, most: u64) -> Option<View> {
+    squeezed_to(SHORTEST_PIECE, window, turns, base, most, Rate::SAFE)
+}
+
+fn squeezed_to(
+    shortest: usize,
+    window: &Window,
+    turns: &[Turn],
+    base: u64,
+    most: u64,
+    rate: Rate,
+) -> Option<View> {
+    let mut longest = window.longest_piece();
+    loop {
+        let turns: Vec<Turn> = turns.iter().map(|turn| shortened(turn, longest)).collect();
+        let size = rate.tokens(base + all(&turns));
+        if size <= most {
+            return Some(View { turns, tokens: size, rate });
+        }
+        if longest <= shortest {
+            return None;
+        }
+        longest = (longest / 2).max(shortest);
+    }
+}
+
+/// What is to be summed up next.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Plan {
+    /// As they are shown, an earlier summary among them.
+    pub(crate) turns: Vec<Turn>,
+    pub(crate) covers: Vec<Covered>,
+}
+
+/// How much of the end stays as it was said.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Keep {
+    /// The last turns, as far as there is room for them.
+    Recent,
+    /// Only what is under way.
+    Nothing,
+}
+
+/// None if it would not be worth it.
+pub(crate) fn plan(window: &Window, turns: &[Turn], conversation: &Conversation, keep: Keep) -> Option<Plan> {
+    let budget = match keep {
+        Keep::Recent => window.tail(),
+        Keep::Nothing => 0,
+    };
+    let running = turns.last().filter(|turn| turn.ended.is_none());
+    let over = &turns[..turns.len() - usize::from(running.is_some())];
+    let last = turns.len().saturating_sub(1);
+    let mut kept = running.map_or(0, |turn| size(turn, true));
+    let mut steps = 0;
+    let mut whole = over.len();
+    if let Some(turn) = running.filter(|_| kept > budget) {
+        steps = older_steps(turn, budget);
+    } else {
+        while whole > 0 {
+            kept += size(&over[whole - 1], whole - 1 == last);
+            if kept > budget {
+                break;
+            }
+            whole -= 1;
+        }
+    }
+    let mut summed: Vec<Turn> = over[..whole].to_vec();
+    let part = running
+        .filter(|_| steps > 0)
+        .map(|turn| Turn { steps: turn.steps[..steps].to_vec(), ..turn.clone() });
+    let mut covers: Vec<Covered> =
+        over[..whole].iter().filter_map(|turn| covered(turn, turn.steps.len(), conversation)).collect();
+    covers.extend(part.iter().filter_map(|turn| covered(turn, steps, conversation)));
+    summed.extend(part);
+    let gain = tokens(all(&summed));
+    (!covers.is_empty() && gain > window.summary_room() + SHORTEST_SUMMARY)
+        .then_some(Plan { turns: summed, covers })
+}
+
+impl Plan {
+    /// As much of it, from the beginning, as can be asked about at once; the rest is for the next time. Rather less of the
+    /// conversation than only the ends of everything in it.
+    pub(crate) fn asked(
+        self,
+        window: &Window,
+        base: u64,
+        rate: Rate,
+        conversation: &Conversation,
+    ) -> Option<Plan> {
+        let (most, shortest) = (window.tokens - window.summary_room(), window.longest_piece() / 4);
+        let mut plan = self;
+        loop {
+            if let Some(View { turns, .. }) = squeezed_to(shortest, window, &plan.turns, base, most, rate) {
+                return Some(Plan { turns, covers: plan.covers });
+            }
+            match plan.halved(conversation) {
+                Some(half) => plan = half,
+                None => {
+                    let View { turns, .. } = squeezed(window, &plan.turns, base, most)?;
+                    return Some(Plan { turns, covers: plan.covers });
+                }
+            }
+        }
+    }
+
+    /// The first half of its turns, or of the steps of its only one.
+    fn halved(&self, conversation: &Conversation) -> Option<Plan> {
+        let old = self.turns.len() - self.covers.len();
+        let mut turns = self.turns[..old + self.covers.len().div_ceil(2)].to_vec();
+        if let ([_], Some(turn)) = (&self.covers[..], turns.last_mut()) {
+            if turn.steps.len() < 2 {
+                return None;
+            }
+            turn.steps.truncate(turn.steps.len() / 2);
+        }
+        let covers = turns.iter().filter_map(|turn| covered(turn, turn.steps.len(), conversation)).collect();
+        Some(Plan { turns, covers })
+    }
+}
+
+/// Of a turn that is under way all steps but the last ones: those that there is room for, and at least one.
+fn older_steps(turn: &Turn, budget: u64) -> usize {
+    let mut older = turn.steps.len().saturating_sub(1);
+    let mut kept = turn.steps.last().map_or(0, |step| step_size(step, true));
+    while older > 0 {
+        kept += step_size(&turn.steps[older - 1], true);
+        if kept > budget {
+            break;
+        }
+        older -= 1;
+    }
+    older
+}
+
+/// Steps that are shown come after those that are covered already. A summary is no turn.
+fn covered(turn: &Turn, shown: usize, conversation: &Conversation) -> Option<Covered> {
+    conversation.turn(&turn.uuid)?;
+    let steps = conversation.coverage.steps.get(&turn.uuid).copied().unwrap_or(0) + shown;
+    Some(Covered { turn: turn.uuid.clone(), steps })
+}
+
+fn shown(turns: &[Turn], coverage: &Coverage, longest: usize) -> Vec<Turn> {
+    let last = turns.len().saturating_sub(1);
+    let rest = turns.iter().enumerate().filter_map(|(index, turn)| {
+        let Some(covered) = coverage.steps.get(&turn.uuid) else { return Some(shortened(turn, longest)) };
+        let steps = turn.steps.get(*covered..).unwrap_or_default();
+        let is_gone = steps.is_empty() && (index != last || turn.ended.is_some());
+        (!is_gone).then(|| shortened(&Turn { steps: steps.to_vec(), ..turn.clone() }, longest))
+    });
+    coverage.summary.as_deref().map(summary_turn).into_iter().chain(rest).collect()
+}
+
+/// In the words that models know from Claude Code.
+fn summary_turn(summary: &str) -> Turn {
+    let text = format!(
+        "This session is being continued from a previous conversation that ran out of context. The summary below covers \
+         the earlier portion of the conversation.\n\n{summary}"
+    );
+    told(Content::Text(text))
+}
+
+fn shortened(turn: &Turn, longest: usize) -> Turn {
+    let mut turn = turn.clone();
+    match &mut turn.prompt {
+        Some(Content::Text(text)) => shorten(text, longest),
+        Some(Content::Blocks(blocks)) => {
+            for block in blocks.iter_mut().filter(|block| block["type"] == "text") {
+                shorten_strings(block, longest);
+            }
+        }
+        None => {}
+    }
+    turn.head.iter_mut().for_each(|head| shorten(head, longest));
+    for step in &mut turn.steps {
+        for block in &mut step.message.content {
+            match block {
+                Block::Text { text } => shorten(text, longest),
+                Block::ToolUse(call) => shorten_strings(&mut call.input, longest),
+                // Signed as they are.
+                Block::Thinking { .. } | Block::RedactedThinking { .. } => {}
+            }
+        }
+        for Shown { what, .. } in &mut step.results {
+            shorten(&mut what.content, longest);
+        }
+    }
+    turn
+}
+
+fn shorten_strings(value: &mut Value, longest: usize) {
+    match value {
+        Value::String(text) => shorten(text, longest),
+        Value::Array(items) => items.iter_mut().for_each(|item| shorten_strings(item, longest)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| shorten_strings(field, longest)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// The beginning and the end, and a note of what is missing.
+fn shorten(text: &mut String, longest: usize) {
+    if text.len() <= longest {
+        return;
+    }
+    let (head, tail) = (longest * 2 / 3, longest / 3);
+    let (head, tail) = (text.floor_char_boundary(head), text.ceil_char_boundary(text.len() - tail));
+    let left_out = tail - head;
+    let note =
+        format!("\n[{left_out} bytes are left out here: there is no room for them in the context window]\n");
+    text.replace_range(head..tail, &note);
+}
+
+/// What the service said of a request and its answer, in tokens, and what came after, in bytes.
+struct Measured {
+    known: u64,
+    later: u64,
+}
+
+/// Of the request that this step answered.
+fn measured(turns: &[Turn], step: &str, model: &str) -> Option<Measured> {
+    let place = |turn: &Turn| turn.steps.iter().position(|other| other.uuid == step);
+    let (index, at) = turns.iter().enumerate().rev().find_map(|(index, turn)| Some((index, place(turn)?)))?;
+    let turn = &turns[index];
+    let message = &turn.steps[at].message;
+    let Usage { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens } =
+        message.usage;
+    let parts = [input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens];
+    let known = parts.into_iter().fold(0, u64::saturating_add);
+    if message.model != model || known == 0 {
+        return None;
+    }
+    let is_last = |index: usize| index + 1 == turns.len();
+    let later = turn.steps[at + 1..].iter().map(|step| step_size(step, is_last(index))).sum::<u64>();
+    let partial = turn.ended.as_ref().map_or(0, |ended| piece(&ended.partial));
+    let next = turns[index + 1..].iter().enumerate();
+    let next = next.map(|(number, turn)| size(turn, is_last(index + 1 + number))).sum::<u64>();
+    Some(Measured { known, later: results(&turn.steps[at]) + later + partial + next })
+}
+
+fn all(turns: &[Turn]) -> u64 {
+    turns.iter().enumerate().map(|(index, turn)| size(turn, index + 1 == turns.len())).sum()
+}
+
+/// Thoughts are shown of the last turn alone.
+fn size(turn: &Turn, is_last: bool) -> u64 {
+    let prompt = match &turn.prompt {
+        None => WRAPPING,
+        Some(Content::Text(text)) => piece(text),
+        Some(Content::Blocks(blocks)) => blocks.iter().map(block).sum(),
+    };
+    let head = turn.head.as_deref().map_or(0, piece);
+    let partial = turn.ended.as_ref().map_or(0, |ended| piece(&ended.partial));
+    prompt + head + partial + turn.steps.iter().map(|step| step_size(step, is_last)).sum::<u64>()
+}
+
+fn block(block: &Value) -> u64 {
+    let is_picture = block["type"] == "image";
+    WRAPPING + if is_picture { PICTURE } else { value(block) }
+}
+
+fn step_size(step: &Step, with_thoughts: bool) -> u64 {
+    let said = step.message.content.iter().map(|block| match block {
+        Block::Text { text } => piece(text),
+        Block::ToolUse(call) => WRAPPING + piece(&call.id) + written(&call.name) + value(&call.input),
+        Block::Thinking { thinking, signature } if with_thoughts => piece(thinking) + written(signature),
+        Block::RedactedThinking { data } if with_thoughts => piece(data),
+        Block::Thinking { .. } | Block::RedactedThinking { .. } => 0,
+    });
+    said.sum::<u64>() + results(step)
+}
+
+/// Each call has one, if only a word that it has none.
+fn results(step: &Step) -> u64 {
+    let longest = LONGEST_RESULT as u64 + WRAPPING;
+    let there = step.results.iter().map(|shown| piece(&shown.what.content).min(2 * longest) + WRAPPING);
+    let missing = step.message.calls().count().saturating_sub(step.results.len()) as u64;
+    there.sum::<u64>() + missing * 2 * WRAPPING
+}
+
+fn piece(text: &str) -> u64 {
+    WRAPPING + written(text)
+}
+
+fn value(value: &Value) -> u64 {
+    value.to_string().len() as u64
+}
+
+/// In JSON.
+fn written(text: &str) -> u64 {
+    let more = text.bytes().map(|byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 1,
+        0..0x20 => 5,
+        _ => 0,
+    });
+    text.len() as u64 + more.sum::<u64>()
+}
+
+/// Something that is said in the user's place.
+pub(crate) fn told(content: Content) -> Turn {
+    Turn { uuid: String::new(), prompt: Some(content), head: None, steps: Vec::new(), ended: None }
+}
+
+/// In bytes.
+pub(crate) fn size_of(turn: &Turn) -> u64 {
+    size(turn, false)
+}

@@ -1,0 +1,285 @@
+//! Conversations that are longer than what a model can hold. It refuses whatever is too long, so a turn that is done shows
+//! that nothing was.
+
+use crate::harness::{Agent, Place, SESSION};
+use crate::model::Model;
+use serde_json::{Value, json};
+use std::fs;
+
+const WINDOW: u64 = 6_000;
+const SUMMARY: &str = "user messages were seen before this summary";
+const CONTINUED: &str = "This session is being continued from a previous conversation";
+const ASKS_FOR_SUMMARY: &str = "Write a summary of the conversation";
+
+fn start(place: &Place, model: &Model, more: &[&str]) -> Agent {
+    let (socket, window) = (model.socket().display().to_string(), WINDOW.to_string());
+    let flags =
+        ["--session-id", SESSION, "--resume", SESSION, "--provider", "anthropic", "--model-socket", &socket];
+    place.start(&[&flags[..], &["--context-window", &window], more].concat())
+}
+
+fn is_summary(body: &Value) -> bool {
+    body["messages"].to_string().contains(ASKS_FOR_SUMMARY)
+}
+
+/// Of a compaction, in the order in which they were said.
+fn told(lines: &[Value]) -> Vec<Value> {
+    let told =
+        lines.iter().filter(|line| line["status"] == "compacting" || line["subtype"] == "compact_boundary");
+    told.cloned().collect()
+}
+
+/// About 500 tokens each.
+fn say(number: usize) -> String {
+    format!("say: number {number}, {}", "word ".repeat(180))
+}
+
+fn done(lines: &[Value]) -> &Value {
+    let result = lines.last().expect("a result");
+    assert_eq!(result["is_error"], false, "{result}");
+    result
+}
+
+#[test]
+fn a_conversation_without_end_never_exceeds_the_window() {
+    let (place, model) = (Place::new(), Model::of("", Some(WINDOW)));
+    let mut agent = start(&place, &model, &[]);
+    let mut lines = Vec::new();
+    for number in 0..100 {
+        lines.extend(agent.ask(&format!("t{number}"), &say(number)));
+        done(&lines);
+    }
+    let told = told(&lines);
+    assert!(told.len() > 10, "{}", told.len());
+    for pair in told.chunks_exact(2) {
+        let [begun, over] = pair else { panic!("pairs") };
+        assert_eq!((&begun["status"], &over["subtype"]), (&json!("compacting"), &json!("compact_boundary")));
+        let (before, after) =
+            (&over["compact_metadata"]["pre_tokens"], &over["compact_metadata"]["post_tokens"]);
+        assert_eq!(before, &begun["tokens"]);
+        assert!(before.as_u64() > after.as_u64() && after.as_u64() > Some(0), "{over}");
+        assert!(over["summary"].as_str().is_some_and(|summary| summary.contains(SUMMARY)), "{over}");
+        assert!(over["usage"]["input_tokens"].as_u64() > Some(100), "{over}");
+    }
+    let asked = model.asked();
+    let first =
+        asked.iter().position(|body| body["messages"][0].to_string().contains(CONTINUED)).expect("a summary");
+    let messages = asked[first]["messages"].to_string();
+    assert!(messages.contains(SUMMARY) && !messages.contains("number 0,"), "{messages}");
+    let summed = asked.iter().filter(|body| is_summary(body)).nth(1).expect("another");
+    assert!(summed["messages"][0].to_string().contains(CONTINUED), "the earlier one is part of it");
+    let last = asked.iter().rfind(|body| !is_summary(body)).expect("a request")["messages"].to_string();
+    assert!(
+        last.contains("number 99,") && last.contains("number 98,"),
+        "the last ones are as they were said: {last}"
+    );
+    drop(agent);
+    let entries = place.entries(SESSION);
+    let of = |kind: &str| entries.iter().filter(|entry| entry["type"] == kind).count();
+    assert_eq!((of("user"), of("assistant")), (100, 100), "all of it stays in the transcript");
+    assert!(of("compaction") >= told.len() / 2);
+    let mut agent = start(&place, &model, &[]);
+    assert_eq!(agent.hello()["turns"], 100);
+    done(&agent.ask("last", "hello"));
+    assert!(model.asked().last().expect("asked")["messages"][0].to_string().contains(CONTINUED));
+}
+
+#[test]
+fn a_turn_that_works_for_long_is_summed_up_while_it_runs() {
+    let place = Place::new();
+    // Without rules what it does next would follow from how many outcomes it sees.
+    let call =
+        json!({"type": "tool_use", "name": "run", "input": {"command": "echo x >> count; seq -s, 400"}});
+    let rules = [
+        json!({"when": {"contains": "summary of the"}, "reply": [{"type": "text", "text": "<summary>so far so good</summary>"}]}),
+        json!({"times": 30, "reply": [call]}),
+        json!({"reply": [{"type": "text", "text": "done"}]}),
+    ];
+    let script = rules.map(|rule| rule.to_string()).join("\n");
+    let model = Model::of(&script, Some(WINDOW));
+    let lines = start(&place, &model, &[]).ask("a", "work for long");
+    assert_eq!(done(&lines)["result"], "done");
+    assert_eq!(fs::read_to_string(place.work("count")).expect("a file").lines().count(), 30, "each once");
+    assert!(told(&lines).len() >= 4, "{:?}", told(&lines));
+    let last =
+        model.asked().into_iter().rfind(|body| !is_summary(body)).expect("asked")["messages"].to_string();
+    assert!(last.contains("so far so good") && last.contains("work for long"), "{last}");
+}
+
+#[test]
+fn what_is_too_large_on_its_own_is_shortened_with_a_note() {
+    let (place, model) = (Place::new(), Model::of("", Some(WINDOW)));
+    let mut agent = start(&place, &model, &[]);
+    done(&agent.ask("a", "run: seq 100000"));
+    let shown = model.asked().pop().expect("asked")["messages"].to_string();
+    assert!(
+        shown.contains("bytes are left out here: there is no room for them in the context window]"),
+        "{shown}"
+    );
+    done(&agent.ask("b", &format!("long {}", "word ".repeat(50_000))));
+    drop(agent);
+    let call = json!({"type": "tool_use", "name": "run", "input": {"command": "seq 3000"}});
+    let many = json!({"when": {"contains": "at once"}, "times": 1, "reply": vec![call; 12]});
+    let model = Model::of(&many.to_string(), Some(WINDOW));
+    done(&start(&place, &model, &[]).ask("c", "at once"));
+    let shown = model.asked().pop().expect("asked")["messages"].to_string();
+    assert_eq!(shown.matches("\"tool_result\"").count(), 12, "{shown}");
+    let entries = place.entries(SESSION);
+    let whole =
+        entries.iter().find(|entry| entry["type"] == "user" && entry["turn"] == "b").expect("a prompt");
+    assert_eq!(
+        whole["message"]["content"].as_str().map(str::len),
+        Some(250_005),
+        "the transcript has all of it"
+    );
+}
+
+#[test]
+fn turns_go_on_beside_a_summary_and_wait_when_there_is_no_more_room() {
+    let stall = r#"{"when": {"contains": "summary of the"}, "times": 1, "stall": 2000}"#;
+    let (place, model) = (Place::new(), Model::of(stall, Some(WINDOW)));
+    let mut agent = start(&place, &model, &["--compact-from", "0.5"]);
+    (0..30).for_each(|number| agent.prompt(&format!("t{number}"), &say(number)));
+    let mut lines = Vec::new();
+    while lines.iter().filter(|line: &&Value| line["type"] == "result").count() < 30 {
+        lines.push(agent.line());
+        assert_ne!(lines.last().map(|line| &line["is_error"]), Some(&json!(true)), "{lines:?}");
+    }
+    let place = |what: &dyn Fn(&Value) -> bool| lines.iter().position(what).expect("a line");
+    let (begun, over) =
+        (place(&|line| line["status"] == "compacting"), place(&|line| line["subtype"] == "compact_boundary"));
+    let beside = lines[begun..over].iter().filter(|line| line["type"] == "result").count();
+    assert!(beside >= 2, "turns that were done beside it: {beside}");
+    assert_eq!(lines[over - 1]["subtype"], "init", "the one that waited had not begun to answer");
+}
+
+#[test]
+fn a_summary_that_is_there_between_two_turns_is_written_down_and_said() {
+    let stall = r#"{"when": {"contains": "summary of the"}, "stall": 300}"#;
+    let (place, model) = (Place::new(), Model::of(stall, Some(WINDOW)));
+    let mut agent = start(&place, &model, &[]);
+    let mut lines = Vec::new();
+    for number in 0.. {
+        lines = agent.ask(&format!("t{number}"), &say(number));
+        if lines.iter().any(|line| line["status"] == "compacting") {
+            break;
+        }
+        // It is said after the result, if the answer was what made it so long.
+        if model.asked().iter().any(is_summary) {
+            break;
+        }
+    }
+    while lines.last().is_none_or(|line| line["subtype"] != "compact_boundary") {
+        lines.push(agent.line());
+    }
+    assert_eq!(place.entries_of("compaction"), 1);
+    assert_eq!(agent.finish(), (vec![], Some(0)));
+}
+
+#[test]
+fn an_agent_that_is_to_end_does_not_wait_for_a_summary() {
+    let hang = r#"{"when": {"contains": "summary of the"}, "hang": true}"#;
+    let (place, model) = (Place::new(), Model::of(hang, Some(WINDOW)));
+    let mut agent = start(&place, &model, &["--compact-from", "0.5"]);
+    for number in 0..40 {
+        agent.ask(&format!("t{number}"), &say(number));
+        if model.asked().iter().any(is_summary) {
+            break;
+        }
+    }
+    assert_eq!(agent.finish().1, Some(0));
+    assert_eq!(place.entries_of("compaction"), 0);
+}
+
+#[test]
+fn killed_at_any_moment_of_it_a_summary_is_whole_or_not_there() {
+    let (place, model) = (Place::new(), Model::of("", Some(WINDOW)));
+    let mut number = 0;
+    for _ in 0..12 {
+        let mut agent = start(&place, &model, &[]);
+        let compacting = loop {
+            agent.prompt(&format!("t{number}"), &say(number));
+            number += 1;
+            let found = loop {
+                let line = agent.line();
+                match (line["type"].as_str(), line["status"].as_str()) {
+                    (_, Some("compacting")) => break true,
+                    (Some("result"), _) => break false,
+                    _ => {}
+                }
+            };
+            if found {
+                break found;
+            }
+        };
+        assert!(compacting);
+        (0..number % 4).for_each(|_| drop(agent.line()));
+        agent.kill();
+        for entry in place.entries(SESSION).iter().filter(|entry| entry["type"] == "compaction") {
+            assert!(entry["summary"].as_str().is_some_and(|summary| summary.contains(SUMMARY)), "{entry}");
+        }
+        done(&start(&place, &model, &[]).ask(&format!("t{}", number - 1), &say(number - 1)));
+    }
+}
+
+#[test]
+fn without_compaction_a_full_window_ends_the_turn_and_says_how_to_go_on() {
+    let (place, model) = (Place::new(), Model::of("", Some(WINDOW)));
+    let mut agent = start(&place, &model, &["--compaction", "off"]);
+    let full = (0..).find_map(|number| {
+        let result = agent.ask(&format!("t{number}"), &say(number)).pop().expect("a result");
+        (result["is_error"] == true).then_some(result)
+    });
+    let full = full.expect("it is full one day");
+    assert_eq!(full["terminal_reason"], "context_full");
+    assert!(full["result"].as_str().is_some_and(|why| why.contains("infiniteSessions")), "{full}");
+    assert!(!model.asked().iter().any(is_summary));
+    drop(agent);
+    done(&start(&place, &model, &[]).ask("again", "hello"));
+    assert_eq!(place.entries_of("compaction"), 1);
+}
+
+#[test]
+fn a_summary_that_cannot_be_had_is_asked_for_again_and_then_the_turn_fails_clearly() {
+    let rules = |times: u32| {
+        format!(r#"{{"when": {{"contains": "summary of the"}}, "times": {times}, "fail": 400}}"#)
+    };
+    for (times, works) in [(2, true), (1000, false)] {
+        let (place, model) = (Place::new(), Model::of(&rules(times), Some(WINDOW)));
+        let mut agent = start(&place, &model, &[]);
+        let results: Vec<Value> = (0..25)
+            .map(|number| agent.ask(&format!("t{number}"), &say(number)).pop().expect("a result"))
+            .collect();
+        let failed: Vec<&Value> = results.iter().filter(|result| result["is_error"] == true).collect();
+        assert_eq!(failed.is_empty(), works, "{failed:?}");
+        for result in failed {
+            assert_eq!(result["terminal_reason"], "context_full", "{result}");
+            assert!(
+                result["result"].as_str().is_some_and(|why| why.contains("could not be summed up")),
+                "{result}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_transcript_with_a_summary_is_still_understood() {
+    let (place, model) = (Place::new(), Model::of("", Some(WINDOW)));
+    fs::create_dir_all(place.transcript(SESSION).parent().expect("a folder")).expect("folder");
+    fs::write(place.transcript(SESSION), include_bytes!("../golden/transcript-3.jsonl")).expect("written");
+    let mut agent = start(&place, &model, &[]);
+    let resumed = agent.hello();
+    assert_eq!((&resumed["turns"], &resumed["damaged"]), (&json!(3), &json!(0)));
+    agent.answer("d", "say: four");
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let summary = "This session is being continued from a previous conversation that ran out of context. The summary below \
+        covers the earlier portion of the conversation.\n\nAda likes tea.";
+    let mut last = text("say: four");
+    last["cache_control"] = json!({"type": "ephemeral"});
+    let expected = json!([
+        {"role": "user", "content": [text(summary), text("and now?")]},
+        {"role": "assistant", "content": [text("still tea")]},
+        {"role": "user", "content": [last]},
+    ]);
+    assert_eq!(model.asked()[0]["messages"], expected);
+}

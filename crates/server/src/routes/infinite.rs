@@ -1,0 +1,114 @@
+//! The option `infiniteSessions`: `true`, `false`, or its fields, each of which keeps what it was if it is left out.
+
+use crate::problem::{Answer, Problem};
+use ash_model::{InfiniteSessions, Runtime};
+use serde_json::Value;
+
+const NAME: &str = "infiniteSessions";
+const FIELDS: &str = "enabled, backgroundCompactionThreshold, bufferExhaustionThreshold, contextWindow";
+
+/// What is in force with what a caller says of it, if they say anything.
+pub(super) fn over(
+    given: Option<Value>,
+    before: Option<InfiniteSessions>,
+) -> Answer<Option<InfiniteSessions>> {
+    let Some(given) = given else { return Ok(before) };
+    let mut set = before.unwrap_or_default();
+    match given {
+        Value::Bool(enabled) => set.enabled = enabled,
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                take(&mut set, &name, &value)?;
+            }
+        }
+        Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            return Err(invalid(format!("{NAME} must be true, false, or an object of {FIELDS}")));
+        }
+    }
+    let (background, full) = (set.background_compaction_threshold, set.buffer_exhaustion_threshold);
+    if background >= full {
+        return Err(invalid(format!(
+            "{NAME}.backgroundCompactionThreshold ({background}) must be less than bufferExhaustionThreshold ({full})"
+        )));
+    }
+    Ok(Some(set))
+}
+
+fn take(set: &mut InfiniteSessions, name: &str, value: &Value) -> Answer<()> {
+    let wrong = |what: String| invalid(format!("{NAME}.{name} must be {what}"));
+    let part = || {
+        let part = value.as_f64().filter(|part| *part > 0.0 && *part <= 1.0);
+        part.ok_or_else(|| wrong("a number over 0 and at most 1: a part of the context window".into()))
+    };
+    match name {
+        "enabled" => set.enabled = value.as_bool().ok_or_else(|| wrong("true or false".into()))?,
+        "backgroundCompactionThreshold" => set.background_compaction_threshold = part()?,
+        "bufferExhaustionThreshold" => set.buffer_exhaustion_threshold = part()?,
+        "contextWindow" if value.is_null() => set.context_window = None,
+        "contextWindow" => {
+            let sizes = InfiniteSessions::SMALLEST_WINDOW..=InfiniteSessions::LARGEST_WINDOW;
+            let tokens = value.as_u64().filter(|tokens| sizes.contains(tokens));
+            let wrong = || wrong(format!("{} to {} tokens, or null", sizes.start(), sizes.end()));
+            set.context_window = Some(tokens.ok_or_else(wrong)?);
+        }
+        _ => return Err(invalid(format!("{NAME} has no field {:?}; there are: {FIELDS}", shortened(name)))),
+    }
+    Ok(())
+}
+
+/// Claude Code compacts by its own rules: what it cannot be told is refused, not forgotten.
+pub(super) fn check(set: Option<&InfiniteSessions>, runtime: Runtime) -> Answer<()> {
+    let (Some(set), Runtime::Claude) = (set, runtime) else { return Ok(()) };
+    if set.buffer_exhaustion_threshold != InfiniteSessions::EXHAUSTION {
+        return Err(invalid(format!(
+            "{NAME}.bufferExhaustionThreshold cannot be set for Claude Code, whose turns wait for every compaction: leave it out"
+        )));
+    }
+    let windows = InfiniteSessions::WINDOWS_OF_CLAUDE;
+    if set.context_window.is_some_and(|tokens| !windows.contains(&tokens)) {
+        let (least, most) = (windows.start(), windows.end());
+        return Err(invalid(format!(
+            "{NAME}.contextWindow must be {least} to {most} tokens for Claude Code: others it does not take"
+        )));
+    }
+    Ok(())
+}
+
+fn invalid(error: String) -> Problem {
+    Problem::invalid("invalid_body", error)
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn set(given: Value, before: Option<InfiniteSessions>) -> InfiniteSessions {
+        over(Some(given), before).ok().flatten().expect("taken")
+    }
+
+    #[test]
+    fn what_is_left_out_stays_as_it_was() {
+        let first = set(json!({ "backgroundCompactionThreshold": 0.5, "contextWindow": 8000 }), None);
+        assert_eq!((first.enabled, first.buffer_exhaustion_threshold), (true, 0.95));
+        let off = set(json!(false), Some(first));
+        assert_eq!(off, InfiniteSessions { enabled: false, ..first });
+        assert_eq!(set(json!({ "contextWindow": null, "enabled": true }), Some(off)).context_window, None);
+        assert_eq!(over(None, Some(off)).ok(), Some(Some(off)));
+        assert_eq!(set(json!(true), None), InfiniteSessions::default());
+    }
+
+    #[test]
+    fn claude_code_is_not_told_what_it_does_not_take() {
+        let refused = |given: Value| check(Some(&set(given, None)), Runtime::Claude).is_err();
+        assert!(refused(json!({ "bufferExhaustionThreshold": 0.9 })));
+        assert!(refused(json!({ "contextWindow": 8000 })));
+        assert!(!refused(json!({ "contextWindow": 100_000, "backgroundCompactionThreshold": 0.3 })));
+        let other = set(json!({ "bufferExhaustionThreshold": 0.9, "contextWindow": 8000 }), None);
+        assert!(check(Some(&other), Runtime::Builtin).is_ok());
+    }
+}
