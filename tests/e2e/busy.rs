@@ -1,7 +1,10 @@
 //! A session that is at work when somebody wants something of it: messages wait in a queue that can be seen and changed,
 //! are refused, or go first; and a client may have a session to itself.
 
-use crate::support::{Client, Frame, Server, eventually, names, ok};
+use crate::{
+    options::Stage,
+    support::{Client, Frame, Server, eventually, names, ok},
+};
 use futures::future::join_all;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -221,6 +224,96 @@ async fn a_message_may_interrupt_and_go_first() {
     // Nothing runs: then there is nothing to interrupt.
     let (status, plain) = client.push(&id, "run: echo plain", "interrupt").await;
     assert_eq!((status.as_u16(), &plain["status"]), (200, &json!("done")), "{plain}");
+}
+
+/// An agent with a model, which is told to run something long.
+async fn steers(runtime: &str, agent: Stage) {
+    let Stage { mut server, model, .. } = agent;
+    let client = server.client();
+    let made = client.post("/api/sessions", json!({ "agent": runtime, "sessionId": "s" })).await;
+    assert_eq!(made["session"]["status"], "active", "{made}");
+    let mut running = client.send("s", "run: sleep 2; echo the first").await;
+    running.until("tool_use").await;
+    let mut waiting = client.send("s", "run: echo the last").await;
+    waiting.until("session_start").await;
+    let body = json!({ "content": "say: and mind the gap", "onBusy": "steer" });
+    let request = client.request(Method::POST, "/api/sessions/s/messages").json(&body);
+    let mut steered = crate::support::Sse::of(request.send().await.expect("sent"));
+    steered.until("session_start").await;
+    // The agent hears it in the turn that runs, and both come to one end.
+    let told = steered.until("steered").await.pop().expect("an event");
+    let (own, into) = (told.data["turn"].clone(), told.data["into"].clone());
+    let (first, second) = (running.rest().await, steered.rest().await);
+    for (frames, turn) in [(&first, &into), (&second, &own)] {
+        let end = &frames.last().expect("an end").data;
+        assert_eq!((&end["status"], &end["turn"]), (&json!("done"), turn), "{runtime}");
+    }
+    assert_eq!(waiting.rest().await.last().expect("an end").data["status"], "done");
+    let asked = model.requests();
+    let with =
+        asked.iter().filter(|request| request["body"]["messages"].to_string().contains("mind the gap"));
+    let first_with = with.clone().next().expect("the model was told")["body"]["messages"].to_string();
+    assert!(
+        first_with.contains("the first") && !first_with.contains("the last"),
+        "in the middle of its turn"
+    );
+    assert_eq!(first_with.matches("say: and mind the gap").count(), 1);
+    // It is part of the conversation from then on.
+    server.crash_and_start().await;
+    server.client().action("s", "stop").await;
+    let resumed = server.client().action("s", "resume").await;
+    assert_eq!(
+        (&resumed["resume"]["tier"], &resumed["resume"]["lost"]),
+        (&json!("native"), &json!([])),
+        "{resumed}"
+    );
+    server.client().say("s", "say: and now").await;
+    let shown = model.requests().pop().expect("a request")["body"]["messages"].to_string();
+    assert_eq!(shown.matches("say: and mind the gap").count(), 1, "{shown}");
+    // What comes when nothing more is to be done runs next, before all others.
+    assert_eq!(server.client().push("s", "say: at rest", "steer").await.1["status"], "done");
+}
+
+#[tokio::test]
+async fn a_message_is_heard_in_the_middle_of_a_turn() {
+    steers("builtin", Stage::set("builtin").await).await;
+}
+
+#[tokio::test]
+async fn a_message_is_heard_in_the_middle_of_a_turn_of_claude_code() {
+    steers("claude", Stage::set("claude").await).await;
+}
+
+/// Whoever dies in the middle: the message is heard, once, and answered, once.
+#[tokio::test]
+async fn what_was_heard_in_the_middle_of_a_turn_outlives_everybody() {
+    for runtime in ["builtin", "claude"] {
+        let Stage { mut server, model, .. } = Stage::set(runtime).await;
+        let client = server.client();
+        client.post("/api/sessions", json!({ "agent": runtime, "sessionId": "s" })).await;
+        // One model goes on with what it hears in the middle, the other with what it began: both are long at it.
+        let begun = "run: echo the first >> order; sleep 1\nrun: sleep 20";
+        let mut running = client.send("s", begun).await;
+        running.until("tool_use").await;
+        let gap = "slow 500: mind the gap between the train and the platform edge all the way";
+        let body = json!({ "content": gap, "onBusy": "steer" });
+        let request = client.request(Method::POST, "/api/sessions/s/messages").json(&body);
+        let mut steered = crate::support::Sse::of(request.send().await.expect("sent"));
+        let turn = steered.until("steered").await.pop().expect("an event").data["turn"].clone();
+        server.crash_and_start().await;
+        let client = server.client();
+        let shim = server.note("s").await["shim"]["pid"].as_u64().expect("a pid") as u32;
+        crate::support::signal(shim, libc::SIGKILL);
+        client.until_status("s", "error").await;
+        client.action("s", "resume").await;
+        eventually("everything is done", async || client.queue("s").await.is_empty().then_some(())).await;
+        let events = client.get("/api/sessions/s/events?limit=1000").await.to_string();
+        assert!(events.contains(turn.as_str().expect("a turn")), "{events}");
+        client.say("s", "say: and now").await;
+        let shown = model.requests().pop().expect("a request")["body"]["messages"].to_string();
+        assert_eq!(shown.matches(gap).count(), 1, "{runtime}: {shown}");
+        assert_eq!(client.exec("s", "cat order").await["stdout"], "the first\n");
+    }
 }
 
 #[tokio::test]

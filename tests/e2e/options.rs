@@ -35,10 +35,11 @@ const FURNITURE: &str = "for n in 1 2; do
   done
 done";
 
-struct Stage {
-    server: Server,
-    model: Model,
-    _bucket: tempfile::TempDir,
+/// A server with an agent of a runtime, a model for it, and an object store.
+pub struct Stage {
+    pub server: Server,
+    pub model: Model,
+    pub _bucket: tempfile::TempDir,
     runtime: &'static str,
 }
 
@@ -104,7 +105,7 @@ fn profile(runtime: &str, number: u8) -> Profile {
 }
 
 impl Stage {
-    async fn set(runtime: &'static str) -> Stage {
+    pub async fn set(runtime: &'static str) -> Stage {
         let bucket = tempfile::tempdir().expect("a directory");
         let url = format!("file://{}", bucket.path().display());
         let mut server = Server::prepare(&[

@@ -29,6 +29,10 @@ pub(crate) enum Fact {
         message: AssistantMessage,
     },
     ToolResult(ToolResult),
+    /// Said while the turn ran. The uuid of its line is the message's own.
+    Steer {
+        message: UserMessage,
+    },
     Result(Ending),
     /// Ends a turn as a result does. What was already streamed is kept, since the user saw it.
     Interrupted {
@@ -277,6 +281,8 @@ pub(crate) struct Step {
     pub(crate) uuid: String,
     pub(crate) message: AssistantMessage,
     pub(crate) results: Vec<Shown<ToolResult>>,
+    /// What the user said after that.
+    pub(crate) steers: Vec<Shown<Content>>,
 }
 
 /// Something with the uuid of its line, so that showing it again says the same.
@@ -321,8 +327,15 @@ impl Turn {
                     (self.prompt, self.head) = (Some(message.content), head);
                 }
             }
-            Fact::Assistant { message } => self.steps.push(Step { uuid, message, results: Vec::new() }),
+            Fact::Assistant { message } => {
+                self.steps.push(Step { uuid, message, results: Vec::new(), steers: Vec::new() });
+            }
             Fact::ToolResult(result) => self.add_result(uuid, result),
+            Fact::Steer { message } => {
+                if let Some(step) = self.steps.last_mut() {
+                    step.steers.push(Shown { uuid, what: message.content });
+                }
+            }
             Fact::Result(ending) => self.end(Ended { uuid, ending, partial: String::new() }),
             Fact::Interrupted { ending, partial } => self.end(Ended { uuid, ending, partial }),
             // Of the conversation, not of a turn.
@@ -363,7 +376,11 @@ impl Conversation {
                 return;
             }
             Fact::Assistant { .. } => self.measured = Some(entry.uuid.clone()),
-            Fact::User { .. } | Fact::ToolResult(_) | Fact::Result(_) | Fact::Interrupted { .. } => {}
+            Fact::User { .. }
+            | Fact::ToolResult(_)
+            | Fact::Steer { .. }
+            | Fact::Result(_)
+            | Fact::Interrupted { .. } => {}
         }
         let known = self.turns.iter().rposition(|turn| turn.uuid == entry.turn);
         let index = known.unwrap_or_else(|| {

@@ -6,6 +6,7 @@ use crate::compaction::Ring;
 use crate::conversation::Content;
 use crate::flags::Flags;
 use crate::out::Out;
+use crate::steering::Steering;
 use crate::transcript::{self, Place, Resumed};
 use crate::turn::{Agent, Prompt};
 use crate::wire::{Answer, Control, Hello, Line, Notice};
@@ -36,6 +37,7 @@ struct Room {
     queue: Mutex<Queue>,
     /// For a worker that waits for a summary: a prompt came, or the summary did.
     bell: Condvar,
+    steering: Steering,
 }
 
 #[derive(Default)]
@@ -62,6 +64,7 @@ impl Desk {
             system_prompt,
             queue: Mutex::default(),
             bell: Condvar::new(),
+            steering: Steering::default(),
         };
         Ok(Desk { room: Arc::new(room), resumed, worker: None })
     }
@@ -104,6 +107,11 @@ impl Desk {
         queue.running = Some(cancel.clone());
         drop(queue);
         self.worker = Some(self.start(prompt, cancel));
+    }
+
+    /// For the turn that runs, if it is this one.
+    pub(crate) fn steer(&self, into: String, prompt: Prompt) {
+        self.room.steering.say(into, prompt);
     }
 
     fn start(&self, prompt: Prompt, cancel: Cancel) -> JoinHandle<()> {
@@ -158,6 +166,7 @@ impl Room {
             compacting: None,
             squeezed: false,
             ring: self.ring(),
+            steering: &self.steering,
         };
         let mut next = Some((prompt, cancel));
         while let Some((prompt, cancel)) = next {

@@ -1,6 +1,7 @@
 //! Stdin, line by line. A line that makes no sense is answered and forgotten; the end of input ends the agent.
 
 use crate::desk::Desk;
+use crate::turn::Prompt;
 use crate::wire::Incoming;
 use std::io::{self, BufRead, Read};
 
@@ -35,7 +36,10 @@ fn hear(desk: &mut Desk, line: &[u8]) {
     }
     match serde_json::from_slice(line) {
         Ok(Incoming::ControlRequest { request_id, request }) => desk.control(&request_id, request),
-        Ok(Incoming::User { uuid, message, head }) => desk.prompt(uuid, message.content, head),
+        Ok(Incoming::User { uuid: Some(uuid), message, head, steer: Some(into) }) => {
+            desk.steer(into, Prompt { uuid, content: message.content, head });
+        }
+        Ok(Incoming::User { uuid, message, head, steer: _ }) => desk.prompt(uuid, message.content, head),
         Err(error) => desk.complain(&format!("a line on stdin was not understood: {error}")),
     }
 }

@@ -14,6 +14,7 @@ mod instructions;
 mod out;
 mod provider;
 mod skills;
+mod steering;
 mod tools;
 mod transcript;
 mod turn;

@@ -12,6 +12,7 @@ use crate::conversation::{
 use crate::flags::{Answers, Manner};
 use crate::out::Out;
 use crate::provider::{self, Provider, Reply, Request, Word};
+use crate::steering::Steering;
 use crate::transcript::{self, Transcript};
 use crate::wire::{Delta, Event, Line, Notice};
 use crate::{ids, instructions, tools};
@@ -45,6 +46,7 @@ pub(crate) struct Agent<'a> {
     /// Of the last request pieces were left out that may be shown again.
     pub(crate) squeezed: bool,
     pub(crate) ring: Ring,
+    pub(crate) steering: &'a Steering,
 }
 
 /// Why a turn is over.
@@ -107,8 +109,28 @@ impl Agent<'_> {
             if self.run_tools(cancel)? == Tools::Aborted {
                 return Ok(Stop::Aborted { reason: Reason::AbortedTools, partial: String::new() });
             }
+            self.hear_steers()?;
         }
         Ok(Stop::Answered)
+    }
+
+    /// The model sees them with its next request. After its last word there is none.
+    fn hear_steers(&mut self) -> Result<(), transcript::Error> {
+        if self.turn().answer().is_some() {
+            return Ok(());
+        }
+        let turn = self.turn().uuid.clone();
+        for Prompt { uuid, content, .. } in self.steering.take(&turn) {
+            let message = UserMessage { role: User::User, content };
+            self.record_as(uuid.clone(), &turn, Fact::Steer { message })?;
+            self.show_steer(&uuid);
+        }
+        Ok(())
+    }
+
+    fn show_steer(&self, uuid: &str) {
+        let (session_id, turn) = (self.session, self.turn().uuid.as_str());
+        self.out.say(&Line::System(Notice::Steered { session_id, uuid, turn }));
     }
 
     fn ask(&mut self, asked: &Asked, cancel: &Cancel) -> Result<Reply, Stop> {
@@ -199,8 +221,12 @@ impl Agent<'_> {
     }
 
     fn record(&mut self, turn: &str, fact: Fact) -> Result<(), transcript::Error> {
-        let at = now();
         let uuid = if let Fact::User { .. } = fact { turn.to_owned() } else { ids::uuid() };
+        self.record_as(uuid, turn, fact)
+    }
+
+    fn record_as(&mut self, uuid: String, turn: &str, fact: Fact) -> Result<(), transcript::Error> {
+        let at = now();
         let entry = Entry { fact, uuid, turn: turn.to_owned(), at };
         self.transcript.append(&entry)?;
         self.conversation.add(entry);
@@ -230,9 +256,10 @@ impl Agent<'_> {
     }
 
     fn show_step(&self, step: &Step) {
-        let Step { uuid, message, results } = step;
+        let Step { uuid, message, results, steers } = step;
         self.out.say(&Line::Assistant { uuid, session_id: self.session, message });
         results.iter().for_each(|result| self.show_result(result));
+        steers.iter().for_each(|steer| self.show_steer(&steer.uuid));
     }
 
     fn show_result(&self, result: &Shown<ToolResult>) {

@@ -334,15 +334,7 @@ fn summary_turn(summary: &str) -> Turn {
 
 fn shortened(turn: &Turn, longest: usize) -> Turn {
     let mut turn = turn.clone();
-    match &mut turn.prompt {
-        Some(Content::Text(text)) => shorten(text, longest),
-        Some(Content::Blocks(blocks)) => {
-            for block in blocks.iter_mut().filter(|block| block["type"] == "text") {
-                shorten_strings(block, longest);
-            }
-        }
-        None => {}
-    }
+    turn.prompt.iter_mut().for_each(|prompt| shorten_content(prompt, longest));
     turn.head.iter_mut().for_each(|head| shorten(head, longest));
     for step in &mut turn.steps {
         for block in &mut step.message.content {
@@ -356,8 +348,20 @@ fn shortened(turn: &Turn, longest: usize) -> Turn {
         for Shown { what, .. } in &mut step.results {
             shorten(&mut what.content, longest);
         }
+        step.steers.iter_mut().for_each(|steer| shorten_content(&mut steer.what, longest));
     }
     turn
+}
+
+fn shorten_content(content: &mut Content, longest: usize) {
+    match content {
+        Content::Text(text) => shorten(text, longest),
+        Content::Blocks(blocks) => {
+            for block in blocks.iter_mut().filter(|block| block["type"] == "text") {
+                shorten_strings(block, longest);
+            }
+        }
+    }
 }
 
 fn shorten_strings(value: &mut Value, longest: usize) {
@@ -415,14 +419,17 @@ fn all(turns: &[Turn]) -> u64 {
 
 /// Thoughts are shown of the last turn alone.
 fn size(turn: &Turn, is_last: bool) -> u64 {
-    let prompt = match &turn.prompt {
-        None => WRAPPING,
-        Some(Content::Text(text)) => piece(text),
-        Some(Content::Blocks(blocks)) => blocks.iter().map(block).sum(),
-    };
+    let prompt = turn.prompt.as_ref().map_or(WRAPPING, content);
     let head = turn.head.as_deref().map_or(0, piece);
     let partial = turn.ended.as_ref().map_or(0, |ended| piece(&ended.partial));
     prompt + head + partial + turn.steps.iter().map(|step| step_size(step, is_last)).sum::<u64>()
+}
+
+fn content(content: &Content) -> u64 {
+    match content {
+        Content::Text(text) => piece(text),
+        Content::Blocks(blocks) => blocks.iter().map(block).sum(),
+    }
 }
 
 fn block(block: &Value) -> u64 {
@@ -441,12 +448,13 @@ fn step_size(step: &Step, with_thoughts: bool) -> u64 {
     said.sum::<u64>() + results(step)
 }
 
-/// Each call has one, if only a word that it has none.
+/// Each call has one, if only a word that it has none; and what the user said after them.
 fn results(step: &Step) -> u64 {
     let longest = LONGEST_RESULT as u64 + WRAPPING;
     let there = step.results.iter().map(|shown| piece(&shown.what.content).min(2 * longest) + WRAPPING);
     let missing = step.message.calls().count().saturating_sub(step.results.len()) as u64;
-    there.sum::<u64>() + missing * 2 * WRAPPING
+    let steers = step.steers.iter().map(|steer| content(&steer.what));
+    there.chain(steers).sum::<u64>() + missing * 2 * WRAPPING
 }
 
 fn piece(text: &str) -> u64 {

@@ -9,9 +9,18 @@ use serde_json::Value;
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Incoming {
-    ControlRequest { request_id: Value, request: Control },
+    ControlRequest {
+        request_id: Value,
+        request: Control,
+    },
     // Its `continue` is not read: the transcript knows better whether the turn was begun.
-    User { uuid: Option<String>, message: Said, head: Option<String> },
+    /// With `steer`, for that turn if it still runs, and for no other.
+    User {
+        uuid: Option<String>,
+        message: Said,
+        head: Option<String>,
+        steer: Option<String>,
+    },
 }
 
 #[derive(Deserialize)]
@@ -95,6 +104,12 @@ pub(crate) enum Notice<'a> {
     Error {
         session_id: &'a str,
         error: &'a str,
+    },
+    /// A message was heard in the turn that runs.
+    Steered {
+        session_id: &'a str,
+        uuid: &'a str,
+        turn: &'a str,
     },
     /// The model is asked again. Text that came since the last message is void.
     ApiRetry {

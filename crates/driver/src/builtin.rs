@@ -5,6 +5,7 @@ use crate::{
     usage::{self, Lines},
 };
 use ash_model::Options;
+use serde_json::Value;
 use std::{collections::BTreeMap, path::Path};
 use uuid::Uuid;
 
@@ -93,7 +94,17 @@ impl Driver for Builtin {
     }
 
     fn hear(&self, _ear: &mut Ear, line: &[u8]) -> Vec<Heard> {
-        stream_json::hear(line)
+        let mut heard = stream_json::hear(line);
+        let steered = match &heard[..] {
+            [Heard::Message { line }] => steered(line),
+            _ => None,
+        };
+        heard.extend(steered);
+        heard
+    }
+
+    fn steers(&self) -> bool {
+        true
     }
 
     fn used(&self, line: &[u8]) -> Option<Report> {
@@ -103,6 +114,13 @@ impl Driver for Builtin {
     fn keeps(&self, _cwd: &Path, id: Uuid) -> Vec<String> {
         vec![format!(".ash/agent/{id}.jsonl"), own_folder(id)]
     }
+}
+
+fn steered(line: &str) -> Option<Heard> {
+    let value: Value = line.contains("\"steered\"").then(|| serde_json::from_str(line).ok())??;
+    let told = value["type"] == "system" && value["subtype"] == "steered";
+    let turn = serde_json::from_value(value["uuid"].clone()).ok()?;
+    told.then_some(Heard::Steered { turn })
 }
 
 /// Tools are known by their names in Claude Code, too.

@@ -16,7 +16,7 @@ use crate::{
     head, own_folder, stream_json,
     usage::{self, Lines},
 };
-use ash_model::{InnerPath, Options, Provider, Root, Setting};
+use ash_model::{InnerPath, Options, Provider, Root, Setting, TurnId};
 use content::Content;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -112,6 +112,10 @@ impl Driver for Claude {
                 let setting = Setting::PermissionMode(permission_mode(Some(mode)).to_owned());
                 stream_json::tell(&Say::Set { setting, input: *input })
             }
+            // It takes it up between two calls, or right after the turn.
+            Say::Steer { turn, into: _, content } => stream_json::line(&json!({
+                "type": "user", "uuid": turn, "message": { "role": "user", "content": content },
+            })),
             Say::Hello { .. } | Say::Interrupt { .. } | Say::Answer { .. } | Say::Set { .. } => {
                 stream_json::tell(say)
             }
@@ -123,6 +127,10 @@ impl Driver for Claude {
     }
 
     fn takes_settings(&self) -> bool {
+        true
+    }
+
+    fn steers(&self) -> bool {
         true
     }
 
@@ -198,6 +206,11 @@ impl Driver for Claude {
         let [Heard::Message { line }] = &heard[..] else { return heard };
         let Ok(value) = serde_json::from_str::<Value>(line) else { return heard };
         match (text(&value, "type"), text(&value, "subtype")) {
+            ("command_lifecycle", _) if text(&value, "state") == "started" => {
+                let taken_up = value.get("command_uuid").and_then(|id| TurnId::deserialize(id).ok());
+                let other = taken_up.filter(|turn| ear.turn.is_some_and(|own| own != *turn));
+                other.map(|turn| Heard::Steered { turn }).into_iter().collect()
+            }
             ("command_lifecycle", _) => {
                 // That a message waits, or is read, is nothing that we do not know.
                 if !note_command(ear, &value) {
@@ -470,6 +483,7 @@ mod tests {
             | Heard::Message { .. }
             | Heard::Asked { .. }
             | Heard::Withdrawn { .. }
+            | Heard::Steered { .. }
             | Heard::Set { .. } => None,
         })
     }
@@ -687,6 +701,7 @@ mod tests {
                     | Heard::Rested { .. }
                     | Heard::Asked { .. }
                     | Heard::Withdrawn { .. }
+                    | Heard::Steered { .. }
                     | Heard::Set { .. } => None,
                 })
                 .collect();

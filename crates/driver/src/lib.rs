@@ -96,6 +96,12 @@ pub enum Say {
     Interrupt {
         turn: TurnId,
     },
+    /// Another message, in the middle of turn `into`.
+    Steer {
+        turn: TurnId,
+        into: TurnId,
+        content: serde_json::Value,
+    },
     /// To a request of its own; `input` is what the call was to be made with.
     Answer {
         request: String,
@@ -131,6 +137,10 @@ pub enum Heard {
         tool_use_id: Option<String>,
         suggestions: Vec<serde_json::Value>,
         question: bool,
+    },
+    /// It has heard this message in the turn that runs.
+    Steered {
+        turn: TurnId,
     },
     /// It does not wait for that any more.
     Withdrawn {
@@ -184,6 +194,11 @@ pub trait Driver: Send + Sync {
 
     /// Whether a live agent can be told to go on with another model or permission mode.
     fn takes_settings(&self) -> bool {
+        false
+    }
+
+    /// Whether it can be told something in the middle of a turn.
+    fn steers(&self) -> bool {
         false
     }
 

@@ -32,6 +32,9 @@ pub(crate) fn tell(say: &Say) -> Vec<u8> {
             }
             line
         }
+        Say::Steer { turn, into, content } => json!({
+            "type": "user", "uuid": turn, "steer": into, "message": { "role": "user", "content": content },
+        }),
         Say::Interrupt { turn } => request(&format!("interrupt-{turn}"), "interrupt"),
         Say::Answer { request, input, verdict } => control::answer(request, input, verdict),
         Say::Set { setting, input } => control::set(setting, *input),

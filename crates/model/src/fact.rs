@@ -66,6 +66,17 @@ pub enum Fact {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         withdrawn: Vec<TurnId>,
     },
+    /// A message that waits is told to the agent in the middle of turn `into`, as input number `input`.
+    Steering {
+        turn: TurnId,
+        into: TurnId,
+        input: u64,
+    },
+    /// The agent has heard it there: it ends with that turn. If the turn is cut off, it waits again until the agent says so.
+    Steered {
+        turn: TurnId,
+        into: TurnId,
+    },
     /// The prompt is about to be given to the agent as input number `input` of this shim's life.
     Started {
         turn: TurnId,
@@ -213,6 +224,8 @@ impl Fact {
             Fact::Forked { .. } => "forked",
             Fact::Queued { .. } => "queued",
             Fact::Requeued { .. } => "requeued",
+            Fact::Steering { .. } => "steering",
+            Fact::Steered { .. } => "steered",
             Fact::Started { .. } => "started",
             Fact::Continued { .. } => "continued",
             Fact::Stirred { .. } => "stirred",

@@ -332,6 +332,8 @@ fn busy() -> Vec<Fact> {
     let mut facts = vec![
         Fact::Requeued { order: vec![turn()], withdrawn: Vec::new() },
         Fact::Requeued { order: Vec::new(), withdrawn: vec![turn()] },
+        Fact::Steering { turn: turn(), into: TurnId(Uuid::from_u128(8)), input: 3 },
+        Fact::Steered { turn: turn(), into: TurnId(Uuid::from_u128(8)) },
         Fact::Locked { how: Taking::Free, lock: lock.clone() },
         Fact::Locked { how: Taking::Renewed, lock },
         Fact::Locked { how: Taking::Over, lock: nameless },
@@ -509,7 +511,7 @@ fn budgets() -> Vec<Fact> {
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 35;
+const KINDS: usize = 37;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -547,6 +549,8 @@ fn place(fact: &Fact) -> usize {
         Fact::Configured { .. } => 32,
         Fact::Used(_) => 33,
         Fact::BudgetReached(_) => 34,
+        Fact::Steering { .. } => 35,
+        Fact::Steered { .. } => 36,
     }
 }
 

@@ -100,6 +100,8 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
         Fact::Requeued { order, withdrawn } => {
             named("queue", json!({ "order": order, "withdrawn": withdrawn }))
         }
+        Fact::Steering { .. } => Vec::new(),
+        Fact::Steered { turn, into } => vec![Frame::new("steered", json!({ "turn": turn, "into": into }))],
         Fact::Locked { how: Taking::Renewed, .. } => Vec::new(),
         Fact::Locked { how, lock } => named("locked", shapes::locked(*how, lock)),
         Fact::Unlocked { number } => named("unlocked", json!({ "number": number })),
@@ -201,7 +203,8 @@ fn tool_results(message: &Value) -> Vec<Frame> {
 /// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
 /// names are ours.
 fn is_event_name(name: &str) -> bool {
-    const OURS: [&str; 38] = [
+    const OURS: [&str; 39] = [
+        "steered",
         "session_start",
         "session_end",
         "message",

@@ -293,6 +293,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         Fact::Requeued { order, withdrawn } => {
             action("queue", json!({ "order": order, "withdrawn": withdrawn }))
         }
+        Fact::Steered { turn, into } => action("steered", json!({ "turn": turn, "into": into })),
         Fact::Locked { how: Taking::Renewed, .. } => None,
         Fact::Locked { how, lock } => action("locked", locked(*how, lock)),
         Fact::Unlocked { number } => action("unlocked", json!({ "number": number })),
@@ -313,6 +314,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
             Some(("error", json!({ "error": problem.error, "code": problem.code, "session": session.id })))
         }
         Fact::Queued { .. }
+        | Fact::Steering { .. }
         | Fact::Started { .. }
         | Fact::Stirred { .. }
         | Fact::Said { .. }

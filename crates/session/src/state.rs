@@ -13,6 +13,7 @@ mod decide;
 mod meter;
 mod next;
 mod permission;
+mod steer;
 
 pub use budget::Budget;
 pub use meter::{Meanwhile, Meter};
@@ -90,15 +91,27 @@ pub struct Turn {
     pub deaths: u32,
     /// The agent's own, without a prompt.
     pub own: bool,
+    /// The event that says that the agent has heard it in the middle of another turn.
+    pub heard: Option<Seq>,
     pub phase: Phase,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Phase {
     Queued,
-    Running { inputs: Vec<(u64, Say)> },
-    Saving { how: Outcome, text: String, problem: Option<Problem> },
+    Running {
+        inputs: Vec<(u64, Say)>,
+    },
+    Saving {
+        how: Outcome,
+        text: String,
+        problem: Option<Problem>,
+    },
     Cut,
+    /// The agent has heard it in the middle of another one, and it ends with that.
+    Joined {
+        into: TurnId,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq)]

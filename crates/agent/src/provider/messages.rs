@@ -64,6 +64,7 @@ impl Messages {
         for step in &turn.steps {
             self.say(Role::Assistant, said(&step.message, thoughts_of));
             self.say(Role::User, results(step));
+            step.steers.iter().for_each(|steer| self.say(Role::User, prompt(Some(&steer.what))));
         }
         if let Some(ended) = turn.ended.as_ref().filter(|ended| is_interrupted(ended)) {
             // The user has seen it.

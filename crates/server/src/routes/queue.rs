@@ -39,6 +39,7 @@ async fn shown(app: &App, session: &Session) -> Answer<Json<Value>> {
             Phase::Running { .. } => "running",
             Phase::Saving { .. } => "saving",
             Phase::Cut => "cut",
+            Phase::Joined { .. } => "steering",
         };
         json!({
             "turn": turn.id, "position": position, "status": status, "content": turn.content,

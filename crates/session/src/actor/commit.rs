@@ -33,10 +33,12 @@ impl Actor {
         let first = self.state.last_seq + 1;
         let mut state = self.state.clone();
         let mut notes = Vec::with_capacity(facts.len());
-        for (seq, fact) in (first..).zip(facts) {
-            let turn = turn_of(&fact).or_else(|| said_in(&state, &fact));
-            state.apply(seq, &fact);
-            notes.push(Note { turn, at, fact });
+        for fact in facts {
+            for fact in state.with_joined(fact) {
+                let turn = turn_of(&fact).or_else(|| said_in(&state, &fact));
+                state.apply(first + notes.len() as u64, &fact);
+                notes.push(Note { turn, at, fact });
+            }
         }
         let ended = notes.iter().filter(|note| matches!(note.fact, Fact::Finished { .. })).count();
         if ended > 0 && state.turns.is_empty() && state.status == Status::Active {
@@ -114,6 +116,8 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
     match fact {
         Fact::Queued { turn, .. }
         | Fact::Stirred { turn }
+        | Fact::Steering { turn, .. }
+        | Fact::Steered { turn, .. }
         | Fact::Started { turn, .. }
         | Fact::Continued { turn, .. }
         | Fact::Interrupting { turn, .. }

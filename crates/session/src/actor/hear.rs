@@ -211,6 +211,7 @@ impl Actor {
                     }
                     meaning.facts.push(Fact::Said { line });
                 }
+                Heard::Steered { turn } => meaning.facts.extend(self.state.heard(turn)),
                 Heard::Rested { turn, how, text, usage, problem } => {
                     let running = self.state.is_running(turn);
                     if running && meaning.rested.is_none() {

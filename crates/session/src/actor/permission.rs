@@ -47,7 +47,11 @@ impl Actor {
                 meaning.facts.extend(fact.filter(|fact| !meaning.facts.contains(fact)));
             }
             Heard::Set { input, refused } => meaning.set.push((input, refused)),
-            Heard::Ready { .. } | Heard::Delta { .. } | Heard::Message { .. } | Heard::Rested { .. } => {}
+            Heard::Ready { .. }
+            | Heard::Delta { .. }
+            | Heard::Message { .. }
+            | Heard::Steered { .. }
+            | Heard::Rested { .. } => {}
         }
     }
 

@@ -91,7 +91,7 @@ impl Waking {
             Memory::Fork { from, .. } => from,
         };
         let Some(place) = driver.transcript(&inside.workspace, from) else { return Ok(plain) };
-        let conversation = self.conversation(driver).await?;
+        let conversation = self.conversation(driver, rung).await?;
         let kept = conversation.kept;
         let messages = Some(conversation.messages.len() as u64);
         let at = Transcript { home: self.live.home(), place, runtime: self.session.runtime };
@@ -173,7 +173,7 @@ impl Waking {
     }
 
     /// All messages that the agent should know, in the order in which they were said.
-    async fn conversation(&self, driver: &dyn Driver) -> Result<Conversation> {
+    async fn conversation(&self, driver: &dyn Driver, rung: Rung) -> Result<Conversation> {
         let past = history::past(&self.rooms, self.session.no).await?;
         let current = self.state.current().map(|turn| turn.id);
         let mut found = Conversation::default();
@@ -184,7 +184,7 @@ impl Waking {
         let mut bound = 0;
         let mut after = 0;
         loop {
-            let kinds = vec!["queued", "started", "continued", "said"];
+            let kinds = vec!["queued", "steered", "started", "continued", "said"];
             let query = EventQuery { after, limit: 1000, kinds };
             let events = self.rooms.store.events(self.session.no, &query).await?;
             let Some(last) = events.last() else { break };
@@ -202,6 +202,13 @@ impl Waking {
                 };
                 match &event.fact {
                     Fact::Queued { turn, .. } => _ = asked.insert(*turn, event.seq),
+                    // It keeps what it heard in the middle of a turn as a note, not as a message.
+                    Fact::Steered { turn, into } if rung == Rung::Rebuilt => {
+                        if let Some(seq) = asked.get(turn).filter(|_| begun.insert(*turn, true).is_none()) {
+                            let expected = Expected { id: turn.0, prompt: true, digest: None };
+                            add(Message { expected, seq: *seq }, false, Some(*into));
+                        }
+                    }
                     Fact::Started { turn, .. } | Fact::Continued { turn, .. } => {
                         if begun.insert(*turn, true).is_none()
                             && let Some(seq) = asked.get(turn)

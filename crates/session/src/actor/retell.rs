@@ -138,7 +138,8 @@ impl Waking {
         let mut asked: HashMap<TurnId, String> = HashMap::new();
         let (mut held, mut left_out, mut after): (usize, usize, Seq) = (0, 0, 0);
         loop {
-            let query = EventQuery { after, limit: 1000, kinds: vec!["queued", "started", "said"] };
+            let query =
+                EventQuery { after, limit: 1000, kinds: vec!["queued", "steered", "started", "said"] };
             let events = self.rooms.store.events(self.session.no, &query).await?;
             let Some(last) = events.last() else { break };
             after = last.seq;
@@ -149,7 +150,7 @@ impl Waking {
                         asked.insert(*turn, format!("User: {}", cut(&plain(content))));
                         None
                     }
-                    Fact::Started { turn, .. } => asked.remove(turn),
+                    Fact::Started { turn, .. } | Fact::Steered { turn, .. } => asked.remove(turn),
                     Fact::Said { .. } if event.turn.is_some() && event.turn == current => None,
                     Fact::Said { line } => said(line),
                     _ => None,

@@ -299,7 +299,7 @@ impl Actor {
             Occasion::Midway(turn) => Some(turn),
             Occasion::Between => self.state.current().and_then(|turn| match turn.phase {
                 Phase::Running { .. } | Phase::Cut => Some(turn.id),
-                Phase::Queued | Phase::Saving { .. } => None,
+                Phase::Queued | Phase::Saving { .. } | Phase::Joined { .. } => None,
             }),
         }
     }
@@ -364,7 +364,7 @@ impl Actor {
             Phase::Saving { how, problem, .. } => {
                 Some(Fact::Finished { turn: current.id, how: *how, checkpoint, problem: problem.clone() })
             }
-            Phase::Queued | Phase::Running { .. } | Phase::Cut => None,
+            Phase::Queued | Phase::Running { .. } | Phase::Cut | Phase::Joined { .. } => None,
         }
     }
 

@@ -8,7 +8,7 @@ use crate::{
     state::{Budget, Next, Refused, Turn, Wish},
 };
 use ash_driver::Say;
-use ash_model::{Fact, Limits, Lock, Metadata, Receipt, Rewound, Seq, Status, TurnId};
+use ash_model::{Fact, Limits, Lock, Metadata, OnBusy, Receipt, Rewound, Seq, Status, TurnId};
 use ash_store::Checkpoint;
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
@@ -207,6 +207,10 @@ impl Actor {
             reply.send(Err(refusal)).ok();
             return Ok(());
         }
+        if matches!(wish, Wish::Prompt { on_busy: OnBusy::Steer, .. }) && !self.driver.steers() {
+            reply.send(Err(Error::CannotSteer)).ok();
+            return Ok(());
+        }
         let facts = match self.state.decide(&wish) {
             Ok(facts) => facts,
             // Sent again with one key: it may be in its own way.
@@ -240,7 +244,8 @@ impl Actor {
                     Some((fact, input, say)) => Some((self.with_calls(fact).await?, input, say)),
                     None => None,
                 };
-                let interrupts = facts.iter().find_map(interrupting);
+                let beside =
+                    facts.iter().find_map(|fact| interrupting(fact).or_else(|| self.steering(fact, &wish)));
                 let begun = told.iter().map(|(fact, ..)| fact.clone());
                 let committed = self.note(facts.into_iter().chain(begun).collect()).await;
                 let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });
@@ -249,9 +254,11 @@ impl Actor {
                     self.captured = Instant::now();
                     self.tell(input, &say).await;
                 }
-                if let (Ok(()), Some((input, say))) = (&committed, interrupts) {
+                if let (Ok(()), Some((input, say))) = (&committed, beside) {
                     self.tell(input, &say).await;
-                    self.lose_patience_later();
+                    if matches!(say, Say::Interrupt { .. }) {
+                        self.lose_patience_later();
+                    }
                 }
                 self.survive(committed)
             }
@@ -282,6 +289,16 @@ impl Actor {
                 self.close(Closing::wish(wish, reply));
                 Ok(())
             }
+        }
+    }
+
+    /// What the agent is told of it in the middle of a turn.
+    fn steering(&self, fact: &Fact, wish: &Wish) -> Option<(u64, Say)> {
+        match (fact, wish) {
+            (Fact::Steering { turn, into, input }, Wish::Prompt { content, .. }) => {
+                Some((*input, Say::Steer { turn: *turn, into: *into, content: content.clone() }))
+            }
+            _ => None,
         }
     }
 

@@ -24,6 +24,8 @@ impl State {
             }
             Fact::Queued { turn, content, ask } => self.queue(seq, *turn, content, ask),
             Fact::Requeued { order, withdrawn } => self.requeue(order, withdrawn),
+            Fact::Steering { turn, into, input } => self.note_steering(*turn, *into, *input),
+            Fact::Steered { turn, into } => self.join(seq, *turn, *into),
             Fact::Stirred { turn } => self.stir(seq, *turn),
             Fact::Started { turn, input } => self.start(*turn, 1, *input),
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
@@ -50,10 +52,12 @@ impl State {
                     front.deaths += u32::from(counts(death));
                 }
                 self.set_phase(*turn, Phase::Cut, TurnState::Cut);
+                self.part();
             }
             Fact::Awake { incarnation, kept } => {
                 self.kept = *kept;
                 self.outdated = false;
+                self.join_again();
                 // Number 1 was the greeting.
                 self.awake =
                     Some(Awake { incarnation: *incarnation, next_input: 2, beside: VecDeque::new() });
@@ -138,6 +142,7 @@ impl State {
             attempt: 0,
             deaths: 0,
             own: false,
+            heard: None,
             phase: Phase::Queued,
         };
         self.title.get_or_insert_with(|| title(content));
@@ -169,6 +174,7 @@ impl State {
             attempt: 1,
             deaths: 0,
             own: true,
+            heard: None,
             phase: Phase::Running { inputs: Vec::new() },
         };
         self.turns_ever += 1;
@@ -225,6 +231,7 @@ impl State {
             self.set_phase(turn, rested, TurnState::Saving);
         } else {
             self.set_phase(turn, Phase::Cut, TurnState::Cut);
+            self.part();
         }
     }
 
@@ -263,7 +270,7 @@ impl State {
     }
 }
 
-fn row(turn: &Turn, state: TurnState) -> TurnRow {
+pub(super) fn row(turn: &Turn, state: TurnState) -> TurnRow {
     TurnRow { id: turn.id, seq: turn.seq, state, attempt: turn.attempt }
 }
 

@@ -50,7 +50,7 @@ impl State {
             }
             (Some(Turn { phase: Phase::Running { .. }, .. }), None) => None,
             (Some(turn @ Turn { phase: Phase::Cut, .. }), _) => self.pause().or_else(|| self.give_up(turn)),
-            (Some(Turn { phase: Phase::Queued, .. }) | None, _) => self.pause(),
+            (Some(Turn { phase: Phase::Queued | Phase::Joined { .. }, .. }) | None, _) => self.pause(),
         }
     }
 

@@ -71,17 +71,22 @@ impl State {
         if self.turns.is_empty() {
             return Ok(Vec::new());
         }
-        let waiting: Vec<TurnId> = self.waiting().collect();
-        let first = (!waiting.is_empty()).then(|| Fact::Requeued {
-            order: [turn].into_iter().chain(waiting).collect(),
-            withdrawn: Vec::new(),
-        });
         match on_busy {
             OnBusy::Queue => Ok(Vec::new()),
             OnBusy::Reject => Err(Refused::Occupied),
-            OnBusy::Interrupt => Ok(first.into_iter().chain(self.interrupt()?).collect()),
-            OnBusy::Steer => Ok(first.into_iter().collect()),
+            OnBusy::Interrupt => Ok(self.after(&[], turn).into_iter().chain(self.interrupt()?).collect()),
+            OnBusy::Steer => {
+                let first = self.after(&self.told_to_steer(), turn);
+                Ok(first.into_iter().chain(self.steer(turn)).collect())
+            }
         }
+    }
+
+    /// A new message goes after these, and before all others that wait.
+    fn after(&self, before: &[TurnId], turn: TurnId) -> Option<Fact> {
+        let rest: Vec<TurnId> = self.waiting().filter(|waiting| !before.contains(waiting)).collect();
+        let order = || before.iter().copied().chain([turn]).chain(rest.iter().copied()).collect();
+        (!rest.is_empty()).then(|| Fact::Requeued { order: order(), withdrawn: Vec::new() })
     }
 
     /// The turns that have not begun, in order.
@@ -153,7 +158,9 @@ impl State {
                 Ok(vec![Fact::Interrupting { turn: turn.id, input: awake.next_input }])
             }
             (Phase::Cut, _) => Ok(vec![interrupted]),
-            (Phase::Running { .. } | Phase::Saving { .. } | Phase::Queued, _) => Ok(Vec::new()),
+            (Phase::Running { .. } | Phase::Saving { .. } | Phase::Queued | Phase::Joined { .. }, _) => {
+                Ok(Vec::new())
+            }
         }
     }
 
@@ -164,7 +171,9 @@ impl State {
         current.into_iter().map(move |(turn, phase, stopped)| {
             let (how, problem) = match phase {
                 Phase::Saving { how, problem, .. } => (how, problem),
-                Phase::Running { .. } | Phase::Cut | Phase::Queued => (Outcome::Interrupted, stopped),
+                Phase::Running { .. } | Phase::Cut | Phase::Queued | Phase::Joined { .. } => {
+                    (Outcome::Interrupted, stopped)
+                }
             };
             Fact::Finished { turn, how, checkpoint, problem }
         })

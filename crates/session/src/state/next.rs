@@ -50,7 +50,7 @@ impl State {
                     Fact::Continued { turn: turn.id, attempt, discard_after, input, calls: Vec::new() };
                 Next::Tell { fact, input, say: say(attempt) }
             }
-            Phase::Running { .. } | Phase::Saving { .. } => Next::Wait,
+            Phase::Running { .. } | Phase::Saving { .. } | Phase::Joined { .. } => Next::Wait,
         }
     }
 

@@ -27,6 +27,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (0..3u8).prop_map(Op::TakeBack),
         1 => (0..3u8).prop_map(Op::GoFirst),
         1 => Just(Op::Configure),
+        2 => Just(Op::TakeUp),
         2 => Just(Op::Interrupt),
         2 => Just(Op::Pause),
         1 => Just(Op::Stop),

@@ -41,6 +41,8 @@ pub(crate) enum Op {
     Rewind(u8),
     /// The agent is through with what it was told.
     Rest,
+    /// The agent takes up what it was told in the middle of its turn.
+    TakeUp,
     /// The agent wants leave for something.
     AskLeave,
     /// It does not want it any more.
@@ -187,13 +189,15 @@ impl World {
 
     fn note(&mut self, facts: Vec<Fact>) {
         for fact in facts {
-            self.check_fact(&fact);
-            let server = self.server.as_mut().expect("only a server writes");
-            let seq = server.state.last_seq + 1;
-            server.state.apply(seq, &fact);
-            let changed = server.state.take_changed();
-            self.told.rows.extend(changed.iter().map(|row| (row.id, row.state)));
-            self.log.push(Event { seq, turn: None, at: Timestamp(0), fact });
+            for fact in self.state().with_joined(fact) {
+                self.check_fact(&fact);
+                let server = self.server.as_mut().expect("only a server writes");
+                let seq = server.state.last_seq + 1;
+                server.state.apply(seq, &fact);
+                let changed = server.state.take_changed();
+                self.told.rows.extend(changed.iter().map(|row| (row.id, row.state)));
+                self.log.push(Event { seq, turn: None, at: Timestamp(0), fact });
+            }
         }
     }
 
@@ -245,6 +249,7 @@ impl World {
                 }
             }
             Op::Rest => self.rest(),
+            Op::TakeUp => self.take_up(),
             Op::AskLeave => self.ask_leave(),
             Op::Withdraw => self.withdraw(),
             Op::Answer(luck) => self.answer(luck),

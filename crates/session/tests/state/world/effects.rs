@@ -55,7 +55,7 @@ impl World {
         }
         let under_way = self.state().current().filter(|turn| match turn.phase {
             Phase::Running { .. } | Phase::Cut => true,
-            Phase::Queued | Phase::Saving { .. } => false,
+            Phase::Queued | Phase::Saving { .. } | Phase::Joined { .. } => false,
         });
         let midway = under_way.map(|turn| turn.id).filter(|_| turn.is_none());
         let saved = Saved { turn: turn.or(midway), mid_turn: midway.is_some(), ..saved(number) };
@@ -85,7 +85,7 @@ impl World {
             Phase::Saving { how, problem, .. } => {
                 Some(Fact::Finished { turn: current.id, how: *how, checkpoint, problem: problem.clone() })
             }
-            Phase::Queued | Phase::Running { .. } | Phase::Cut => None,
+            Phase::Queued | Phase::Running { .. } | Phase::Cut | Phase::Joined { .. } => None,
         }
     }
 

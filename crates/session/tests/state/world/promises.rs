@@ -18,6 +18,8 @@ pub(super) struct Told {
     pub(super) deaths: BTreeMap<TurnId, u32>,
     pub(super) rows: BTreeMap<TurnId, TurnState>,
     pub(super) started: BTreeSet<TurnId>,
+    /// Heard in the middle of the turn that runs.
+    pub(super) joined: BTreeSet<TurnId>,
     /// The turns that are part of the conversation.
     pub(super) conversation: Vec<TurnId>,
     /// The same, as it was at each checkpoint.
@@ -58,7 +60,11 @@ impl World {
                 told.conversation.push(*turn);
             }
             Fact::Requeued { order, withdrawn } => {
-                let waits = |turn: &TurnId| !told.started.contains(turn) && !told.finished.contains_key(turn);
+                let waits = |turn: &TurnId| {
+                    !told.started.contains(turn)
+                        && !told.finished.contains_key(turn)
+                        && !told.joined.contains(turn)
+                };
                 let mut waiting: Vec<TurnId> = told.queued.iter().copied().filter(waits).collect();
                 told.queued.retain(|turn| !waits(turn));
                 waiting.sort();
@@ -67,6 +73,18 @@ impl World {
                 assert_eq!(waiting, named, "what waited is named, and nothing else");
                 told.queued.extend(order.iter().chain(withdrawn));
                 told.conversation.retain(|turn| !withdrawn.contains(turn));
+            }
+            Fact::Steering { turn, into, input } => {
+                assert!(told.started.contains(into) && !told.started.contains(turn), "nothing runs");
+                self.check_input(*input);
+            }
+            Fact::Steered { turn, into } => {
+                assert!(!told.finished.contains_key(turn) && !told.finished.contains_key(into), "over");
+                told.queued.retain(|other| other != turn);
+                let after =
+                    told.queued.iter().rposition(|other| other == into || told.joined.contains(other));
+                told.queued.insert(after.expect("the turn that runs") + 1, *turn);
+                told.joined.insert(*turn);
             }
             Fact::Started { turn, input } | Fact::Continued { turn, input, .. } => {
                 let first_open = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
@@ -118,6 +136,7 @@ impl World {
                 assert_eq!(twice, *how == Outcome::Failed);
             }
             Fact::Cut { turn, death } => {
+                told.joined.clear();
                 *told.deaths.entry(*turn).or_default() += u32::from(*death != Death::Shutdown);
             }
             Fact::Awake { .. } => self.last_input = 1,
@@ -169,10 +188,11 @@ impl World {
             self.told.queued.iter().filter(|turn| !self.told.finished.contains_key(*turn)).copied().collect();
         assert_eq!(state.turns.iter().map(|turn| turn.id).collect::<Vec<_>>(), open);
         for (place, turn) in state.turns.iter().enumerate() {
-            assert!(place == 0 || turn.phase == Phase::Queued, "only the first can be under way");
+            let beside = matches!(turn.phase, Phase::Queued | Phase::Joined { .. });
+            assert!(place == 0 || beside, "only the first can be under way");
             let expected = match turn.phase {
                 Phase::Queued => TurnState::Queued,
-                Phase::Running { .. } => TurnState::Running,
+                Phase::Running { .. } | Phase::Joined { .. } => TurnState::Running,
                 Phase::Saving { .. } => TurnState::Saving,
                 Phase::Cut => TurnState::Cut,
             };
@@ -237,6 +257,7 @@ impl World {
                 assert_eq!(working, Some(front.id), "nobody works on the turn that runs");
             }
             Phase::Saving { .. } => panic!("nobody saves the turn"),
+            Phase::Joined { .. } => panic!("nothing runs that it was heard in"),
             Phase::Queued | Phase::Cut => assert_ne!(state.status, Status::Active, "nobody starts the turn"),
         }
     }

@@ -24,6 +24,8 @@ pub(super) struct Shim {
     pub(super) asked_to_stop: bool,
     /// What the agent waits for.
     pub(super) waiting: BTreeSet<String>,
+    /// What it was told in the middle of its turn, and has not taken up.
+    pub(super) steers: Vec<TurnId>,
     pub(super) answered: BTreeSet<String>,
     /// What the agent said and nobody heard.
     pub(super) unheard: Vec<Said>,
@@ -31,6 +33,7 @@ pub(super) struct Shim {
 
 #[derive(Debug)]
 pub(super) enum Said {
+    Steered(TurnId),
     Rested(TurnId, Outcome),
     Asked(String),
     Withdrawn(String),
@@ -47,6 +50,7 @@ impl Shim {
             working: None,
             asked_to_stop: false,
             waiting: BTreeSet::new(),
+            steers: Vec::new(),
             answered: BTreeSet::new(),
             unheard: Vec::new(),
         }
@@ -62,6 +66,7 @@ impl Shim {
                 assert_eq!(self.working, None, "two prompts at once");
                 self.working = Some(turn);
                 self.asked_to_stop = false;
+                self.steers.clear();
             }
             Say::Interrupt { turn } if self.working == Some(turn) => {
                 self.asked_to_stop = true;
@@ -70,6 +75,12 @@ impl Shim {
             }
             // One that comes too late is for a turn that is over.
             Say::Interrupt { .. } | Say::Set { .. } => {}
+            Say::Steer { turn, into, .. } => {
+                // One that comes too late is not for this turn, and comes again.
+                if self.working == Some(into) {
+                    self.steers.push(turn);
+                }
+            }
             Say::Answer { request, .. } => {
                 assert!(self.answered.insert(request.clone()), "an answer reached the agent twice");
                 self.waiting.remove(&request);
@@ -98,6 +109,15 @@ impl World {
         let Some(turn) = shim.working.take() else { return };
         let how = if std::mem::take(&mut shim.asked_to_stop) { Outcome::Interrupted } else { Outcome::Done };
         shim.unheard.push(Said::Rested(turn, how));
+        self.hear();
+    }
+
+    pub(super) fn take_up(&mut self) {
+        let Some(shim) = self.shim.as_mut().filter(|shim| shim.alive && shim.working.is_some()) else {
+            return;
+        };
+        let steers = std::mem::take(&mut shim.steers);
+        shim.unheard.extend(steers.into_iter().map(Said::Steered));
         self.hear();
     }
 
@@ -190,6 +210,7 @@ impl World {
                 Said::Rested(turn, how) => {
                     (current == Some(turn)).then(|| rested(turn, how)).into_iter().collect()
                 }
+                Said::Steered(turn) => self.state().heard(turn).into_iter().collect(),
                 Said::Asked(request) => vec![self.asked(request)],
                 Said::Withdrawn(request) => self.state().withdrawn(&request).into_iter().collect(),
                 Said::Used(report) => self.used(report),

@@ -1,0 +1,96 @@
+//! A message in the middle of a turn. It is told to the agent beside the turn's own, and waits like any other until the
+//! agent says that it has heard it: then it ends with that turn. What the agent did not hear before its turn was over runs
+//! next, as a turn of its own.
+
+use super::{Phase, State, Turn, asked_to_stop};
+use ash_driver::Say;
+use ash_model::{Fact, Seq, TurnId};
+use ash_store::TurnState;
+
+impl State {
+    /// What is told to the agent, if a turn runs that could hear it.
+    pub(super) fn steer(&self, turn: TurnId) -> Option<Fact> {
+        let front = self.turns.front()?;
+        match (&front.phase, &self.awake) {
+            (Phase::Running { inputs }, Some(awake)) if !asked_to_stop(inputs) => {
+                Some(Fact::Steering { turn, into: front.id, input: awake.next_input })
+            }
+            _ => None,
+        }
+    }
+
+    /// Those that were told to the turn that runs and not heard yet, in order.
+    pub(super) fn told_to_steer(&self) -> Vec<TurnId> {
+        let inputs = match self.turns.front() {
+            Some(Turn { phase: Phase::Running { inputs }, .. }) => inputs.as_slice(),
+            Some(_) | None => &[],
+        };
+        let told = inputs.iter().filter_map(|(_, say)| match say {
+            Say::Steer { turn, .. } => Some(*turn),
+            _ => None,
+        });
+        told.filter(|turn| self.waiting().any(|waiting| waiting == *turn)).collect()
+    }
+
+    /// The agent says that it has heard this message in the turn that runs.
+    pub fn heard(&self, turn: TurnId) -> Option<Fact> {
+        let into = self.under_way()?;
+        self.waiting().any(|waiting| waiting == turn).then_some(Fact::Steered { turn, into })
+    }
+
+    /// The end of a turn is that of the messages that were heard in it.
+    #[must_use]
+    pub fn with_joined(&self, fact: Fact) -> Vec<Fact> {
+        let Fact::Finished { turn, how, checkpoint, problem } = &fact else { return vec![fact] };
+        let joined = self.turns.iter().filter(|other| other.phase == Phase::Joined { into: *turn });
+        let ends = joined.map(|other| Fact::Finished {
+            turn: other.id,
+            how: *how,
+            checkpoint: *checkpoint,
+            problem: problem.clone(),
+        });
+        ends.collect::<Vec<_>>().into_iter().chain([fact.clone()]).collect()
+    }
+
+    pub(super) fn note_steering(&mut self, turn: TurnId, into: TurnId, input: u64) {
+        let content = self.turns.iter().find(|other| other.id == turn).map(|turn| turn.content.clone());
+        if let Some(Turn { phase: Phase::Running { inputs }, .. }) =
+            self.turns.front_mut().filter(|front| front.id == into)
+            && let Some(content) = content
+        {
+            inputs.push((input, Say::Steer { turn, into, content }));
+        }
+        self.took_input(input);
+    }
+
+    pub(super) fn join(&mut self, seq: Seq, turn: TurnId, into: TurnId) {
+        let Some(place) = self.turns.iter().position(|other| other.id == turn) else { return };
+        let Some(turn) = self.turns.remove(place) else { return };
+        // Right behind those that were heard before it: if they have to wait again, then in this order.
+        let joined = |other: &Turn| other.id == into || matches!(other.phase, Phase::Joined { .. });
+        let after = self.turns.iter().rposition(joined).map_or(0, |place| place + 1);
+        let turn = Turn { heard: Some(seq), phase: Phase::Joined { into }, ..turn };
+        self.changed.push(super::apply::row(&turn, TurnState::Running));
+        self.turns.insert(after, turn);
+    }
+
+    /// The turn that they were heard in is cut off: they wait until it is known whether the agent still knows of them.
+    pub(super) fn part(&mut self) {
+        let joined = |turn: &Turn| matches!(turn.phase, Phase::Joined { .. });
+        self.change_phase(&Phase::Queued, TurnState::Queued, joined);
+    }
+
+    /// The agent is back, with what it had done up to some event. Others say themselves what they have heard.
+    pub(super) fn join_again(&mut self) {
+        let (Some(kept), Some(into)) = (self.kept, self.under_way()) else { return };
+        let known = |turn: &Turn| turn.phase == Phase::Queued && turn.heard.is_some_and(|seq| seq <= kept);
+        self.change_phase(&Phase::Joined { into }, TurnState::Running, known);
+    }
+
+    fn change_phase(&mut self, phase: &Phase, state: TurnState, of: impl Fn(&Turn) -> bool) {
+        for turn in self.turns.iter_mut().filter(|turn| of(turn)) {
+            turn.phase = phase.clone();
+            self.changed.push(super::apply::row(turn, state));
+        }
+    }
+}
