@@ -476,3 +476,109 @@ pub(crate) fn told(content: Content) -> Turn {
 pub(crate) fn size_of(turn: &Turn) -> u64 {
     size(turn, false)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::Entry;
+    use serde_json::json;
+
+    const WINDOW: Window = Window { tokens: 10_000, background: 8_000, full: 9_500, compacts: true };
+
+    fn conversation(entries: &[Value]) -> Conversation {
+        let mut conversation = Conversation::default();
+        for (number, entry) in entries.iter().enumerate() {
+            let mut entry = entry.clone();
+            entry["uuid"] = json!(number.to_string());
+            entry["at"] = json!(0);
+            conversation.add(serde_json::from_value::<Entry>(entry).expect("an entry"));
+        }
+        conversation
+    }
+
+    fn usage(tokens: u64) -> Value {
+        json!({"input_tokens": tokens, "output_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0})
+    }
+
+    fn turn(name: &str, words: usize) -> [Value; 3] {
+        let message = json!({"id": "m", "role": "assistant", "model": "m", "content": [{"type": "text", "text": "ok"}], "usage": usage(100)});
+        [
+            json!({"type": "user", "turn": name, "message": {"role": "user", "content": "word ".repeat(words)}}),
+            json!({"type": "assistant", "turn": name, "message": message}),
+            json!({"type": "result", "turn": name, "subtype": "success", "is_error": false, "num_turns": 1,
+                "usage": usage(1), "duration_ms": 0}),
+        ]
+    }
+
+    fn summary(covers: &[&str]) -> Value {
+        let covers: Vec<Value> = covers.iter().map(|turn| json!({"turn": turn, "steps": 1})).collect();
+        json!({"type": "compaction", "turn": "x", "summary": "It was about words.", "covers": covers,
+            "tokens_before": 9, "tokens_after": 5, "tokens_per_1000_bytes": 9_000_000, "usage": usage(1)})
+    }
+
+    fn names(turns: &[Turn]) -> Vec<&str> {
+        turns.iter().map(|turn| turn.uuid.as_str()).collect()
+    }
+
+    #[test]
+    fn there_is_always_room_for_an_answer() {
+        let window =
+            Window::new(Wanted { tokens: Some(10_000), by: 1.0, ..Wanted::default() }, Some("claude-x"));
+        assert_eq!((window.background, window.full, window.room(window.full)), (8_000, 9_500, 500));
+        let off = Window::new(Wanted { compacts: false, by: 0.5, ..Wanted::default() }, Some("claude-x"));
+        assert_eq!((off.tokens, off.full), (200_000, 190_000));
+        assert_eq!(Window::new(Wanted::default(), Some("other")).tokens, CAUTIOUS);
+    }
+
+    #[test]
+    fn a_summary_stands_for_what_it_covers_and_a_turn_under_way_is_always_shown() {
+        let mut entries = [turn("a", 10), turn("b", 10), turn("c", 10)].concat();
+        entries.push(summary(&["a", "b"]));
+        let view = view(&WINDOW, &conversation(&entries), 0, "m");
+        assert_eq!(names(&view.turns), ["", "c"]);
+        assert!(view.turns[0].text().ends_with("It was about words."));
+        assert_eq!(view.rate, Rate::SAFE, "whatever the transcript says");
+        entries.extend(turn("b", 10).into_iter().take(1));
+        let mut taken_up = conversation(&entries[..entries.len() - 1]);
+        taken_up.bring_to_the_end("a");
+        assert_eq!(names(&super::view(&WINDOW, &taken_up, 0, "m").turns), ["", "c"], "it is over");
+    }
+
+    #[test]
+    fn what_the_service_said_counts_and_what_came_since_is_guessed_high() {
+        let entries = [turn("a", 2_000), turn("b", 2_000)].concat();
+        let before = view(&WINDOW, &conversation(&entries[..3]), 0, "m");
+        assert_eq!(before.tokens, all(&before.turns) / 4, "100 is less than it can be");
+        let after = view(&WINDOW, &conversation(&entries[..4]), 0, "m");
+        assert!(after.tokens >= 100 + 2_000 * 5 * 2 / 5, "{}", after.tokens);
+        let other = view(&WINDOW, &conversation(&entries[..3]), 0, "another-model");
+        assert!(other.tokens > before.tokens, "of another model's tokens we know nothing");
+    }
+
+    #[test]
+    fn the_last_turns_stay_and_the_rest_is_summed_up() {
+        let entries: Vec<Value> = ["a", "b", "c", "d"].iter().flat_map(|name| turn(name, 600)).collect();
+        let conversation = conversation(&entries);
+        let turns = view(&WINDOW, &conversation, 0, "m").turns;
+        let plan = plan(&WINDOW, &turns, &conversation, Keep::Recent).expect("a plan");
+        assert_eq!(names(&plan.turns), ["a", "b", "c"]);
+        assert_eq!(plan.covers.len(), 3);
+        assert_eq!(super::plan(&WINDOW, &turns[..1], &conversation, Keep::Recent), None, "not worth it");
+    }
+
+    #[test]
+    fn what_is_shortened_says_so_and_never_splits_a_character() {
+        let mut text = "ä".repeat(1000);
+        shorten(&mut text, 101);
+        assert!(
+            text.starts_with("ää") && text.ends_with("ää") && text.contains(" bytes are left out here: "),
+            "{text}"
+        );
+        let mut call = json!({"path": "x", "text": ["y".repeat(1000)]});
+        shorten_strings(&mut call, 100);
+        assert!(
+            call["path"] == "x" && call["text"][0].as_str().is_some_and(|text| text.len() < 250),
+            "{call}"
+        );
+    }
+}
