@@ -1,10 +1,12 @@
 //! How much a model can hold, and what of a longer conversation it is shown. Pure.
-//!
-//! Sizes are guesses that err on the high side: what the service said of the last request, and for what came since more
-//! tokens than there are.
 
-use crate::conversation::{Block, Content, Conversation, Coverage, Covered, Shown, Step, Turn, Usage};
-use serde_json::Value;
+mod shorten;
+mod size;
+
+use crate::conversation::{Content, Conversation, Coverage, Covered, Turn};
+use shorten::shortened;
+use size::{Measured, all, bytes, measured, size, step_size, tokens};
+pub(crate) use size::{Rate, base, size_of};
 
 /// A window that nobody said anything about.
 const USUAL: u64 = 200_000;
@@ -14,14 +16,6 @@ const CAUTIOUS: u64 = 128_000;
 pub(crate) const LONGEST_ANSWER: u64 = 32_000;
 const LONGEST_SUMMARY: u64 = 8_000;
 const SHORTEST_SUMMARY: u64 = 256;
-/// Beside the words: what a block is wrapped in, in bytes.
-const WRAPPING: u64 = 80;
-/// What a provider adds of its own.
-const PREAMBLE: u64 = 800;
-/// A picture costs what it shows, whatever its bytes. Of the largest, in bytes of text.
-const PICTURE: u64 = 12_500;
-/// Providers show no more of what a tool said.
-const LONGEST_RESULT: usize = 48 << 10;
 /// Shorter than this nothing is made.
 const SHORTEST_PIECE: usize = 200;
 
@@ -86,47 +80,6 @@ impl Default for Window {
     fn default() -> Window {
         Window::new(Wanted::default(), None)
     }
-}
-
-/// How many tokens a thousand bytes are.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Rate(u64);
-
-impl Rate {
-    /// More than there are: text has about four bytes to a token, and numbers and strange words less.
-    pub(crate) const SAFE: Rate = Rate(400);
-    const LEAST: u64 = 250;
-
-    /// As it was measured, and somewhat more.
-    fn measured(tokens: u64, bytes: u64) -> Rate {
-        Rate::of(tokens.saturating_mul(1100) / bytes.max(1))
-    }
-
-    /// Whatever somebody has written down.
-    pub(crate) fn of(per_thousand: u64) -> Rate {
-        Rate(per_thousand.clamp(Rate::LEAST, Rate::SAFE.0))
-    }
-
-    pub(crate) fn per_thousand(self) -> u64 {
-        self.0
-    }
-
-    fn tokens(self, bytes: u64) -> u64 {
-        bytes.saturating_mul(self.0).div_ceil(1000)
-    }
-}
-
-fn tokens(bytes: u64) -> u64 {
-    Rate::SAFE.tokens(bytes)
-}
-
-fn bytes(tokens: u64) -> u64 {
-    tokens.saturating_mul(5) / 2
-}
-
-/// What a request holds besides the conversation, in bytes.
-pub(crate) fn base(system: Option<&str>, tools: &[Value]) -> u64 {
-    PREAMBLE + written(system.unwrap_or_default()) + tools.iter().map(value).sum::<u64>()
 }
 
 /// What a model is shown, and how large it is.
@@ -332,155 +285,97 @@ fn summary_turn(summary: &str) -> Turn {
     told(Content::Text(text))
 }
 
-fn shortened(turn: &Turn, longest: usize) -> Turn {
-    let mut turn = turn.clone();
-    turn.prompt.iter_mut().for_each(|prompt| shorten_content(prompt, longest));
-    turn.head.iter_mut().for_each(|head| shorten(head, longest));
-    for step in &mut turn.steps {
-        for block in &mut step.message.content {
-            match block {
-                Block::Text { text } => shorten(text, longest),
-                Block::ToolUse(call) => shorten_strings(&mut call.input, longest),
-                // Signed as they are.
-                Block::Thinking { .. } | Block::RedactedThinking { .. } => {}
-            }
-        }
-        for Shown { what, .. } in &mut step.results {
-            shorten(&mut what.content, longest);
-        }
-        step.steers.iter_mut().for_each(|steer| shorten_content(&mut steer.what, longest));
-    }
-    turn
-}
-
-fn shorten_content(content: &mut Content, longest: usize) {
-    match content {
-        Content::Text(text) => shorten(text, longest),
-        Content::Blocks(blocks) => {
-            for block in blocks.iter_mut().filter(|block| block["type"] == "text") {
-                shorten_strings(block, longest);
-            }
-        }
-    }
-}
-
-fn shorten_strings(value: &mut Value, longest: usize) {
-    match value {
-        Value::String(text) => shorten(text, longest),
-        Value::Array(items) => items.iter_mut().for_each(|item| shorten_strings(item, longest)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| shorten_strings(field, longest)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
-}
-
-/// The beginning and the end, and a note of what is missing.
-fn shorten(text: &mut String, longest: usize) {
-    if text.len() <= longest {
-        return;
-    }
-    let (head, tail) = (longest * 2 / 3, longest / 3);
-    let (head, tail) = (text.floor_char_boundary(head), text.ceil_char_boundary(text.len() - tail));
-    let left_out = tail - head;
-    let note =
-        format!("\n[{left_out} bytes are left out here: there is no room for them in the context window]\n");
-    text.replace_range(head..tail, &note);
-}
-
-/// What the service said of a request and its answer, in tokens, and what came after, in bytes.
-struct Measured {
-    known: u64,
-    later: u64,
-}
-
-/// Of the request that this step answered.
-fn measured(turns: &[Turn], step: &str, model: &str) -> Option<Measured> {
-    let place = |turn: &Turn| turn.steps.iter().position(|other| other.uuid == step);
-    let (index, at) = turns.iter().enumerate().rev().find_map(|(index, turn)| Some((index, place(turn)?)))?;
-    let turn = &turns[index];
-    let message = &turn.steps[at].message;
-    let Usage { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens } =
-        message.usage;
-    let parts = [input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens];
-    let known = parts.into_iter().fold(0, u64::saturating_add);
-    if message.model != model || known == 0 {
-        return None;
-    }
-    let is_last = |index: usize| index + 1 == turns.len();
-    let later = turn.steps[at + 1..].iter().map(|step| step_size(step, is_last(index))).sum::<u64>();
-    let partial = turn.ended.as_ref().map_or(0, |ended| piece(&ended.partial));
-    let next = turns[index + 1..].iter().enumerate();
-    let next = next.map(|(number, turn)| size(turn, is_last(index + 1 + number))).sum::<u64>();
-    Some(Measured { known, later: results(&turn.steps[at]) + later + partial + next })
-}
-
-fn all(turns: &[Turn]) -> u64 {
-    turns.iter().enumerate().map(|(index, turn)| size(turn, index + 1 == turns.len())).sum()
-}
-
-/// Thoughts are shown of the last turn alone.
-fn size(turn: &Turn, is_last: bool) -> u64 {
-    let prompt = turn.prompt.as_ref().map_or(WRAPPING, content);
-    let head = turn.head.as_deref().map_or(0, piece);
-    let partial = turn.ended.as_ref().map_or(0, |ended| piece(&ended.partial));
-    prompt + head + partial + turn.steps.iter().map(|step| step_size(step, is_last)).sum::<u64>()
-}
-
-fn content(content: &Content) -> u64 {
-    match content {
-        Content::Text(text) => piece(text),
-        Content::Blocks(blocks) => blocks.iter().map(block).sum(),
-    }
-}
-
-fn block(block: &Value) -> u64 {
-    let is_picture = block["type"] == "image";
-    WRAPPING + if is_picture { PICTURE } else { value(block) }
-}
-
-fn step_size(step: &Step, with_thoughts: bool) -> u64 {
-    let said = step.message.content.iter().map(|block| match block {
-        Block::Text { text } => piece(text),
-        Block::ToolUse(call) => WRAPPING + piece(&call.id) + written(&call.name) + value(&call.input),
-        Block::Thinking { thinking, signature } if with_thoughts => piece(thinking) + written(signature),
-        Block::RedactedThinking { data } if with_thoughts => piece(data),
-        Block::Thinking { .. } | Block::RedactedThinking { .. } => 0,
-    });
-    said.sum::<u64>() + results(step)
-}
-
-/// Each call has one, if only a word that it has none; and what the user said after them.
-fn results(step: &Step) -> u64 {
-    let longest = LONGEST_RESULT as u64 + WRAPPING;
-    let there = step.results.iter().map(|shown| piece(&shown.what.content).min(2 * longest) + WRAPPING);
-    let missing = step.message.calls().count().saturating_sub(step.results.len()) as u64;
-    let steers = step.steers.iter().map(|steer| content(&steer.what));
-    there.chain(steers).sum::<u64>() + missing * 2 * WRAPPING
-}
-
-fn piece(text: &str) -> u64 {
-    WRAPPING + written(text)
-}
-
-fn value(value: &Value) -> u64 {
-    value.to_string().len() as u64
-}
-
-/// In JSON.
-fn written(text: &str) -> u64 {
-    let more = text.bytes().map(|byte| match byte {
-        b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 1,
-        0..0x20 => 5,
-        _ => 0,
-    });
-    text.len() as u64 + more.sum::<u64>()
-}
-
 /// Something that is said in the user's place.
 pub(crate) fn told(content: Content) -> Turn {
     Turn { uuid: String::new(), prompt: Some(content), head: None, steps: Vec::new(), ended: None }
 }
 
-/// In bytes.
-pub(crate) fn size_of(turn: &Turn) -> u64 {
-    size(turn, false)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conversation::Entry;
+    use serde_json::{Value, json};
+
+    const WINDOW: Window = Window { tokens: 10_000, background: 8_000, full: 9_500, compacts: true };
+
+    fn conversation(entries: &[Value]) -> Conversation {
+        let mut conversation = Conversation::default();
+        for (number, entry) in entries.iter().enumerate() {
+            let mut entry = entry.clone();
+            entry["uuid"] = json!(number.to_string());
+            entry["at"] = json!(0);
+            conversation.add(serde_json::from_value::<Entry>(entry).expect("an entry"));
+        }
+        conversation
+    }
+
+    fn usage(tokens: u64) -> Value {
+        json!({"input_tokens": tokens, "output_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0})
+    }
+
+    fn turn(name: &str, words: usize) -> [Value; 3] {
+        let message = json!({"id": "m", "role": "assistant", "model": "m", "content": [{"type": "text", "text": "ok"}], "usage": usage(100)});
+        [
+            json!({"type": "user", "turn": name, "message": {"role": "user", "content": "word ".repeat(words)}}),
+            json!({"type": "assistant", "turn": name, "message": message}),
+            json!({"type": "result", "turn": name, "subtype": "success", "is_error": false, "num_turns": 1,
+                "usage": usage(1), "duration_ms": 0}),
+        ]
+    }
+
+    fn summary(covers: &[&str]) -> Value {
+        let covers: Vec<Value> = covers.iter().map(|turn| json!({"turn": turn, "steps": 1})).collect();
+        json!({"type": "compaction", "turn": "x", "summary": "It was about words.", "covers": covers,
+            "tokens_before": 9, "tokens_after": 5, "tokens_per_1000_bytes": 9_000_000, "usage": usage(1)})
+    }
+
+    fn names(turns: &[Turn]) -> Vec<&str> {
+        turns.iter().map(|turn| turn.uuid.as_str()).collect()
+    }
+
+    #[test]
+    fn there_is_always_room_for_an_answer() {
+        let window =
+            Window::new(Wanted { tokens: Some(10_000), by: 1.0, ..Wanted::default() }, Some("claude-x"));
+        assert_eq!((window.background, window.full, window.room(window.full)), (8_000, 9_500, 500));
+        let off = Window::new(Wanted { compacts: false, by: 0.5, ..Wanted::default() }, Some("claude-x"));
+        assert_eq!((off.tokens, off.full), (200_000, 190_000));
+        assert_eq!(Window::new(Wanted::default(), Some("other")).tokens, CAUTIOUS);
+    }
+
+    #[test]
+    fn a_summary_stands_for_what_it_covers_and_a_turn_under_way_is_always_shown() {
+        let mut entries = [turn("a", 10), turn("b", 10), turn("c", 10)].concat();
+        entries.push(summary(&["a", "b"]));
+        let view = view(&WINDOW, &conversation(&entries), 0, "m");
+        assert_eq!(names(&view.turns), ["", "c"]);
+        assert!(view.turns[0].text().ends_with("It was about words."));
+        assert_eq!(view.rate, Rate::SAFE, "whatever the transcript says");
+        entries.extend(turn("b", 10).into_iter().take(1));
+        let mut taken_up = conversation(&entries[..entries.len() - 1]);
+        taken_up.bring_to_the_end("a");
+        assert_eq!(names(&super::view(&WINDOW, &taken_up, 0, "m").turns), ["", "c"], "it is over");
+    }
+
+    #[test]
+    fn what_the_service_said_counts_and_what_came_since_is_guessed_high() {
+        let entries = [turn("a", 1_000), turn("b", 1_000)].concat();
+        let before = view(&WINDOW, &conversation(&entries[..3]), 0, "m");
+        assert_eq!(before.tokens, all(&before.turns) / 4, "100 is less than it can be");
+        let after = view(&WINDOW, &conversation(&entries[..4]), 0, "m");
+        assert!(after.tokens >= 100 + 1_000 * 5 * 2 / 5, "{}", after.tokens);
+        let other = view(&WINDOW, &conversation(&entries[..3]), 0, "another-model");
+        assert!(other.tokens > before.tokens, "of another model's tokens we know nothing");
+    }
+
+    #[test]
+    fn the_last_turns_stay_and_the_rest_is_summed_up() {
+        let entries: Vec<Value> = ["a", "b", "c", "d"].iter().flat_map(|name| turn(name, 600)).collect();
+        let conversation = conversation(&entries);
+        let turns = view(&WINDOW, &conversation, 0, "m").turns;
+        let plan = plan(&WINDOW, &turns, &conversation, Keep::Recent).expect("a plan");
+        assert_eq!(names(&plan.turns), ["a", "b", "c"]);
+        assert_eq!(plan.covers.len(), 3);
+        assert_eq!(super::plan(&WINDOW, &turns[..1], &conversation, Keep::Recent), None, "not worth it");
+    }
 }

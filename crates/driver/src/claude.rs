@@ -240,7 +240,16 @@ impl Driver for Claude {
                 note_task(ear, &value, false);
                 heard
             }
+            // It says so again every half a minute.
+            ("system", "status") if text(&value, "status") == "compacting" => {
+                if std::mem::replace(&mut ear.compacting, true) { Vec::new() } else { heard }
+            }
+            ("system", "status" | "compact_boundary") => {
+                ear.compacting &= text(&value, "status") == "requesting";
+                heard
+            }
             ("system", "init") => {
+                ear.compacting = false;
                 (ear.busy, ear.paused) = (true, false);
                 ear.stirred = ear.turn.is_none();
                 heard
@@ -531,6 +540,22 @@ mod tests {
         assert_eq!(rested(&hear(&mut ear, idle())), None);
         hear(&mut ear, result(TURN, "mine"));
         assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "mine".into())));
+    }
+
+    #[test]
+    fn a_compaction_is_said_once_however_long_it_takes() {
+        let mut ear = told();
+        let compacting =
+            json!({"type": "system", "subtype": "status", "status": "compacting", "compact_output_chars": 0});
+        let over = [
+            json!({"type": "system", "subtype": "status", "status": null, "compact_result": "failed"}),
+            json!({"type": "system", "subtype": "compact_boundary"}),
+        ];
+        for over in over {
+            let said =
+                [&compacting, &compacting, &compacting, &over].map(|line| hear(&mut ear, line.clone()).len());
+            assert_eq!(said, [1, 0, 0, 1], "{over}");
+        }
     }
 
     #[test]

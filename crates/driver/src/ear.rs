@@ -28,6 +28,8 @@ pub struct Ear {
     /// Work in the background that nobody waits for any more. As long as there is some the agent does not say that it
     /// is idle.
     pub(crate) unattended: BTreeSet<String>,
+    /// The agent sums up what was said, and has said so.
+    pub(crate) compacting: bool,
     /// The agent has given a result, and nothing since.
     pub(crate) paused: bool,
 }

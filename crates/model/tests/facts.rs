@@ -25,6 +25,8 @@ fn problem() -> Option<Problem> {
 fn beginnings() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
     let options = Options {
+        infinite_sessions: None,
+        on_busy: None,
         base: None,
         max_wait: None,
         own_provider: None,

@@ -1,0 +1,80 @@
+//! What is too large on its own is shown by its ends, with a note: never silently, and never in the transcript.
+
+use crate::conversation::{Block, Content, Shown, Turn};
+use serde_json::Value;
+
+pub(super) fn shortened(turn: &Turn, longest: usize) -> Turn {
+    let mut turn = turn.clone();
+    turn.prompt.iter_mut().for_each(|prompt| shorten_content(prompt, longest));
+    turn.head.iter_mut().for_each(|head| shorten(head, longest));
+    for step in &mut turn.steps {
+        for block in &mut step.message.content {
+            match block {
+                Block::Text { text } => shorten(text, longest),
+                Block::ToolUse(call) => shorten_strings(&mut call.input, longest),
+                // Signed as they are.
+                Block::Thinking { .. } | Block::RedactedThinking { .. } => {}
+            }
+        }
+        for Shown { what, .. } in &mut step.results {
+            shorten(&mut what.content, longest);
+        }
+        step.steers.iter_mut().for_each(|steer| shorten_content(&mut steer.what, longest));
+    }
+    turn
+}
+
+fn shorten_content(content: &mut Content, longest: usize) {
+    match content {
+        Content::Text(text) => shorten(text, longest),
+        Content::Blocks(blocks) => {
+            for block in blocks.iter_mut().filter(|block| block["type"] == "text") {
+                shorten_strings(block, longest);
+            }
+        }
+    }
+}
+
+fn shorten_strings(value: &mut Value, longest: usize) {
+    match value {
+        Value::String(text) => shorten(text, longest),
+        Value::Array(items) => items.iter_mut().for_each(|item| shorten_strings(item, longest)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| shorten_strings(field, longest)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// The beginning and the end, and a note of what is missing.
+fn shorten(text: &mut String, longest: usize) {
+    if text.len() <= longest {
+        return;
+    }
+    let (head, tail) = (longest * 2 / 3, longest / 3);
+    let (head, tail) = (text.floor_char_boundary(head), text.ceil_char_boundary(text.len() - tail));
+    let left_out = tail - head;
+    let note =
+        format!("\n[{left_out} bytes are left out here: there is no room for them in the context window]\n");
+    text.replace_range(head..tail, &note);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_shortened_says_so_and_never_splits_a_character() {
+        let mut text = "ä".repeat(1000);
+        shorten(&mut text, 101);
+        assert!(
+            text.starts_with("ää") && text.ends_with("ää") && text.contains(" bytes are left out here: "),
+            "{text}"
+        );
+        let mut call = json!({"path": "x", "text": ["y".repeat(1000)]});
+        shorten_strings(&mut call, 100);
+        assert!(
+            call["path"] == "x" && call["text"][0].as_str().is_some_and(|text| text.len() < 250),
+            "{call}"
+        );
+    }
+}

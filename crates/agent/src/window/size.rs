@@ -1,0 +1,148 @@
+//! How large things are: guesses that err on the high side, and what the service itself has said.
+
+use crate::conversation::{Block, Content, Step, Turn, Usage};
+use serde_json::Value;
+
+/// Beside the words: what a block is wrapped in, in bytes.
+const WRAPPING: u64 = 80;
+/// What a provider adds of its own.
+const PREAMBLE: u64 = 800;
+/// A picture costs what it shows, whatever its bytes. Of the largest, in bytes of text.
+const PICTURE: u64 = 12_500;
+/// Providers show no more of what a tool said.
+const LONGEST_RESULT: usize = 48 << 10;
+
+/// How many tokens a thousand bytes are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Rate(u64);
+
+impl Rate {
+    /// More than there are: text has about four bytes to a token, and numbers and strange words less.
+    pub(crate) const SAFE: Rate = Rate(400);
+    const LEAST: u64 = 250;
+
+    /// As it was measured, and somewhat more.
+    pub(super) fn measured(tokens: u64, bytes: u64) -> Rate {
+        Rate::of(tokens.saturating_mul(1100) / bytes.max(1))
+    }
+
+    /// Whatever somebody has written down.
+    pub(crate) fn of(per_thousand: u64) -> Rate {
+        Rate(per_thousand.clamp(Rate::LEAST, Rate::SAFE.0))
+    }
+
+    pub(crate) fn per_thousand(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn tokens(self, bytes: u64) -> u64 {
+        bytes.saturating_mul(self.0).div_ceil(1000)
+    }
+}
+
+pub(super) fn tokens(bytes: u64) -> u64 {
+    Rate::SAFE.tokens(bytes)
+}
+
+pub(super) fn bytes(tokens: u64) -> u64 {
+    tokens.saturating_mul(5) / 2
+}
+
+/// What a request holds besides the conversation, in bytes.
+pub(crate) fn base(system: Option<&str>, tools: &[Value]) -> u64 {
+    PREAMBLE + written(system.unwrap_or_default()) + tools.iter().map(value).sum::<u64>()
+}
+
+/// What the service said of a request and its answer, in tokens, and what came after, in bytes.
+pub(super) struct Measured {
+    pub(super) known: u64,
+    pub(super) later: u64,
+}
+
+/// Of the request that this step answered.
+pub(super) fn measured(turns: &[Turn], step: &str, model: &str) -> Option<Measured> {
+    let place = |turn: &Turn| turn.steps.iter().position(|other| other.uuid == step);
+    let (index, at) = turns.iter().enumerate().rev().find_map(|(index, turn)| Some((index, place(turn)?)))?;
+    let turn = &turns[index];
+    let message = &turn.steps[at].message;
+    let Usage { input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens } =
+        message.usage;
+    let parts = [input_tokens, output_tokens, cache_creation_input_tokens, cache_read_input_tokens];
+    let known = parts.into_iter().fold(0, u64::saturating_add);
+    if message.model != model || known == 0 {
+        return None;
+    }
+    let is_last = |index: usize| index + 1 == turns.len();
+    let later = turn.steps[at + 1..].iter().map(|step| step_size(step, is_last(index))).sum::<u64>();
+    let partial = turn.ended.as_ref().map_or(0, |ended| piece(&ended.partial));
+    let next = turns[index + 1..].iter().enumerate();
+    let next = next.map(|(number, turn)| size(turn, is_last(index + 1 + number))).sum::<u64>();
+    Some(Measured { known, later: results(&turn.steps[at]) + later + partial + next })
+}
+
+pub(super) fn all(turns: &[Turn]) -> u64 {
+    turns.iter().enumerate().map(|(index, turn)| size(turn, index + 1 == turns.len())).sum()
+}
+
+/// Thoughts are shown of the last turn alone.
+pub(super) fn size(turn: &Turn, is_last: bool) -> u64 {
+    let prompt = turn.prompt.as_ref().map_or(WRAPPING, content);
+    let head = turn.head.as_deref().map_or(0, piece);
+    let partial = turn.ended.as_ref().map_or(0, |ended| piece(&ended.partial));
+    prompt + head + partial + turn.steps.iter().map(|step| step_size(step, is_last)).sum::<u64>()
+}
+
+fn content(content: &Content) -> u64 {
+    match content {
+        Content::Text(text) => piece(text),
+        Content::Blocks(blocks) => blocks.iter().map(block).sum(),
+    }
+}
+
+fn block(block: &Value) -> u64 {
+    let is_picture = block["type"] == "image";
+    WRAPPING + if is_picture { PICTURE } else { value(block) }
+}
+
+pub(super) fn step_size(step: &Step, with_thoughts: bool) -> u64 {
+    let said = step.message.content.iter().map(|block| match block {
+        Block::Text { text } => piece(text),
+        Block::ToolUse(call) => WRAPPING + piece(&call.id) + written(&call.name) + value(&call.input),
+        Block::Thinking { thinking, signature } if with_thoughts => piece(thinking) + written(signature),
+        Block::RedactedThinking { data } if with_thoughts => piece(data),
+        Block::Thinking { .. } | Block::RedactedThinking { .. } => 0,
+    });
+    said.sum::<u64>() + results(step)
+}
+
+/// Each call has one, if only a word that it has none; and what the user said after them.
+fn results(step: &Step) -> u64 {
+    let longest = LONGEST_RESULT as u64 + WRAPPING;
+    let there = step.results.iter().map(|shown| piece(&shown.what.content).min(2 * longest) + WRAPPING);
+    let missing = step.message.calls().count().saturating_sub(step.results.len()) as u64;
+    let steers = step.steers.iter().map(|steer| content(&steer.what));
+    there.chain(steers).sum::<u64>() + missing * 2 * WRAPPING
+}
+
+fn piece(text: &str) -> u64 {
+    WRAPPING + written(text)
+}
+
+fn value(value: &Value) -> u64 {
+    value.to_string().len() as u64
+}
+
+/// In JSON.
+fn written(text: &str) -> u64 {
+    let more = text.bytes().map(|byte| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 1,
+        0..0x20 => 5,
+        _ => 0,
+    });
+    text.len() as u64 + more.sum::<u64>()
+}
+
+/// In bytes.
+pub(crate) fn size_of(turn: &Turn) -> u64 {
+    size(turn, false)
+}
