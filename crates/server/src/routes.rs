@@ -11,6 +11,7 @@ mod keys;
 mod listing;
 mod locks;
 mod messages;
+mod options;
 mod owners;
 mod permissions;
 mod provider;
