@@ -149,7 +149,11 @@ impl Stage {
             assert_eq!(config[name], *value, "{when}: {name} is not shown as it was set: {config}");
         }
         let before = self.model.requests().len();
-        let frames = client.send(id, "run: pwd; echo $TEAM window=$CLAUDE_CODE_AUTO_COMPACT_WINDOW").await.rest().await;
+        let frames = client
+            .send(id, "run: pwd; echo $TEAM window=$CLAUDE_CODE_AUTO_COMPACT_WINDOW")
+            .await
+            .rest()
+            .await;
         let requests = &self.model.requests()[before..];
         // What it asks beside the conversation is smaller.
         let request = requests
@@ -251,7 +255,10 @@ async fn are_kept(runtime: &'static str) {
     assert_eq!(status, 200, "{changed}");
     stage.is(&id, &second, "changed while it is live").await;
     let said = stage.client().get(&format!("/api/sessions/{id}/messages?limit=1000")).await.to_string();
-    assert!(said.matches("run: pwd; echo $TEAM window=$CLAUDE_CODE_AUTO_COMPACT_WINDOW").count() >= 12, "one conversation all the time");
+    assert!(
+        said.matches("run: pwd; echo $TEAM window=$CLAUDE_CODE_AUTO_COMPACT_WINDOW").count() >= 12,
+        "one conversation all the time"
+    );
 }
 
 /// Over every way to come to rest, and every way to come back.

@@ -284,6 +284,8 @@ pub struct Survey {
     pub missing: Vec<usize>,
     /// Nothing is to be mended.
     pub sound: bool,
+    /// Which prompts it will know, those in the middle of turns included.
+    pub prompts: Vec<Uuid>,
 }
 
 /// A message of our log, with its words if they are needed.

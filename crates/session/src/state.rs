@@ -91,8 +91,8 @@ pub struct Turn {
     pub deaths: u32,
     /// The agent's own, without a prompt.
     pub own: bool,
-    /// The event that says that the agent has heard it in the middle of another turn.
-    pub heard: Option<Seq>,
+    /// The agent said that it has heard it in the middle of another turn.
+    pub heard: bool,
     pub phase: Phase,
 }
 

@@ -25,7 +25,7 @@ impl State {
             Fact::Queued { turn, content, ask } => self.queue(seq, *turn, content, ask),
             Fact::Requeued { order, withdrawn } => self.requeue(order, withdrawn),
             Fact::Steering { turn, into, input } => self.note_steering(*turn, *into, *input),
-            Fact::Steered { turn, into } => self.join(seq, *turn, *into),
+            Fact::Steered { turn, into } => self.join(*turn, *into),
             Fact::Stirred { turn } => self.stir(seq, *turn),
             Fact::Started { turn, input } => self.start(*turn, 1, *input),
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
@@ -57,7 +57,6 @@ impl State {
             Fact::Awake { incarnation, kept } => {
                 self.kept = *kept;
                 self.outdated = false;
-                self.join_again();
                 // Number 1 was the greeting.
                 self.awake =
                     Some(Awake { incarnation: *incarnation, next_input: 2, beside: VecDeque::new() });
@@ -142,7 +141,7 @@ impl State {
             attempt: 0,
             deaths: 0,
             own: false,
-            heard: None,
+            heard: false,
             phase: Phase::Queued,
         };
         self.title.get_or_insert_with(|| title(content));
@@ -174,7 +173,7 @@ impl State {
             attempt: 1,
             deaths: 0,
             own: true,
-            heard: None,
+            heard: false,
             phase: Phase::Running { inputs: Vec::new() },
         };
         self.turns_ever += 1;
