@@ -68,6 +68,7 @@ impl State {
             Fact::Asleep { .. } => {
                 self.stop_running();
                 self.pending.clear();
+                self.turns.iter_mut().for_each(|turn| turn.told = false);
                 self.outdated = false;
                 self.awake = None;
             }
@@ -142,6 +143,7 @@ impl State {
             attempt: 0,
             deaths: 0,
             own: false,
+            told: false,
             heard: None,
             phase: Phase::Queued,
         };
@@ -174,6 +176,7 @@ impl State {
             attempt: 1,
             deaths: 0,
             own: true,
+            told: false,
             heard: None,
             phase: Phase::Running { inputs: Vec::new() },
         };

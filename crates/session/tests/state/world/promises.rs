@@ -3,6 +3,7 @@
 use super::{
     World,
     server::{Close, Effect, Server},
+    shim::Shim,
 };
 use ash_model::{Death, Fact, Outcome, PermissionId, Rewound, Status, TurnId};
 use ash_session::state::{Next, Phase, Refused, State, Wish};
@@ -60,6 +61,9 @@ impl World {
                 told.conversation.push(*turn);
             }
             Fact::Requeued { order, withdrawn } => {
+                let knows =
+                    |shim: &Shim| shim.alive && withdrawn.iter().any(|turn| shim.steers.contains(turn));
+                assert!(!self.shim.as_ref().is_some_and(knows), "withdrawn, and told");
                 let waits = |turn: &TurnId| {
                     !told.started.contains(turn)
                         && !told.finished.contains_key(turn)
