@@ -262,6 +262,10 @@ impl State {
         {
             self.last_text = Some(shortened(text, LAST_TEXT));
         }
+        // It came to its end in a pause, so somebody wanted that: a budget pauses nothing that runs.
+        if self.status == Status::Paused && matches!(turn.phase, Phase::Saving { .. }) {
+            self.reached = None;
+        }
         self.told += u64::from(turn.attempt > 0 && !turn.own);
         let state = match how {
             Outcome::Done => TurnState::Done,
