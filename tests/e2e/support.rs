@@ -174,7 +174,9 @@ impl Server {
     /// Everything that was on the machine is gone, and another one starts.
     pub async fn lose_the_machine(&mut self) {
         self.kill9();
-        std::fs::remove_dir_all(&self.data).expect("deleted");
+        // Sandboxes of the old one may be at work until their directory is gone.
+        let gone = async || std::fs::remove_dir_all(&self.data).is_ok().then_some(());
+        eventually("the machine is gone", gone).await;
         self.launch().await;
     }
 

@@ -67,6 +67,7 @@ impl State {
             Fact::Asleep { .. } => {
                 self.stop_running();
                 self.pending.clear();
+                self.turns.iter_mut().for_each(|turn| turn.told = false);
                 self.outdated = false;
                 self.awake = None;
             }
@@ -141,6 +142,7 @@ impl State {
             attempt: 0,
             deaths: 0,
             own: false,
+            told: false,
             heard: false,
             phase: Phase::Queued,
         };
@@ -173,6 +175,7 @@ impl State {
             attempt: 1,
             deaths: 0,
             own: true,
+            told: false,
             heard: false,
             phase: Phase::Running { inputs: Vec::new() },
         };
@@ -257,6 +260,10 @@ impl State {
             && !text.is_empty()
         {
             self.last_text = Some(shortened(text, LAST_TEXT));
+        }
+        // It came to its end in a pause, so somebody wanted that: a budget pauses nothing that runs.
+        if self.status == Status::Paused && matches!(turn.phase, Phase::Saving { .. }) {
+            self.reached = None;
         }
         self.told += u64::from(turn.attempt > 0 && !turn.own);
         let state = match how {

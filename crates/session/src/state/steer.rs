@@ -33,6 +33,13 @@ impl State {
         told.filter(|turn| self.waiting().any(|waiting| waiting == *turn)).collect()
     }
 
+    /// An agent may act on it although it still waits: it was told of it, or heard it in a turn that goes on.
+    pub(super) fn is_known(&self, turn: TurnId) -> bool {
+        let goes_on = self.under_way().is_some();
+        let known = |other: &Turn| other.told || (goes_on && other.heard);
+        self.turns.iter().any(|other| other.id == turn && known(other))
+    }
+
     /// The agent says that it has heard this message in the turn that runs.
     pub fn heard(&self, turn: TurnId) -> Option<Fact> {
         let into = self.under_way()?;
@@ -61,7 +68,11 @@ impl State {
     }
 
     pub(super) fn note_steering(&mut self, turn: TurnId, into: TurnId, input: u64) {
-        let content = self.turns.iter().find(|other| other.id == turn).map(|turn| turn.content.clone());
+        let steering = self.turns.iter_mut().find(|other| other.id == turn);
+        let content = steering.map(|turn| {
+            turn.told = true;
+            turn.content.clone()
+        });
         if let Some(Turn { phase: Phase::Running { inputs }, .. }) =
             self.turns.front_mut().filter(|front| front.id == into)
             && let Some(content) = content
