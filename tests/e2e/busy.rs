@@ -475,3 +475,32 @@ async fn a_lock_ends_by_itself_unless_it_is_used() {
         assert_eq!((status.as_u16(), &refused["code"]), (400, &json!("invalid_body")), "{ttl}");
     }
 }
+
+#[tokio::test]
+async fn there_is_no_way_around_a_lock() {
+    let server = Server::start().await;
+    let client = server.client();
+    client.deploy("helper").await;
+    for id in ["mine", "theirs"] {
+        let body = json!({ "agent": "helper", "sessionId": id, "workspace": "common" });
+        client.post("/api/sessions", body).await;
+    }
+    client.say("theirs", "hello").await;
+    client.action("mine", "pause").await;
+    let token = client.lock("mine", json!({})).await["token"].as_str().expect("a token").to_owned();
+    for body in [json!({ "olderThan": "0s" }), json!({ "olderThan": "0s", "purge": true, "dryRun": true })] {
+        assert_eq!(client.post("/api/prune", body).await["sessions"], json!([]));
+    }
+    let path = "/api/sessions/theirs/checkpoints";
+    let checkpoint = client.get(path).await["checkpoints"][0]["number"].clone();
+    let back = json!({ "checkpoint": checkpoint, "files": true });
+    let (status, refused) = client.ask(Method::POST, "/api/sessions/theirs/rewind", Some(back)).await;
+    assert_eq!((status.as_u16(), &refused["code"]), (409, &json!("workspace_busy")), "{refused}");
+    assert!(refused["error"].as_str().is_some_and(|error| error.contains("mine is locked")), "{refused}");
+    let path = "/api/workspaces/common";
+    let (status, refused) = client.with_lock(Method::DELETE, path, None, json!({})).await;
+    assert_eq!((status, &refused["code"]), (409, &json!("session_locked")), "{refused}");
+    assert_eq!(client.status("mine").await, "paused");
+    let (status, gone) = client.with_lock(Method::DELETE, path, Some(&token), json!({})).await;
+    assert_eq!((status, &gone["deleted"]), (200, &json!("common")), "{gone}");
+}

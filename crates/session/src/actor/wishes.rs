@@ -211,27 +211,34 @@ impl Actor {
             reply.send(Err(Error::CannotSteer)).ok();
             return Ok(());
         }
+        let again = self.was_accepted(&wish).await?;
         let facts = match self.state.decide(&wish) {
             Ok(facts) => facts,
             // Sent again with one key: it may be in its own way.
-            Err(Refused::Occupied | Refused::Budget(_)) if self.was_accepted(&wish).await? => Vec::new(),
+            Err(Refused::Occupied | Refused::Budget(_)) if again => Vec::new(),
             Err(refused) => {
                 reply.send(self.refuse(&wish, refused).await).ok();
                 return Ok(());
             }
         };
-        if matches!(wish, Wish::Prompt { .. } | Wish::Resume) && self.lacks_key().await {
+        let open = |turn: &TurnId| self.state.turns.iter().any(|known| known.id == *turn);
+        let wakes = match &wish {
+            // Its answer is there.
+            Wish::Prompt { turn, .. } => !again || open(turn),
+            wish => matches!(wish, Wish::Resume),
+        };
+        if wakes && self.lacks_key().await {
             reply.send(Err(Error::ProviderRequired)).ok();
             return Ok(());
         }
-        if let Some(model) = self.unpriced(&wish) {
+        if let Some(model) = self.unpriced(&wish).filter(|_| !again) {
             reply.send(Err(Error::Unpriced(model))).ok();
             return Ok(());
         }
         match wish {
             // Sent twice with one key: the first one counts. If it was cut, this is the wish to go on.
-            Wish::Prompt { turn, .. } if self.was_accepted(&wish).await? => {
-                let open = self.state.turns.iter().any(|known| known.id == turn);
+            Wish::Prompt { turn, .. } if again => {
+                let open = open(&turn);
                 let back = self.state.decide(&Wish::Resume).unwrap_or_default();
                 if open && !back.is_empty() {
                     self.note(back).await?;
