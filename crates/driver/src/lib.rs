@@ -197,11 +197,6 @@ pub trait Driver: Send + Sync {
         false
     }
 
-    /// Whether it can be told something in the middle of a turn.
-    fn steers(&self) -> bool {
-        false
-    }
-
     /// Which of these options it cannot do anything with, by the names that callers know.
     fn lacks(&self, options: &Options) -> Vec<&'static str>;
 

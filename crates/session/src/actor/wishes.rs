@@ -8,7 +8,7 @@ use crate::{
     state::{Budget, Next, Refused, Turn, Wish},
 };
 use ash_driver::Say;
-use ash_model::{Fact, Limits, Lock, Metadata, OnBusy, Receipt, Rewound, Seq, Status, TurnId};
+use ash_model::{Fact, Limits, Lock, Metadata, Receipt, Rewound, Seq, Status, TurnId};
 use ash_store::Checkpoint;
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
@@ -207,10 +207,6 @@ impl Actor {
             reply.send(Err(refusal)).ok();
             return Ok(());
         }
-        if matches!(wish, Wish::Prompt { on_busy: OnBusy::Steer, .. }) && !self.driver.steers() {
-            reply.send(Err(Error::CannotSteer)).ok();
-            return Ok(());
-        }
         let again = self.was_accepted(&wish).await?;
         let facts = match self.state.decide(&wish) {
             Ok(facts) => facts,
@@ -246,29 +242,7 @@ impl Actor {
                 reply.send(Ok(Answer { turn: Some(turn), ..Answer::default() })).ok();
                 Ok(())
             }
-            Wish::Prompt { turn, .. } => {
-                let told = match self.at_once(&facts) {
-                    Some((fact, input, say)) => Some((self.with_calls(fact).await?, input, say)),
-                    None => None,
-                };
-                let beside =
-                    facts.iter().find_map(|fact| interrupting(fact).or_else(|| self.steering(fact, &wish)));
-                let begun = told.iter().map(|(fact, ..)| fact.clone());
-                let committed = self.note(facts.into_iter().chain(begun).collect()).await;
-                let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });
-                reply.send(answer.map_err(|error| Error::Failed(error.problem()))).ok();
-                if let (Ok(()), Some((_, input, say))) = (&committed, told) {
-                    self.captured = Instant::now();
-                    self.tell(input, &say).await;
-                }
-                if let (Ok(()), Some((input, say))) = (&committed, beside) {
-                    self.tell(input, &say).await;
-                    if matches!(say, Say::Interrupt { .. }) {
-                        self.lose_patience_later();
-                    }
-                }
-                self.survive(committed)
-            }
+            Wish::Prompt { turn, .. } => self.accept(turn, &wish, facts, reply).await,
             Wish::Withdraw { .. } | Wish::Reorder { .. } => {
                 let noted = if facts.is_empty() { Ok(()) } else { self.note(facts).await };
                 let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
@@ -299,14 +273,34 @@ impl Actor {
         }
     }
 
-    /// What the agent is told of it in the middle of a turn.
-    fn steering(&self, fact: &Fact, wish: &Wish) -> Option<(u64, Say)> {
-        match (fact, wish) {
-            (Fact::Steering { turn, into, input }, Wish::Prompt { content, .. }) => {
-                Some((*input, Say::Steer { turn: *turn, into: *into, content: content.clone() }))
-            }
-            _ => None,
+    /// A message: noted, told at once if nothing is in its way, and answered in between.
+    async fn accept(
+        &mut self,
+        turn: TurnId,
+        wish: &Wish,
+        facts: Vec<Fact>,
+        reply: Reply<Answer>,
+    ) -> Result<()> {
+        let told = match self.at_once(&facts) {
+            Some((fact, input, say)) => Some((self.with_calls(fact).await?, input, say)),
+            None => None,
+        };
+        let beside = facts.iter().find_map(|fact| interrupting(fact).or_else(|| steering(fact, wish)));
+        let begun = told.iter().map(|(fact, ..)| fact.clone());
+        let committed = self.note(facts.into_iter().chain(begun).collect()).await;
+        let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });
+        reply.send(answer.map_err(|error| Error::Failed(error.problem()))).ok();
+        if let (Ok(()), Some((_, input, say))) = (&committed, told) {
+            self.captured = Instant::now();
+            self.tell(input, &say).await;
         }
+        if let (Ok(()), Some((input, say))) = (&committed, beside) {
+            self.tell(input, &say).await;
+            if matches!(say, Say::Interrupt { .. }) {
+                self.lose_patience_later();
+            }
+        }
+        self.survive(committed)
     }
 
     /// A message that was accepted before.
@@ -467,6 +461,16 @@ impl Actor {
 fn interrupting(fact: &Fact) -> Option<(u64, Say)> {
     match fact {
         Fact::Interrupting { turn, input } => Some((*input, Say::Interrupt { turn: *turn })),
+        _ => None,
+    }
+}
+
+/// What the agent is told of it in the middle of a turn.
+fn steering(fact: &Fact, wish: &Wish) -> Option<(u64, Say)> {
+    match (fact, wish) {
+        (Fact::Steering { turn, into, input }, Wish::Prompt { content, .. }) => {
+            Some((*input, Say::Steer { turn: *turn, into: *into, content: content.clone() }))
+        }
         _ => None,
     }
 }
