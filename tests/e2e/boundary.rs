@@ -4,6 +4,7 @@
 
 mod attempts;
 mod decoys;
+mod floods;
 
 use self::{
     attempts::{Attempt, Targets, World, attempts},
@@ -68,6 +69,7 @@ async fn attack(mut server: Server) {
     for attempt in &attempts {
         println!("{:<45} {:<40} {}", attempt.name, outside[attempt.name].1, inside[attempt.name].1);
     }
+    floods::flood(&server, &stage.attacker, &stage.decoys.place(World::Host)).await;
     let answers = beside.end().await;
     assert!(answers > 0, "the session beside was never asked");
     println!("{} attempts; the session beside answered {answers} times", attempts.len());
