@@ -43,6 +43,16 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
         OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         Ok("opened".to_owned())
     }),
+    ("change-mode", |args| {
+        let mode = fs::metadata(word(args, 0))?.permissions();
+        fs::set_permissions(word(args, 0), mode)?;
+        Ok("changed".to_owned())
+    }),
+    ("replace", |args| {
+        fs::write("loot", "attacked")?;
+        fs::rename("loot", word(args, 0))?;
+        Ok("replaced".to_owned())
+    }),
     ("descriptors", |_| descriptors()),
     ("device", |args| {
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(word(args, 0))?;

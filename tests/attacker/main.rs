@@ -1,6 +1,6 @@
 //! What a hostile agent would do, as a program that runs anywhere: outside, where each attempt has to succeed, and as the
 //! agent inside a sandbox, where each has to fail. `attacker LIST REPORT`: one attempt a line, its words separated by
-//! tabs, the first of them its name.
+//! tabs, the first of them its name. With other words it floods whoever listens.
 
 mod calls;
 mod files;
@@ -25,6 +25,9 @@ fn main() {
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["euid"] => println!("euid {}", files::euid()),
         ["lines", count] => lines(count.parse().expect("a number")),
+        ["endless", megabytes] => endless(io::stdout().lock(), megabytes.parse().expect("a number")),
+        ["forge", what] => processes::forge(what),
+        ["pester", socket] => println!("{}", network::pester(socket)),
         [list, report] => all(&fs::read_to_string(list).expect("a list"), report),
         _ => panic!("attacker LIST REPORT"),
     }
@@ -34,6 +37,16 @@ fn lines(count: u64) {
     let mut out = io::BufWriter::new(io::stdout().lock());
     for number in 0..count {
         if writeln!(out, "{{\"type\":\"system\",\"line\":{number}}}").is_err() {
+            return;
+        }
+    }
+}
+
+/// One line that does not end.
+fn endless(mut out: impl Write, megabytes: u32) {
+    let much = vec![b'x'; 1 << 20];
+    for _ in 0..megabytes {
+        if out.write_all(&much).is_err() {
             return;
         }
     }

@@ -76,7 +76,7 @@ fn number(text: &str) -> i32 {
 /// Everything that /proc tells of anybody, searched for a word that only somebody else knows.
 fn hunt(word: &str) -> Tried {
     let own = std::process::id();
-    let pids = fs::read_dir("/proc")?.flatten().filter_map(|entry| {
+    let mut pids = fs::read_dir("/proc")?.flatten().filter_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
         (pid != own).then(|| entry.path())
     });
@@ -86,7 +86,7 @@ fn hunt(word: &str) -> Tried {
         let text = texts.into_iter().flatten().any(|text| String::from_utf8_lossy(&text).contains(word));
         text || links.into_iter().flatten().any(|link| link.to_string_lossy().contains(word))
     };
-    if pids.map(knows).any(|known| known) {
+    if pids.any(knows) {
         return Ok("found".to_owned());
     }
     Err(io::Error::other("nobody knows it"))
@@ -192,4 +192,29 @@ fn many_processes(wanted: i32) -> Tried {
         libc::waitpid(*pid, std::ptr::null_mut(), 0);
     });
     refused.map_or_else(|| Ok(format!("{} processes", made.len())), Err)
+}
+
+/// Speaks in the agent's place, if its pipe can be opened.
+pub(crate) fn forge(what: &str) {
+    let agent = fs::read_dir("/proc").expect("/proc").flatten().find(|entry| {
+        let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains("/.ash/ash\0builtin-agent")
+    });
+    let pipe = agent.expect("an agent").path().join("fd/1");
+    match fs::OpenOptions::new().write(true).open(pipe) {
+        Err(e) => println!("{e}"),
+        Ok(out) if what == "endless" => crate::endless(out, 40),
+        Ok(mut out) => {
+            // Half of a message, no message, a message that is none of its business, and bytes that are no text.
+            let frames: [&[u8]; 4] = [
+                b"{\"type\":\"assist\n",
+                b"\n",
+                b"{\"type\":\"result\",\"user_message_uuid\":5}\n",
+                b"\xff\xfe\0\n",
+            ];
+            let done: io::Result<()> =
+                frames.iter().cycle().take(1000).try_for_each(|frame| io::Write::write_all(&mut out, frame));
+            println!("{}", done.map_or_else(|e| e.to_string(), |()| "forged".to_owned()));
+        }
+    }
 }

@@ -4,6 +4,7 @@
 
 mod attempts;
 mod decoys;
+mod floods;
 
 use self::{
     attempts::{Attempt, Targets, World, attempts},
@@ -60,14 +61,14 @@ async fn attack(mut server: Server) {
     let inside = stage.inside(&server, &attempts).await;
     let open: Vec<String> = attempts
         .iter()
-        .filter_map(|attempt| {
-            inside[attempt.name].0.then(|| format!("{}: {:?}", attempt.name, inside[attempt.name].1))
-        })
+        .filter(|attempt| inside[attempt.name].0)
+        .map(|attempt| format!("{}: {:?}", attempt.name, inside[attempt.name].1))
         .collect();
     assert_eq!(open, Vec::<String>::new(), "open from inside");
     for attempt in &attempts {
         println!("{:<45} {:<40} {}", attempt.name, outside[attempt.name].1, inside[attempt.name].1);
     }
+    floods::flood(&server, &stage.attacker, &stage.decoys.place(World::Host)).await;
     let answers = beside.end().await;
     assert!(answers > 0, "the session beside was never asked");
     println!("{} attempts; the session beside answered {answers} times", attempts.len());
