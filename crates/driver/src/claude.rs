@@ -208,8 +208,7 @@ impl Driver for Claude {
         match (text(&value, "type"), text(&value, "subtype")) {
             ("command_lifecycle", _) if text(&value, "state") == "started" => {
                 let taken_up = value.get("command_uuid").and_then(|id| TurnId::deserialize(id).ok());
-                let other = taken_up.filter(|turn| ear.turn.is_some_and(|own| own != *turn));
-                other.map(|turn| Heard::Steered { turn }).into_iter().collect()
+                taken_up.and_then(|turn| ear.take_up(turn)).into_iter().collect()
             }
             ("command_lifecycle", _) => {
                 // That a message waits, or is read, is nothing that we do not know.
@@ -251,7 +250,8 @@ impl Driver for Claude {
             ("system", "init") => {
                 ear.compacting = false;
                 (ear.busy, ear.paused) = (true, false);
-                ear.stirred = ear.turn.is_none();
+                let asked = ear.taken_up.as_ref().is_some_and(|(_, answer)| answer.is_none());
+                ear.stirred = ear.turn.is_none() && !asked;
                 heard
             }
             // What a helper in the background says does not keep the agent busy.
@@ -268,6 +268,8 @@ impl Driver for Claude {
                     return Vec::new();
                 }
                 ear.unattended.clear();
+                // Nothing came of it, and nothing will.
+                ear.taken_up.take_if(|(_, answer)| answer.is_none());
                 ear.rest().into_iter().collect()
             }
             _ => heard,
@@ -402,15 +404,19 @@ fn note_result(ear: &mut Ear, value: &Value) {
     let continued = value.get("resume_reason").is_some_and(|reason| !reason.is_null());
     let Some((how, answer, usage, problem)) = stream_json::finished(value) else { return };
     let answer = Answer { how, text: answer, usage, problem };
+    let named = |name: &str| value.get(name).into_iter().flat_map(names);
+    let named: Vec<String> = named("user_message_uuid").chain(named("user_message_uuids")).collect();
+    let is_of = |turn: TurnId| named.contains(&turn.0.to_string());
+    if let Some((_, early)) = ear.taken_up.as_mut().filter(|(turn, _)| is_of(*turn)) {
+        *early = Some(answer.clone());
+    }
     let Some(turn) = ear.turn else {
         if continued {
             ear.resumed = Some(answer);
         }
         return;
     };
-    let named = |name: &str| value.get(name).into_iter().flat_map(names);
-    let ours =
-        named("user_message_uuid").chain(named("user_message_uuids")).any(|id| id == turn.0.to_string());
+    let ours = is_of(turn);
     let aborted = text(value, "terminal_reason").starts_with("aborted");
     if ours || aborted || continued || ear.own {
         ear.answer = Some(answer);
@@ -464,6 +470,45 @@ mod tests {
     }
 
     const TURN: TurnId = TurnId(Uuid::from_u128(7));
+
+    const NEXT: TurnId = TurnId(Uuid::from_u128(8));
+
+    fn taken_up(turn: TurnId) -> Value {
+        json!({"type": "command_lifecycle", "command_uuid": turn, "state": "started"})
+    }
+
+    #[test]
+    fn a_message_that_came_too_late_for_its_turn_is_the_next_one() {
+        let init = json!({"type": "system", "subtype": "init"});
+        let aborted = json!({"type": "result", "subtype": "error_during_execution", "is_error": true,
+            "terminal_reason": "aborted_tools", "user_message_uuids": [TURN]});
+        let done = result(TURN, "first");
+        // The turn was interrupted and the agent goes on with it, or it was at rest and nobody had heard so.
+        for (end, then) in [(vec![aborted], Outcome::Interrupted), (vec![done, idle()], Outcome::Done)] {
+            for told_first in [true, false] {
+                let mut ear = told();
+                let mut heard: Vec<Heard> =
+                    end.iter().flat_map(|line| hear(&mut ear, line.clone())).collect();
+                heard.extend(hear(&mut ear, taken_up(NEXT)));
+                assert_eq!(rested(&heard).map(|(turn, how, _)| (turn, how)), Some((TURN, then)));
+                assert!(!heard.iter().any(|heard| matches!(heard, Heard::Steered { .. })));
+                hear(&mut ear, init.clone());
+                assert!(!ear.stirs(), "it was asked for");
+                if told_first {
+                    ear.expect(NEXT);
+                }
+                hear(&mut ear, result(NEXT, "second"));
+                // Another one may be told before it, and has an answer of its own.
+                if !told_first {
+                    ear.expect(TurnId(Uuid::from_u128(9)));
+                    assert_eq!(ear.answer, None);
+                    ear.expect(NEXT);
+                }
+                let over = rested(&hear(&mut ear, idle()));
+                assert_eq!(over, Some((NEXT, Outcome::Done, "second".to_owned())), "{then:?} {told_first}");
+            }
+        }
+    }
 
     fn told() -> Ear {
         let mut ear = Ear::default();
