@@ -504,3 +504,30 @@ async fn there_is_no_way_around_a_lock() {
     let (status, gone) = client.with_lock(Method::DELETE, path, Some(&token), json!({})).await;
     assert_eq!((status, &gone["deleted"]), (200, &json!("common")), "{gone}");
 }
+
+/// What was to steer a turn that is interrupted is the next one, whoever takes it up.
+#[tokio::test]
+async fn an_interrupt_stops_the_turn_and_not_what_was_to_steer_it() {
+    for runtime in ["builtin", "claude"] {
+        let stage = Stage::set(runtime).await;
+        let server = &stage.server;
+        let client = server.client();
+        client.post("/api/sessions", json!({ "agent": runtime, "sessionId": "s" })).await;
+        let mut running = client.send("s", "run: until [ -e never ]; do sleep 0.1; done").await;
+        running.until("tool_use").await;
+        let steer = client.push("s", "run: echo once >> order; sleep 1; echo steered", "steer");
+        let interrupt = async {
+            client.until_waiting("s", 1).await;
+            client.action("s", "interrupt").await;
+            running.rest().await.last().expect("an end").data["status"].clone()
+        };
+        let ((_, steered), interrupted) = tokio::join!(steer, interrupt);
+        assert_eq!(interrupted, "interrupted", "{runtime}");
+        assert_eq!(steered["status"], "done", "{runtime}: {steered}");
+        assert!(
+            steered["text"].as_str().is_some_and(|text| text.contains("steered")),
+            "{runtime}: {steered}"
+        );
+        assert_eq!(client.exec("s", "cat order").await["stdout"], "once\n", "{runtime}");
+    }
+}

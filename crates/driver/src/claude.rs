@@ -206,8 +206,7 @@ impl Driver for Claude {
         match (text(&value, "type"), text(&value, "subtype")) {
             ("command_lifecycle", _) if text(&value, "state") == "started" => {
                 let taken_up = value.get("command_uuid").and_then(|id| TurnId::deserialize(id).ok());
-                let other = taken_up.filter(|turn| ear.turn.is_some_and(|own| own != *turn));
-                other.map(|turn| Heard::Steered { turn }).into_iter().collect()
+                taken_up.and_then(|turn| ear.take_up(turn)).into_iter().collect()
             }
             ("command_lifecycle", _) => {
                 // That a message waits, or is read, is nothing that we do not know.
@@ -249,7 +248,8 @@ impl Driver for Claude {
             ("system", "init") => {
                 ear.compacting = false;
                 (ear.busy, ear.paused) = (true, false);
-                ear.stirred = ear.turn.is_none();
+                let asked = ear.taken_up.as_ref().is_some_and(|(_, answer)| answer.is_none());
+                ear.stirred = ear.turn.is_none() && !asked;
                 heard
             }
             // What a helper in the background says does not keep the agent busy.
@@ -266,6 +266,8 @@ impl Driver for Claude {
                     return Vec::new();
                 }
                 ear.unattended.clear();
+                // Nothing came of it, and nothing will.
+                ear.taken_up.take_if(|(_, answer)| answer.is_none());
                 ear.rest().into_iter().collect()
             }
             _ => heard,
@@ -400,15 +402,19 @@ fn note_result(ear: &mut Ear, value: &Value) {
     let continued = value.get("resume_reason").is_some_and(|reason| !reason.is_null());
     let Some((how, answer, usage, problem)) = stream_json::finished(value) else { return };
     let answer = Answer { how, text: answer, usage, problem };
+    let named = |name: &str| value.get(name).into_iter().flat_map(names);
+    let named: Vec<String> = named("user_message_uuid").chain(named("user_message_uuids")).collect();
+    let is_of = |turn: TurnId| named.contains(&turn.0.to_string());
+    if let Some((_, early)) = ear.taken_up.as_mut().filter(|(turn, _)| is_of(*turn)) {
+        *early = Some(answer.clone());
+    }
     let Some(turn) = ear.turn else {
         if continued {
             ear.resumed = Some(answer);
         }
         return;
     };
-    let named = |name: &str| value.get(name).into_iter().flat_map(names);
-    let ours =
-        named("user_message_uuid").chain(named("user_message_uuids")).any(|id| id == turn.0.to_string());
+    let ours = is_of(turn);
     let aborted = text(value, "terminal_reason").starts_with("aborted");
     if ours || aborted || continued || ear.own {
         ear.answer = Some(answer);

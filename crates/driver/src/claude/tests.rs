@@ -24,6 +24,44 @@ fn a_plan_is_in_the_call_that_asks_for_leave_to_carry_it_out() {
 
 const TURN: TurnId = TurnId(Uuid::from_u128(7));
 
+const NEXT: TurnId = TurnId(Uuid::from_u128(8));
+
+fn taken_up(turn: TurnId) -> Value {
+    json!({"type": "command_lifecycle", "command_uuid": turn, "state": "started"})
+}
+
+#[test]
+fn a_message_that_came_too_late_for_its_turn_is_the_next_one() {
+    let init = json!({"type": "system", "subtype": "init"});
+    let aborted = json!({"type": "result", "subtype": "error_during_execution", "is_error": true,
+        "terminal_reason": "aborted_tools", "user_message_uuids": [TURN]});
+    let done = result(TURN, "first");
+    // The turn was interrupted and the agent goes on with it, or it was at rest and nobody had heard so.
+    for (end, then) in [(vec![aborted], Outcome::Interrupted), (vec![done, idle()], Outcome::Done)] {
+        for told_first in [true, false] {
+            let mut ear = told();
+            let mut heard: Vec<Heard> = end.iter().flat_map(|line| hear(&mut ear, line.clone())).collect();
+            heard.extend(hear(&mut ear, taken_up(NEXT)));
+            assert_eq!(rested(&heard).map(|(turn, how, _)| (turn, how)), Some((TURN, then)));
+            assert!(!heard.iter().any(|heard| matches!(heard, Heard::Steered { .. })));
+            hear(&mut ear, init.clone());
+            assert!(!ear.stirs(), "it was asked for");
+            if told_first {
+                ear.expect(NEXT);
+            }
+            hear(&mut ear, result(NEXT, "second"));
+            // Another one may be told before it, and has an answer of its own.
+            if !told_first {
+                ear.expect(TurnId(Uuid::from_u128(9)));
+                assert_eq!(ear.answer, None);
+                ear.expect(NEXT);
+            }
+            let over = rested(&hear(&mut ear, idle()));
+            assert_eq!(over, Some((NEXT, Outcome::Done, "second".to_owned())), "{then:?} {told_first}");
+        }
+    }
+}
+
 fn told() -> Ear {
     let mut ear = Ear::default();
     ear.expect(TURN);
