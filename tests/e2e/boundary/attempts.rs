@@ -224,6 +224,8 @@ fn machine(targets: &Targets<'_>) -> Vec<Attempt> {
         apart("settings of the network", "open-to-write /proc/sys/net/ipv4/ip_forward"),
         Attempt { world: World::Owner, ..host("names of its owner's keys", keys, "found") },
         host("the kernel's log in /proc", "device /proc/kmsg".to_owned(), "opened"),
+        // Its own by every other rule: this one only Landlock refuses.
+        host("whom the kernel kills first", "open-to-write /proc/self/oom_score_adj".to_owned(), "opened"),
         host("pages of the machine", "device /proc/kpageflags".to_owned(), "opened"),
         host(
             "a setting in /sys",
