@@ -308,7 +308,7 @@ async fn a_session_goes_on_with_another_service() {
     stage.say_to(Service::Azure, &id, "and on").await;
     // While a turn runs: it comes to its end as it began, and the next one is with the other service.
     let config = format!("/api/sessions/{id}/config");
-    let mut turn = client.send(&id, "slow 600: one two three four five six").await;
+    let mut turn = client.send(&id, "slow 100: one two three four five six").await;
     turn.until("text_delta").await;
     let (status, changed) = client.ask(Method::PATCH, &config, Some(wanted(Service::Anthropic))).await;
     assert_eq!(status.as_u16(), 200, "{changed}");
