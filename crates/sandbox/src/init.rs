@@ -210,6 +210,7 @@ fn spawn(start: &Start, [stdin, stdout, stderr]: [OwnedFd; 3], walls: Walls) -> 
     unsafe {
         command.pre_exec(move || {
             rustix::process::setsid()?;
+            process::unblock_signals()?;
             // CLOEXEC instead of close: std still needs its own pipe to report a failed exec.
             process::close_on_exec_from(3)?;
             if walls == Walls::None {

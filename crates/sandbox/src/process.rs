@@ -70,6 +70,16 @@ pub(crate) fn watch_children() -> io::Result<OwnedFd> {
     }
 }
 
+/// Blocked signals stay blocked across exec, and a shell that never hears of a child's end waits for ever.
+pub(crate) fn unblock_signals() -> io::Result<()> {
+    // SAFETY: the set is initialised by sigemptyset before it is read.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        check(libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut())).map(drop)
+    }
+}
+
 pub(crate) fn forget_signals(watch: &OwnedFd) {
     let mut buffer = [0; 1024];
     while rustix::io::read(watch, &mut buffer).is_ok_and(|read| read > 0) {}

@@ -171,6 +171,7 @@ fn launch(
     unsafe {
         command.pre_exec(move || {
             process::restore_default(libc::SIGHUP);
+            process::unblock_signals()?;
             prepare()?;
             process::close_on_exec_from(3)?;
             for fd in keep {
