@@ -5,7 +5,7 @@ use super::{
     take::{Asked, Body, Part, at_most, can_wait, environment, open_session, session, session_anywhere},
 };
 use super::{
-    agents, infinite, locks, owners,
+    agents, infinite, limits, locks, owners,
     provider::{self, Wanted},
     usage, workspaces,
 };
@@ -113,6 +113,7 @@ pub(super) struct Settable {
     max_budget_usd: Option<f64>,
     max_tokens: Option<u64>,
     turn_limits: Option<Limits>,
+    limits: Option<Value>,
 }
 
 impl Settable {
@@ -178,9 +179,9 @@ impl Settable {
             max_budget_usd: self.max_budget_usd,
             max_tokens: self.max_tokens,
         };
-        let limits = given.over(Limits::of_session(&before));
+        let budget = given.over(Limits::of_session(&before));
         let of_turns = self.turn_limits.map(|given| given.over(before.turn_limits.unwrap_or_default()));
-        usage::check(&limits)?;
+        usage::check(&budget)?;
         usage::check(&of_turns.unwrap_or_default())?;
         Ok(Options {
             model: self.model.or(before.model),
@@ -213,10 +214,11 @@ impl Settable {
             ttl: self.ttl.or(before.ttl),
             durability: self.durability.or(before.durability),
             ephemeral: self.ephemeral.or(before.ephemeral),
-            max_turns: limits.max_turns,
-            max_budget_usd: limits.max_budget_usd,
-            max_tokens: limits.max_tokens,
+            max_turns: budget.max_turns,
+            max_budget_usd: budget.max_budget_usd,
+            max_tokens: budget.max_tokens,
             turn_limits: of_turns.or(before.turn_limits),
+            limits: limits::over(self.limits, before.limits)?,
             base: before.base,
         })
     }
@@ -344,6 +346,7 @@ pub(super) async fn create(
     let wanted = options.wanted(&app)?;
     let (options, way) = with_provider(options.over(Options::default())?, wanted)?;
     usage::can_count(&app, &options)?;
+    limits::allowed(&app, options.limits)?;
     let env = variables(env, extra_env)?.unwrap_or_default();
     let proposed = session_id.unwrap_or_else(SessionId::fresh);
     let claim =
@@ -405,6 +408,8 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) 
         shown["config"]["env"] = names;
     }
     shown["usage"] = usage::of(&app, &caller, &session).await?;
+    shown["limits"] = limits::in_force(&app, &session).await?;
+    shown["resources"] = limits::resources(&app, &session).await?;
     Ok(Json(json!({ "session": shown })))
 }
 
@@ -431,6 +436,7 @@ async fn change_live(app: App, no: SessionNo, Change { env, extra_env, options }
     let session = app.sessions.get(no).await?;
     let (options, way) = with_provider(change.over(session.options.clone())?, wanted)?;
     usage::can_count(&app, &options)?;
+    limits::allowed(&app, options.limits)?;
     infinite::check(options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.may_bring(&session, &options)?;
     app.sessions.change_options(no, options, env, settings).await?;
