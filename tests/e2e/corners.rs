@@ -293,10 +293,10 @@ async fn two_changes_of_options_at_the_same_time_both_count() {
     for round in 0..30 {
         let value = round.to_string();
         let change = |name: &str| client.ask(Method::PATCH, &path, Some(json!({ name: value })));
-        let answers = tokio::join!(change("model"), change("systemPrompt"), change("initialAgent"));
+        let answers = tokio::join!(change("model"), change("systemPrompt"), change("appendSystemPrompt"));
         assert!([answers.0, answers.1, answers.2].iter().all(|(status, _)| status.is_success()));
         let config = client.session(&id).await["config"].clone();
-        let found = ["model", "systemPrompt", "initialAgent"].map(|name| config[name].clone());
+        let found = ["model", "systemPrompt", "appendSystemPrompt"].map(|name| config[name].clone());
         assert_eq!(found, [json!(value), json!(value), json!(value)], "round {round}");
     }
 }

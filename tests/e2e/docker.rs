@@ -23,6 +23,11 @@ pub fn env() -> [(String, String); 3] {
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
 }
 
+/// Whoever is in it may use the engine.
+pub fn group() -> u32 {
+    std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(engine()).expect("an engine"))
+}
+
 fn prepare(more: &[(&str, &str)]) -> Server {
     let mut server = Server::prepare(more);
     env().iter().for_each(|(name, value)| server.set(name, value));
@@ -69,6 +74,16 @@ fn as_root_in_docker_nothing_is_lost_when_the_server_is_killed_again_and_again()
 #[test]
 fn as_root_in_docker_keys_stay_outside_and_nobody_else_is_hurt() {
     again(&["the_key_is_nowhere_inside", "hostile::as_root_the_stream"]);
+}
+
+#[test]
+fn as_root_in_docker_an_agent_gets_nowhere() {
+    again(&["boundary::as_root_an_agent_gets_nowhere"]);
+}
+
+#[test]
+fn as_root_in_docker_an_agent_of_an_ordinary_users_server_gets_nowhere() {
+    again(&["boundary::as_root_an_agent_of_an_ordinary_users_server"]);
 }
 
 #[test]

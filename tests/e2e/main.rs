@@ -5,6 +5,7 @@
 mod acceptance;
 mod artifacts;
 mod bad_input;
+mod boundary;
 mod builtin_model;
 mod busy;
 mod claude;

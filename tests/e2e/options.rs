@@ -53,6 +53,11 @@ struct Profile {
     tools: Vec<&'static str>,
 }
 
+/// Of the context, in tokens.
+fn window(runtime: &str, number: u8) -> u64 {
+    u64::from(number) * if runtime == "claude" { 150_000 } else { 12_000 }
+}
+
 /// The options of both runtimes, in two variants that differ in each of them.
 fn profile(runtime: &str, number: u8) -> Profile {
     let first = number == 1;
@@ -61,6 +66,7 @@ fn profile(runtime: &str, number: u8) -> Profile {
         if first { json!(["Bash", "Read", "Write"]) } else { json!(["Bash", "Read", "Edit", "Write"]) };
     let excluded = if first { json!(["Write"]) } else { json!(["Edit"]) };
     let words = format!("Speak of number {number} only.");
+    let window = window(runtime, number);
     let mut said = json!({
         "model": model, "reasoningEffort": effort, "streaming": !first,
         "systemMessage": { "mode": "append", "content": words },
@@ -68,6 +74,8 @@ fn profile(runtime: &str, number: u8) -> Profile {
         "workingDirectory": format!("place{number}"), "configDir": format!("~/config{number}"),
         "skillDirectories": [format!("skills{number}")], "disabledSkills": [format!("unwanted{number}")],
         "env": { "TEAM": format!("team-{number}") },
+        "infiniteSessions": { "backgroundCompactionThreshold": f64::from(number) / 4.0, "contextWindow": window },
+        "maxTokens": 10_000_000 + u32::from(number), "turnLimits": { "maxTurns": 100 + u32::from(number) },
         "idleTimeout": 1000 + u32::from(number), "onBusy": if first { "reject" } else { "interrupt" },
     });
     let mut shown = json!({
@@ -76,6 +84,11 @@ fn profile(runtime: &str, number: u8) -> Profile {
         "workingDirectory": format!("/workspace/place{number}"), "configDir": format!("/home/agent/config{number}"),
         "skillDirectories": [format!("/workspace/skills{number}")], "disabledSkills": [format!("unwanted{number}")],
         "env": { "TEAM": "***" },
+        "infiniteSessions": {
+            "enabled": true, "backgroundCompactionThreshold": f64::from(number) / 4.0,
+            "bufferExhaustionThreshold": 0.95, "contextWindow": window,
+        },
+        "maxTokens": 10_000_000 + u32::from(number), "turnLimits": { "maxTurns": 100 + u32::from(number) },
         "idleTimeout": 1000 + u32::from(number), "onBusy": if first { "reject" } else { "interrupt" },
     });
     let mut tools = if first { vec!["bash", "read"] } else { vec!["bash", "read", "write"] };
@@ -136,7 +149,11 @@ impl Stage {
             assert_eq!(config[name], *value, "{when}: {name} is not shown as it was set: {config}");
         }
         let before = self.model.requests().len();
-        let frames = client.send(id, "run: pwd; echo $TEAM").await.rest().await;
+        let frames = client
+            .send(id, "run: pwd; echo $TEAM window=$CLAUDE_CODE_AUTO_COMPACT_WINDOW")
+            .await
+            .rest()
+            .await;
         let requests = &self.model.requests()[before..];
         // What it asks beside the conversation is smaller.
         let request = requests
@@ -177,6 +194,9 @@ impl Stage {
             let betas = request["headers"]["anthropic-beta"].to_string();
             assert_eq!(betas.contains("context-1m-2025-08-07"), number == 1, "{when}: {betas}");
         } else {
+            let room = body["max_tokens"].as_u64().expect("a number");
+            let window = window("builtin", number);
+            assert!(room < window && room > window / 2, "{when}: {room} of {window}");
             // Claude Code says once what there is, in the conversation, where it stays.
             not.push(format!("is the wanted skill of {other}"));
         }
@@ -195,6 +215,9 @@ impl Stage {
         let said: String = frames.iter().map(|frame| frame.data.to_string()).collect();
         let (place, team) = (format!("/workspace/place{}", wanted.number), format!("team-{}", wanted.number));
         assert!(said.contains(&place) && said.contains(&team), "{when}: {said}");
+        if self.runtime == "claude" {
+            assert!(said.contains(&format!("window={}", window("claude", wanted.number))), "{when}: {said}");
+        }
         if let Some(mode) = wanted.shown["permissionMode"].as_str() {
             let begun = frames.iter().find(|frame| frame.data["subtype"] == "init").expect("its first words");
             assert_eq!(begun.data["permissionMode"], mode, "{when}");
@@ -232,7 +255,10 @@ async fn are_kept(runtime: &'static str) {
     assert_eq!(status, 200, "{changed}");
     stage.is(&id, &second, "changed while it is live").await;
     let said = stage.client().get(&format!("/api/sessions/{id}/messages?limit=1000")).await.to_string();
-    assert!(said.matches("run: pwd; echo $TEAM").count() >= 12, "one conversation all the time");
+    assert!(
+        said.matches("run: pwd; echo $TEAM window=$CLAUDE_CODE_AUTO_COMPACT_WINDOW").count() >= 12,
+        "one conversation all the time"
+    );
 }
 
 /// Over every way to come to rest, and every way to come back.

@@ -308,7 +308,7 @@ async fn a_session_goes_on_with_another_service() {
     stage.say_to(Service::Azure, &id, "and on").await;
     // While a turn runs: it comes to its end as it began, and the next one is with the other service.
     let config = format!("/api/sessions/{id}/config");
-    let mut turn = client.send(&id, "slow 600: one two three four five six").await;
+    let mut turn = client.send(&id, "slow 100: one two three four five six").await;
     turn.until("text_delta").await;
     let (status, changed) = client.ask(Method::PATCH, &config, Some(wanted(Service::Anthropic))).await;
     assert_eq!(status.as_u16(), 200, "{changed}");
@@ -389,4 +389,23 @@ async fn what_cannot_be_called_is_refused_by_name() {
         let (found, refused) = stage.refused(Method::POST, "/api/sessions", body.clone()).await;
         assert_eq!((found, &refused["code"]), (status, &json!(code)), "{body}: {refused}");
     }
+}
+
+/// An answer that is there is shown to whoever asks for it again: nobody has to be called for that.
+#[tokio::test]
+async fn an_answer_is_told_again_without_the_key() {
+    let stage = Stage::set("builtin", Service::Anthropic).await;
+    let (id, client) = (stage.create().await, stage.server.client());
+    let send = async || {
+        let request = client.request(Method::POST, &format!("/api/sessions/{id}/messages"));
+        let request = request.json(&json!({ "content": "say: hello" })).header("idempotency-key", "once");
+        let response = request.header("accept", "application/json").send().await.expect("sent");
+        response.json::<Value>().await.expect("json")
+    };
+    let first = send().await;
+    assert_eq!(first["text"], "hello", "{first}");
+    client.action(&id, "pause").await;
+    assert_eq!(send().await, first);
+    assert_eq!(client.status(&id).await, "paused");
+    needs_it(&client, &id).await;
 }

@@ -554,8 +554,9 @@ async fn a_shared_workspace_that_nobody_uses_need_not_be_here() {
     for id in [&one, &two] {
         crate::far::until_remote(&client, id).await;
     }
-    // Those who looked after them until now would stay for a minute.
-    server.crash_and_start().await;
+    // Those who looked after them until now would stay for a minute; and so would whoever finds one half ended.
+    server.stop().await;
+    server.launch().await;
     let client = server.client();
     eventually("its files go", async || (!tree.exists()).then_some(())).await;
     for id in [&two, &one] {

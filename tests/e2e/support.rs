@@ -47,6 +47,8 @@ pub struct Server {
     env: BTreeMap<String, String>,
     exe: PathBuf,
     uid: Option<u32>,
+    /// Of those who may use an engine's socket, if that is not the user's own.
+    gid: Option<u32>,
 }
 
 impl Server {
@@ -71,6 +73,7 @@ impl Server {
                 std::os::unix::fs::chown(path, Some(uid), Some(uid)).expect("chown");
             }
             server.uid = Some(uid);
+            server.gid = in_docker().then(crate::docker::group);
         }
         server.launch().await;
         server
@@ -85,7 +88,7 @@ impl Server {
             env.extend(crate::docker::env());
         }
         let data = dir.join("data");
-        Server { child: None, url: String::new(), data, dir, env, exe: ash(), uid: None }
+        Server { child: None, url: String::new(), data, dir, env, exe: ash(), uid: None, gid: None }
     }
 
     pub fn command(&self) -> Command {
@@ -106,7 +109,7 @@ impl Server {
             .stdin(Stdio::null())
             .current_dir("/");
         if let Some(uid) = self.uid {
-            command.uid(uid).gid(uid);
+            command.uid(uid).gid(self.gid.unwrap_or(uid));
         }
         command.args(args);
         command
@@ -174,7 +177,9 @@ impl Server {
     /// Everything that was on the machine is gone, and another one starts.
     pub async fn lose_the_machine(&mut self) {
         self.kill9();
-        std::fs::remove_dir_all(&self.data).expect("deleted");
+        // Sandboxes of the old one may be at work until their directory is gone.
+        let gone = async || std::fs::remove_dir_all(&self.data).is_ok().then_some(());
+        eventually("the machine is gone", gone).await;
         self.launch().await;
     }
 

@@ -369,10 +369,16 @@ async fn prices_are_the_operators_and_a_model_without_one_cannot_have_a_limit_in
     let words = problem["error"].as_str().expect("a sentence");
     assert!(words.contains("nobody-knows") && words.contains("ASH_PRICES"), "{words}");
     let id = create(&stage, "builtin", json!({ "model": "nobody-knows" })).await;
-    client.say(&id, "say: hello").await;
+    let limited = json!({ "content": "say: hello", "maxBudgetUsd": 1 });
+    // Whoever did not hear the answer asks again with the same key, and gets it.
+    for _ in 0..2 {
+        let request = client.request(Method::POST, &format!("/api/sessions/{id}/messages")).json(&limited);
+        let request = request.header("accept", "application/json").header("idempotency-key", "once");
+        let said: Value = request.send().await.expect("sent").json().await.expect("json");
+        assert_eq!((&said["status"], &said["text"]), (&json!("done"), &json!("hello")), "{said}");
+    }
     let usage = client.session(&id).await["usage"].clone();
     assert_eq!((&usage["costUsd"], &usage["unpriced"]), (&json!(null), &json!(true)), "{usage}");
-    let limited = json!({ "content": "say: hello", "maxBudgetUsd": 1 });
     let (status, problem) =
         client.ask(Method::POST, &format!("/api/sessions/{id}/messages"), Some(limited)).await;
     assert_eq!((status.as_u16(), &problem["code"]), (422, &json!("unpriced_model")), "{problem}");

@@ -103,10 +103,6 @@ impl Driver for Builtin {
         heard
     }
 
-    fn steers(&self) -> bool {
-        true
-    }
-
     fn used(&self, line: &[u8]) -> Option<Report> {
         usage::used(line, Lines::Whole)
     }

@@ -6,6 +6,8 @@
 mod content;
 mod entry;
 mod mend;
+#[cfg(test)]
+mod tests;
 mod transcript;
 mod window;
 
@@ -130,10 +132,6 @@ impl Driver for Claude {
         true
     }
 
-    fn steers(&self) -> bool {
-        true
-    }
-
     fn lacks(&self, options: &Options) -> Vec<&'static str> {
         // Without a model it is nothing.
         let offline = options.provider == Some(Provider::Offline);
@@ -208,8 +206,7 @@ impl Driver for Claude {
         match (text(&value, "type"), text(&value, "subtype")) {
             ("command_lifecycle", _) if text(&value, "state") == "started" => {
                 let taken_up = value.get("command_uuid").and_then(|id| TurnId::deserialize(id).ok());
-                let other = taken_up.filter(|turn| ear.turn.is_some_and(|own| own != *turn));
-                other.map(|turn| Heard::Steered { turn }).into_iter().collect()
+                taken_up.and_then(|turn| ear.take_up(turn)).into_iter().collect()
             }
             ("command_lifecycle", _) => {
                 // That a message waits, or is read, is nothing that we do not know.
@@ -251,7 +248,8 @@ impl Driver for Claude {
             ("system", "init") => {
                 ear.compacting = false;
                 (ear.busy, ear.paused) = (true, false);
-                ear.stirred = ear.turn.is_none();
+                let asked = ear.taken_up.as_ref().is_some_and(|(_, answer)| answer.is_none());
+                ear.stirred = ear.turn.is_none() && !asked;
                 heard
             }
             // What a helper in the background says does not keep the agent busy.
@@ -268,6 +266,8 @@ impl Driver for Claude {
                     return Vec::new();
                 }
                 ear.unattended.clear();
+                // Nothing came of it, and nothing will.
+                ear.taken_up.take_if(|(_, answer)| answer.is_none());
                 ear.rest().into_iter().collect()
             }
             _ => heard,
@@ -402,15 +402,19 @@ fn note_result(ear: &mut Ear, value: &Value) {
     let continued = value.get("resume_reason").is_some_and(|reason| !reason.is_null());
     let Some((how, answer, usage, problem)) = stream_json::finished(value) else { return };
     let answer = Answer { how, text: answer, usage, problem };
+    let named = |name: &str| value.get(name).into_iter().flat_map(names);
+    let named: Vec<String> = named("user_message_uuid").chain(named("user_message_uuids")).collect();
+    let is_of = |turn: TurnId| named.contains(&turn.0.to_string());
+    if let Some((_, early)) = ear.taken_up.as_mut().filter(|(turn, _)| is_of(*turn)) {
+        *early = Some(answer.clone());
+    }
     let Some(turn) = ear.turn else {
         if continued {
             ear.resumed = Some(answer);
         }
         return;
     };
-    let named = |name: &str| value.get(name).into_iter().flat_map(names);
-    let ours =
-        named("user_message_uuid").chain(named("user_message_uuids")).any(|id| id == turn.0.to_string());
+    let ours = is_of(turn);
     let aborted = text(value, "terminal_reason").starts_with("aborted");
     if ours || aborted || continued || ear.own {
         ear.answer = Some(answer);
@@ -436,303 +440,5 @@ fn note_task(ear: &mut Ear, value: &Value, open: bool) {
         && ear.tasks.len() < MOST_TASKS
     {
         ear.tasks.insert(id);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::launch;
-    use ash_model::{Outcome, TurnId};
-
-    fn argv(memory: Memory) -> String {
-        Claude.launch(&launch(memory)).argv.join(" ")
-    }
-
-    fn hear(ear: &mut Ear, line: Value) -> Vec<Heard> {
-        Claude.hear(ear, line.to_string().as_bytes())
-    }
-
-    #[test]
-    fn a_plan_is_in_the_call_that_asks_for_leave_to_carry_it_out() {
-        let input = json!({ "plan": "# Plan", "planFilePath": "/home/agent/.claude/plans/a-b-c.md" });
-        assert_eq!(Claude.plan("ExitPlanMode", &input), Some("# Plan"));
-        assert_eq!(Claude.plan("Write", &input), None);
-        for none in [json!({}), json!({ "plan": 3 }), json!(["plan"]), json!(null)] {
-            assert_eq!(Claude.plan("ExitPlanMode", &none), None, "{none}");
-        }
-    }
-
-    const TURN: TurnId = TurnId(Uuid::from_u128(7));
-
-    fn told() -> Ear {
-        let mut ear = Ear::default();
-        ear.expect(TURN);
-        ear
-    }
-
-    fn lifecycle(state: &str) -> Value {
-        json!({"type": "command_lifecycle", "command_uuid": TURN, "state": state})
-    }
-
-    fn result(of: TurnId, text: &str) -> Value {
-        json!({"type": "result", "subtype": "success", "is_error": false, "result": text,
-            "user_message_uuids": [of], "usage": {"input_tokens": 3}})
-    }
-
-    fn idle() -> Value {
-        json!({"type": "system", "subtype": "session_state_changed", "state": "idle"})
-    }
-
-    fn rested(heard: &[Heard]) -> Option<(TurnId, Outcome, String)> {
-        heard.iter().find_map(|heard| match heard {
-            Heard::Rested { turn, how, text, .. } => Some((*turn, *how, text.clone())),
-            Heard::Ready { .. }
-            | Heard::Delta { .. }
-            | Heard::Message { .. }
-            | Heard::Asked { .. }
-            | Heard::Withdrawn { .. }
-            | Heard::Steered { .. }
-            | Heard::Set { .. } => None,
-        })
-    }
-
-    #[test]
-    fn it_starts_under_our_id_and_comes_back_to_it() {
-        let (from, id) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        assert!(argv(Memory::Fresh { id }).contains(&format!("--session-id {id}")));
-        assert!(!argv(Memory::Fresh { id }).contains("--resume"));
-        assert!(argv(Memory::Own { id }).contains(&format!("--resume {id}")));
-        let fork = argv(Memory::Fork { from, id });
-        assert!(
-            fork.contains(&format!("--resume {from} --session-id {id}")) && fork.contains("--fork-session")
-        );
-    }
-
-    #[test]
-    fn no_key_is_inside() {
-        let env = Claude.launch(&launch(Memory::Fresh { id: Uuid::nil() })).env;
-        assert_eq!(env["ANTHROPIC_API_KEY"], PLACEHOLDER);
-        assert_eq!(env["ANTHROPIC_UNIX_SOCKET"], "/run/ash/model.sock");
-    }
-
-    #[test]
-    fn a_turn_is_over_when_it_is_idle_after_our_answer_and_not_before() {
-        let mut ear = Ear::default();
-        assert_eq!(rested(&hear(&mut ear, idle())), None, "nobody asked anything yet");
-        ear.expect(TURN);
-        hear(&mut ear, json!({"type": "system", "subtype": "session_state_changed", "state": "running"}));
-        hear(&mut ear, lifecycle("queued"));
-        hear(&mut ear, lifecycle("started"));
-        assert_eq!(rested(&hear(&mut ear, result(TURN, "the answer"))), None, "there may be more");
-        hear(&mut ear, lifecycle("completed"));
-        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "the answer".into())));
-        assert_eq!(rested(&hear(&mut ear, idle())), None, "once");
-    }
-
-    #[test]
-    fn what_a_background_task_has_to_say_answers_nobody() {
-        let mut ear = told();
-        hear(&mut ear, lifecycle("started"));
-        let mut other = result(TurnId(Uuid::from_u128(8)), "a task is done");
-        other["origin"] = json!({"kind": "task-notification"});
-        hear(&mut ear, other);
-        assert_eq!(rested(&hear(&mut ear, idle())), None);
-        hear(&mut ear, result(TURN, "mine"));
-        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "mine".into())));
-    }
-
-    #[test]
-    fn a_compaction_is_said_once_however_long_it_takes() {
-        let mut ear = told();
-        let compacting =
-            json!({"type": "system", "subtype": "status", "status": "compacting", "compact_output_chars": 0});
-        let over = [
-            json!({"type": "system", "subtype": "status", "status": null, "compact_result": "failed"}),
-            json!({"type": "system", "subtype": "compact_boundary"}),
-        ];
-        for over in over {
-            let said =
-                [&compacting, &compacting, &compacting, &over].map(|line| hear(&mut ear, line.clone()).len());
-            assert_eq!(said, [1, 0, 0, 1], "{over}");
-        }
-    }
-
-    #[test]
-    fn what_it_begins_by_itself_is_a_turn_of_its_own() {
-        let mut ear = Ear::default();
-        hear(&mut ear, json!({"type": "system", "subtype": "init"}));
-        assert!(ear.stirs());
-        ear.expect_own(TURN);
-        let mut answer = result(TurnId(Uuid::from_u128(8)), "the build is done");
-        answer["origin"] = json!({"kind": "task-notification"});
-        hear(&mut ear, answer);
-        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "the build is done".into())));
-        assert!(!ear.stirs(), "once");
-        // Over before anybody looked.
-        hear(&mut ear, json!({"type": "system", "subtype": "init"}));
-        hear(&mut ear, idle());
-        assert!(!ear.stirs());
-    }
-
-    #[test]
-    fn an_agent_in_the_background_holds_the_turn_and_a_command_does_not() {
-        let mut ear = told();
-        hear(&mut ear, lifecycle("started"));
-        let task = |id: &str, kind: &str| json!({"type": "system", "subtype": "task_started", "task_id": id, "task_type": kind});
-        hear(&mut ear, task("a", "local_agent"));
-        hear(&mut ear, task("b", "local_bash"));
-        hear(&mut ear, result(TURN, "started both"));
-        assert_eq!(rested(&hear(&mut ear, idle())), None);
-        hear(&mut ear, json!({"type": "system", "subtype": "task_notification", "task_id": "a"}));
-        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "started both".into())));
-    }
-
-    #[test]
-    fn work_in_the_background_that_is_not_waited_for_any_more_holds_no_turn_at_all() {
-        let mut ear = told();
-        let init = || json!({"type": "system", "subtype": "init"});
-        hear(&mut ear, init());
-        hear(
-            &mut ear,
-            json!({"type": "system", "subtype": "task_started", "task_id": "a", "task_type": "local_agent"}),
-        );
-        assert!(!ear.is_held(), "it works itself");
-        hear(&mut ear, result(TURN, "it was asked"));
-        hear(&mut ear, lifecycle("completed"));
-        let of_helper = json!({"type": "assistant", "parent_tool_use_id": "t", "message": {"content": []}});
-        hear(&mut ear, of_helper);
-        assert!(ear.is_held());
-        assert_eq!(
-            rested(&ear.let_go().into_iter().collect::<Vec<_>>()),
-            Some((TURN, Outcome::Done, "it was asked".into()))
-        );
-        assert!(!ear.is_held(), "once");
-
-        // It does not say that it is idle as long as the other works.
-        let next = TurnId(Uuid::from_u128(9));
-        ear.expect(next);
-        hear(&mut ear, init());
-        assert_eq!(rested(&hear(&mut ear, result(next, "yes?"))), None);
-        let mut completed = lifecycle("completed");
-        completed["command_uuid"] = json!(next.0);
-        assert_eq!(rested(&hear(&mut ear, completed)), Some((next, Outcome::Done, "yes?".into())));
-
-        hear(&mut ear, init());
-        let own = TurnId(Uuid::from_u128(10));
-        ear.expect_own(own);
-        assert_eq!(
-            rested(&hear(&mut ear, result(TurnId(Uuid::from_u128(8)), "by the way"))),
-            Some((own, Outcome::Done, "by the way".into()))
-        );
-        hear(&mut ear, json!({"type": "system", "subtype": "task_notification", "task_id": "a"}));
-        hear(&mut ear, init());
-        ear.expect_own(TURN);
-        assert_eq!(rested(&hear(&mut ear, result(next, "it is back"))), None, "it will say so");
-        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "it is back".into())));
-    }
-
-    #[test]
-    fn a_message_it_knows_already_is_over_without_an_answer() {
-        let mut ear = told();
-        assert_eq!(
-            rested(&hear(&mut ear, lifecycle("completed"))),
-            Some((TURN, Outcome::Done, String::new()))
-        );
-    }
-
-    #[test]
-    fn an_interrupted_turn_is_over_as_interrupted() {
-        let mut ear = told();
-        hear(&mut ear, lifecycle("started"));
-        hear(&mut ear, json!({"type": "system", "subtype": "init"}));
-        hear(
-            &mut ear,
-            json!({"type": "result", "subtype": "error_during_execution", "is_error": true, "terminal_reason": "aborted_streaming"}),
-        );
-        hear(&mut ear, lifecycle("cancelled"));
-        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Interrupted, String::new())));
-    }
-
-    #[test]
-    fn a_turn_that_was_cut_off_goes_on_under_another_name() {
-        let busy = json!({"type": "system", "subtype": "session_state_changed", "state": "running"});
-        let continued = json!({"type": "result", "is_error": false, "result": "went on", "resume_reason": "interrupted_turn"});
-        let mut ear = told();
-        hear(&mut ear, busy.clone());
-        hear(&mut ear, lifecycle("completed"));
-        hear(&mut ear, continued.clone());
-        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "went on".into())));
-        // Or it was faster than we.
-        let mut ear = Ear::default();
-        hear(&mut ear, busy);
-        hear(&mut ear, continued);
-        assert_eq!(rested(&hear(&mut ear, idle())), None);
-        ear.expect(TURN);
-        assert_eq!(
-            rested(&hear(&mut ear, lifecycle("completed"))),
-            Some((TURN, Outcome::Done, "went on".into()))
-        );
-        assert_eq!(rested(&hear(&mut ear, lifecycle("completed"))), None, "once");
-    }
-
-    #[test]
-    fn an_interrupted_turn_waits_for_nobody_and_leaves_nobody_to_wait_for() {
-        let mut ear = told();
-        hear(
-            &mut ear,
-            json!({"type": "system", "subtype": "task_started", "task_id": "a", "task_type": "local_agent"}),
-        );
-        hear(&mut ear, json!({"type": "result", "is_error": true, "terminal_reason": "aborted_tools"}));
-        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Interrupted, String::new())));
-        let next = TurnId(Uuid::from_u128(8));
-        ear.expect(next);
-        hear(&mut ear, result(next, "the next"));
-        assert_eq!(rested(&hear(&mut ear, idle())), Some((next, Outcome::Done, "the next".into())));
-    }
-
-    #[test]
-    fn as_it_was_recorded_after_a_kill() {
-        let mut ear = told();
-        let lines = [
-            json!({"type": "system", "subtype": "session_state_changed", "state": "running"}),
-            json!({"type": "command_lifecycle", "command_uuid": Uuid::from_u128(9), "state": "started"}),
-            json!({"type": "system", "subtype": "init", "user_message_uuids": [TURN]}),
-            json!({"type": "system", "subtype": "status", "status": "requesting", "user_message_uuids": [TURN]}),
-            lifecycle("completed"),
-            json!({"type": "assistant", "user_message_uuid": TURN, "resume_reason": "interrupted_turn"}),
-            json!({"type": "result", "subtype": "success", "is_error": false, "result": "went on",
-                "user_message_uuid": TURN, "user_message_uuids": [TURN], "resume_reason": "interrupted_turn"}),
-            json!({"type": "command_lifecycle", "command_uuid": Uuid::from_u128(9), "state": "completed"}),
-        ];
-        for line in lines {
-            assert_eq!(rested(&hear(&mut ear, line.clone())), None, "{line}");
-        }
-        assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "went on".into())));
-    }
-
-    #[test]
-    fn who_takes_over_hears_the_same_by_listening_again() {
-        let lines = [lifecycle("queued"), lifecycle("started"), result(TURN, "x"), lifecycle("completed")];
-        for heard in 0..lines.len() {
-            let mut first = told();
-            let kept: Vec<String> = lines[..=heard]
-                .iter()
-                .flat_map(|line| hear(&mut first, line.clone()))
-                .filter_map(|heard| match heard {
-                    Heard::Message { line } => Some(line),
-                    Heard::Ready { .. }
-                    | Heard::Delta { .. }
-                    | Heard::Rested { .. }
-                    | Heard::Asked { .. }
-                    | Heard::Withdrawn { .. }
-                    | Heard::Steered { .. }
-                    | Heard::Set { .. } => None,
-                })
-                .collect();
-            let mut second = told();
-            kept.iter().for_each(|line| drop(Claude.hear(&mut second, line.as_bytes())));
-            assert_eq!(first, second);
-        }
     }
 }

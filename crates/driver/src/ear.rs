@@ -30,6 +30,8 @@ pub struct Ear {
     pub(crate) unattended: BTreeSet<String>,
     /// The agent sums up what was said, and has said so.
     pub(crate) compacting: bool,
+    /// A message that the agent had before its turn, and took up by itself, with what came of it.
+    pub(crate) taken_up: Option<(TurnId, Option<Answer>)>,
     /// The agent has given a result, and nothing since.
     pub(crate) paused: bool,
 }
@@ -47,8 +49,23 @@ impl Ear {
     pub fn expect(&mut self, turn: TurnId) {
         if self.turn != Some(turn) {
             self.turn = Some(turn);
-            self.answer = self.resumed.take();
+            let early = self.taken_up.take_if(|(taken_up, _)| *taken_up == turn);
+            self.answer = early.and_then(|(_, answer)| answer).or(self.resumed.take());
             (self.completed, self.stirred, self.own, self.paused) = (false, false, false, false);
+        }
+    }
+
+    /// The agent begins with a message. In the middle of a turn it is part of that. What it has after one, which was
+    /// interrupted or at rest before we knew, is the next.
+    pub(crate) fn take_up(&mut self, message: TurnId) -> Option<Heard> {
+        let interrupted = self.answer.as_ref().is_some_and(|answer| answer.how == Outcome::Interrupted);
+        match self.turn {
+            Some(turn) if turn == message => None,
+            Some(_) if !interrupted => Some(Heard::Steered { turn: message }),
+            Some(_) | None => {
+                self.taken_up = Some((message, None));
+                self.rest()
+            }
         }
     }
 

@@ -197,11 +197,6 @@ pub trait Driver: Send + Sync {
         false
     }
 
-    /// Whether it can be told something in the middle of a turn.
-    fn steers(&self) -> bool {
-        false
-    }
-
     /// Which of these options it cannot do anything with, by the names that callers know.
     fn lacks(&self, options: &Options) -> Vec<&'static str>;
 
@@ -284,6 +279,8 @@ pub struct Survey {
     pub missing: Vec<usize>,
     /// Nothing is to be mended.
     pub sound: bool,
+    /// Which prompts it will know, those in the middle of turns included.
+    pub prompts: Vec<Uuid>,
 }
 
 /// A message of our log, with its words if they are needed.

@@ -33,6 +33,8 @@ pub(crate) struct Policy {
     pub(crate) roots: Vec<Root>,
     /// Parts of the host's /etc that hold no names and no secrets.
     pub(crate) host_etc: Vec<PathBuf>,
+    /// Files of /proc that tell of the machine and of others on it.
+    pub(crate) masked: Vec<PathBuf>,
     /// Our own /etc, with mount points for `host_etc`.
     pub(crate) etc: PathBuf,
     pub(crate) workspace: PathBuf,
@@ -102,6 +104,10 @@ fn system(line: &mut Line, policy: &Policy) {
         line.bind("--ro-bind", path, path);
     }
     line.words(["--proc", "/proc", "--dev", "/dev"]);
+    for path in &policy.masked {
+        // Without the right to open devices there, as with all binds, so that it cannot even be read as empty.
+        line.bind("--ro-bind", "/dev/null".as_ref(), path);
+    }
 }
 
 fn scratch(line: &mut Line, tmp_bytes: u64) {
@@ -124,6 +130,7 @@ mod tests {
                 Root::Dir("/lib64".into()),
             ],
             host_etc: vec!["/etc/alternatives".into(), "/etc/ssl".into()],
+            masked: vec!["/proc/keys".into()],
             etc: "/mnt/etc".into(),
             workspace: "/mnt/workspace".into(),
             home: "/mnt/home".into(),

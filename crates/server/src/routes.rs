@@ -12,6 +12,7 @@ mod limits;
 mod listing;
 mod locks;
 mod messages;
+mod options;
 mod owners;
 mod permissions;
 mod provider;

@@ -11,10 +11,6 @@ pub enum Error {
     Refused(#[from] Refused),
     #[error("Session not found")]
     NotFound,
-    #[error(
-        "This agent cannot be told anything in the middle of a turn: send the message with onBusy \"queue\" or \"interrupt\""
-    )]
-    CannotSteer,
     #[error("The session has no such turn")]
     NoTurn,
     #[error(
@@ -154,7 +150,6 @@ impl Error {
             | Error::ProviderRequired
             | Error::ProviderShared
             | Error::Unsupported { .. }
-            | Error::CannotSteer
             | Error::ProviderUnsupported(_)
             | Error::Unpriced(_)
             | Error::NothingWhole { .. }
@@ -190,7 +185,6 @@ impl Error {
             Error::Locked { .. } => "session_locked",
             Error::LockLost => "lock_lost",
             Error::NoTurn => "turn_not_found",
-            Error::CannotSteer => "steer_unsupported",
             Error::Unsupported { .. } => "option_unsupported",
             Error::Refused(Refused::Unasked) => "permission_not_found",
             Error::Refused(Refused::Answered) => "permission_answered",

@@ -104,9 +104,14 @@ impl Sessions {
     async fn ask_to_leave(&self, session: &Session) -> Result<Vec<SessionNo>> {
         let mut others = Vec::new();
         for (no, status) in self.rooms().store.sessions_of(session.workspace).await? {
-            if no != session.no && status != Status::Ended {
-                others.push(no);
+            if no == session.no || status == Status::Ended {
+                continue;
             }
+            let other = self.get(no).await?;
+            if other.card.lock.is_some_and(|lock| lock.is_held(self.rooms().clock())) {
+                return Err(Error::WorkspaceBusy(format!("Session {} is locked", other.id)));
+            }
+            others.push(no);
         }
         for no in &others {
             match self.release(*no, false).await {

@@ -28,6 +28,8 @@ pub(crate) struct Recalled {
     pub(crate) kept: Option<Seq>,
     /// How many messages the agent should know, where we looked ourselves.
     pub(crate) messages: Option<u64>,
+    /// Which prompts are in it, where we looked ourselves.
+    pub(crate) prompts: Vec<Uuid>,
     /// Where what was there before was put, and where it was.
     pub(crate) aside: Option<(String, String)>,
 }
@@ -125,6 +127,7 @@ mod tests {
             tier: Tier::Native,
             found: Some(Remembered { found, turns, damaged: 0 }),
             repairs: Vec::new(),
+            prompts: Vec::new(),
             lost: Vec::new(),
             kept: None,
             messages: None,

@@ -91,8 +91,10 @@ pub struct Turn {
     pub deaths: u32,
     /// The agent's own, without a prompt.
     pub own: bool,
-    /// The event that says that the agent has heard it in the middle of another turn.
-    pub heard: Option<Seq>,
+    /// The agent that runs was told of it in the middle of another turn.
+    pub told: bool,
+    /// The agent said that it has heard it in the middle of another turn.
+    pub heard: bool,
     pub phase: Phase,
 }
 
@@ -186,7 +188,9 @@ pub enum Refused {
         "The session is busy: a turn is not over. Wait for it, or send the message with onBusy \"queue\""
     )]
     Occupied,
-    #[error("The turn does not wait any more: it runs or is over. One that runs can be interrupted")]
+    #[error(
+        "The turn does not wait any more: the agent was told of it, or it is over. One that runs can be interrupted"
+    )]
     NotWaiting,
     #[error("{0}")]
     Budget(Reached),

@@ -313,6 +313,22 @@ fn a_transcript_with_the_thoughts_of_a_model_is_still_understood() {
     assert_eq!(model.last()["messages"][1]["content"], shown);
 }
 
+/// The message is part of the turn that it was heard in, and whoever takes the turn up again is told so.
+#[test]
+fn a_transcript_with_something_said_in_the_middle_of_a_turn_is_still_understood() {
+    let (place, model) = (Place::new(), Model::new());
+    fs::create_dir_all(place.transcript(SESSION).parent().expect("a folder")).expect("folder");
+    fs::write(place.transcript(SESSION), include_bytes!("../golden/transcript-4.jsonl")).expect("written");
+    let mut agent = model.agent(&place);
+    assert_eq!((&agent.hello()["damaged"], &agent.hello()["turns"]), (&json!(0), &json!(1)));
+    assert_eq!(agent.answer("a", "look around"), "mind the gap", "the turn goes on where it was cut");
+    let told = json!([
+        {"type": "tool_result", "tool_use_id": "toolu_1", "content": "[empty]", "is_error": false},
+        {"type": "text", "text": "say: mind the gap", "cache_control": {"type": "ephemeral"}},
+    ]);
+    assert_eq!(model.last()["messages"][2]["content"], told);
+}
+
 #[test]
 fn thoughts_are_kept_and_given_back_while_their_turn_lasts() {
     let (place, model) = (Place::new(), Model::new());

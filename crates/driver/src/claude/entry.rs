@@ -23,6 +23,8 @@ pub(super) struct Entry {
     pub(super) results: Vec<String>,
     /// Of its words.
     pub(super) digest: u64,
+    /// A message that came in the middle of a turn: it is kept as something that the program attached.
+    pub(super) carries: Option<Uuid>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +71,17 @@ struct Wire<'l> {
     #[serde(default)]
     is_sidechain: bool,
     message: Option<Message>,
+    /// Whatever it is.
+    #[serde(borrow)]
+    attachment: Option<&'l RawValue>,
+}
+
+/// The longest thing attached that is looked at.
+const LONGEST_ATTACHMENT: usize = 64 << 20;
+
+#[derive(Deserialize)]
+struct Attachment {
+    source_uuid: Option<Uuid>,
 }
 
 #[derive(Deserialize, Default)]
@@ -96,8 +109,14 @@ impl Wire<'_> {
             calls: content.calls,
             results: content.results,
             digest: content.digest,
+            carries: self.attachment.and_then(carried),
         })
     }
+}
+
+fn carried(attachment: &RawValue) -> Option<Uuid> {
+    let text = Some(attachment.get()).filter(|text| text.len() <= LONGEST_ATTACHMENT)?;
+    serde_json::from_str::<Attachment>(text).ok()?.source_uuid
 }
 
 /// The line with these links instead of its own, and otherwise to the byte as it was. It may be large, and anything but

@@ -46,7 +46,8 @@ pub(super) fn survey(lines: &mut dyn Iterator<Item = Vec<u8>>, expected: &[crate
         && thread.repeated == 0
         && thread.ends();
     let remembered = Remembered { found: !thread.entries.is_empty(), turns: turns as u64, damaged };
-    Survey { remembered, missing, sound }
+    let prompts = thread.prompts(&known);
+    Survey { remembered, missing, sound, prompts }
 }
 
 /// The entries in the order of the file, and how they hang together.
@@ -103,6 +104,13 @@ impl<'e> Thread<'e> {
             }
         }
         known
+    }
+
+    fn prompts(&self, known: &HashSet<Uuid>) -> Vec<Uuid> {
+        let shown = self.entries.iter().filter(|entry| known.contains(&entry.id));
+        shown
+            .flat_map(|entry| entry.carries.into_iter().chain(entry.is_prompt().then_some(entry.id)))
+            .collect()
     }
 
     /// A chain that comes back to itself has no beginning.

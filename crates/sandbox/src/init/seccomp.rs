@@ -18,6 +18,9 @@ pub(super) enum Error {
     Load(#[from] seccompiler::Error),
 }
 
+/// Newer than our libc; the same number everywhere.
+const OPEN_TREE_ATTR: i64 = 467;
+
 /// Refused whatever the arguments.
 const NEVER: &[(i64, &str)] = &[
     (libc::SYS_mount, "changes what is visible"),
@@ -30,6 +33,7 @@ const NEVER: &[(i64, &str)] = &[
     (libc::SYS_fspick, "the newer mount"),
     (libc::SYS_open_tree, "the newer mount"),
     (libc::SYS_move_mount, "the newer mount"),
+    (OPEN_TREE_ATTR, "the newer mount, which also turns a read-only bind writable"),
     (libc::SYS_mount_setattr, "turns a read-only bind writable"),
     (libc::SYS_setns, "enters other namespaces"),
     (libc::SYS_ptrace, "reads and steers other processes; hangs the init it attaches to"),
@@ -56,6 +60,7 @@ const NEVER: &[(i64, &str)] = &[
     (libc::SYS_swapoff, "the machine is not the agent's"),
     (libc::SYS_acct, "the machine is not the agent's"),
     (libc::SYS_quotactl, "the machine is not the agent's"),
+    (libc::SYS_quotactl_fd, "the machine is not the agent's"),
     (libc::SYS_syslog, "the kernel's log has addresses and other sandboxes' names"),
     (libc::SYS_settimeofday, "the clock is shared"),
     (libc::SYS_clock_settime, "the clock is shared"),
@@ -67,6 +72,7 @@ const NEVER_HERE: &[(i64, &str)] = &[
     (libc::SYS_iopl, "hardware ports"),
     (libc::SYS_ioperm, "hardware ports"),
     (libc::SYS_uselib, "obsolete, and a way around exec checks"),
+    (libc::SYS_modify_ldt, "segments of 16-bit programs, with a long history of holes"),
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const NEVER_HERE: &[(i64, &str)] = &[];

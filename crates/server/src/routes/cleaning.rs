@@ -71,10 +71,12 @@ pub(super) async fn prune(State(app): State<App>, caller: Caller, body: Body<Pru
     let older = Some(ash_session::before(app.sessions.rooms().clock(), unused));
     let filter = Filter { status, owner, older, ..Filter::default() };
     let found = app.sessions.rooms().store.sessions(&caller.0, &filter).await?;
+    let now = app.sessions.rooms().clock();
     let goes = |session: &Session| {
         let Session { card, .. } = session;
         let over = card.status == Status::Ended;
-        is_at_rest(card.status) && if over { purge } else { card.open_turns == 0 }
+        let at_work = card.open_turns > 0 || card.lock.as_ref().is_some_and(|lock| lock.is_held(now));
+        is_at_rest(card.status) && if over { purge } else { !at_work }
     };
     let mut gone = Vec::new();
     for session in found.sessions.into_iter().filter(goes) {

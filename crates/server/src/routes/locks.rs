@@ -8,9 +8,9 @@ use crate::{
     keys,
     problem::{Answer, Problem},
 };
-use ash_model::{Lock, SessionId};
+use ash_model::{Lock, SessionId, Status};
 use ash_session::WantedLock;
-use ash_store::Session;
+use ash_store::{Session, Workspace};
 use axum::{
     Json,
     extract::{MatchedPath, Path, Request, State},
@@ -100,6 +100,19 @@ async fn admit(app: &App, session: &Session, token: Option<Token>) -> Answer<Opt
         (Some(_) | None, Some(_)) => Err(ash_session::Error::LockLost.into()),
         (Some(_) | None, None) => Ok(None),
     }
+}
+
+/// Whoever is rid of a workspace stops everybody in it.
+pub(super) async fn none_of_others(app: &App, workspace: &Workspace, headers: &HeaderMap) -> Answer<()> {
+    let (token, now) = (Token::of(headers)?, app.sessions.rooms().clock());
+    for (no, status) in app.sessions.rooms().store.sessions_of(workspace.id).await? {
+        let lock = app.sessions.get(no).await?.card.lock;
+        let held = lock.filter(|lock| status != Status::Ended && lock.is_held(now));
+        if let Some(lock) = held.filter(|lock| !token.as_ref().is_some_and(|token| token.opens(lock))) {
+            return Err(ash_session::Error::locked(&lock).into());
+        }
+    }
+    Ok(())
 }
 
 #[derive(Deserialize)]

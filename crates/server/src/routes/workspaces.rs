@@ -1,8 +1,8 @@
 //! Workspaces with a name.
 
 use super::files::Listing;
-use super::owners;
 use super::take::{Asked, Body, Part};
+use super::{locks, owners};
 use crate::auth::Caller;
 use crate::{
     app::App,
@@ -11,7 +11,11 @@ use crate::{
 };
 use ash_model::{AgentName, OwnerId, Slug};
 use ash_store::Workspace;
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, StatusCode},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -75,8 +79,14 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(text): Part
     Ok(Json(json!({ "workspace": shown(&workspace), "sessions": sessions })))
 }
 
-pub(super) async fn delete(State(app): State<App>, caller: Caller, Part(text): Part) -> Answer<Json<Value>> {
+pub(super) async fn delete(
+    State(app): State<App>,
+    caller: Caller,
+    Part(text): Part,
+    headers: HeaderMap,
+) -> Answer<Json<Value>> {
     let workspace = find(&app, &caller, &text).await?;
+    locks::none_of_others(&app, &workspace, &headers).await?;
     app.sessions.delete_workspace(&workspace, caller.order()).await?;
     Ok(Json(json!({ "deleted": workspace.slug })))
 }

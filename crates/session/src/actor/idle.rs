@@ -50,7 +50,8 @@ impl Actor {
     /// done in a sandbox without an event counts as well.
     pub(super) fn is_at_work(&self, seen: Seq, unused: Duration) -> bool {
         let at_hand = self.hands.is_some() && self.idle.since.elapsed() < unused;
-        self.is_busy() || at_hand || self.effect.is_some() || self.state.last_seq != seen
+        let locked = self.locked_by_another(None).is_some();
+        self.is_busy() || at_hand || locked || self.effect.is_some() || self.state.last_seq != seen
     }
 
     pub(super) fn note_use(&mut self) {

@@ -81,6 +81,7 @@ impl Waking {
             found: None,
             repairs: Vec::new(),
             lost: Vec::new(),
+            prompts: Vec::new(),
             kept: None,
             messages: None,
             aside: None,
@@ -118,7 +119,8 @@ impl Waking {
         };
         let unsure = conversation.not_compared();
         if survey.sound && survey.remembered.found {
-            let whole = Recalled { found: Some(survey.remembered), kept, messages, ..plain };
+            let found = Some(survey.remembered);
+            let whole = Recalled { found, prompts: survey.prompts, kept, messages, ..plain };
             let Mending { tier, repairs, mut lost } = match before.cloned() {
                 Some(before) => before,
                 None => Mending { tier: Tier::Native, repairs: Vec::new(), lost: Vec::new() },
@@ -159,8 +161,8 @@ impl Waking {
             }
         };
         tracing::warn!(session = %self.session.id, ?repairs, ?lost, "the agent's transcript was mended");
-        let found = Some(found.remembered);
-        Ok(Recalled { memory, tier, found, repairs, lost, kept, messages, aside })
+        let (found, prompts) = (Some(found.remembered), found.prompts);
+        Ok(Recalled { memory, tier, found, repairs, lost, prompts, kept, messages, aside })
     }
 
     /// What was put aside takes its place again: it was not its fault.

@@ -133,6 +133,7 @@ impl Actor {
         }
         let mut facts: Vec<Fact> = backs.into_iter().map(Fact::TakenBack).chain(failed).collect();
         facts.push(Fact::Awake { incarnation: hands.incarnation, kept: recalled.kept });
+        facts.extend(self.state.heard_again(&recalled.prompts));
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
         let heard = ash_store::Heard {
             incarnation: hands.incarnation,

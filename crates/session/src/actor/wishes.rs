@@ -8,7 +8,7 @@ use crate::{
     state::{Budget, Next, Refused, Turn, Wish},
 };
 use ash_driver::Say;
-use ash_model::{Fact, Limits, Lock, Metadata, OnBusy, Receipt, Rewound, Seq, Status, TurnId};
+use ash_model::{Fact, Limits, Lock, Metadata, Receipt, Rewound, Seq, Status, TurnId};
 use ash_store::Checkpoint;
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
@@ -207,31 +207,34 @@ impl Actor {
             reply.send(Err(refusal)).ok();
             return Ok(());
         }
-        if matches!(wish, Wish::Prompt { on_busy: OnBusy::Steer, .. }) && !self.driver.steers() {
-            reply.send(Err(Error::CannotSteer)).ok();
-            return Ok(());
-        }
+        let again = self.was_accepted(&wish).await?;
         let facts = match self.state.decide(&wish) {
             Ok(facts) => facts,
             // Sent again with one key: it may be in its own way.
-            Err(Refused::Occupied | Refused::Budget(_)) if self.was_accepted(&wish).await? => Vec::new(),
+            Err(Refused::Occupied | Refused::Budget(_)) if again => Vec::new(),
             Err(refused) => {
                 reply.send(self.refuse(&wish, refused).await).ok();
                 return Ok(());
             }
         };
-        if matches!(wish, Wish::Prompt { .. } | Wish::Resume) && self.lacks_key().await {
+        let open = |turn: &TurnId| self.state.turns.iter().any(|known| known.id == *turn);
+        let wakes = match &wish {
+            // Its answer is there.
+            Wish::Prompt { turn, .. } => !again || open(turn),
+            wish => matches!(wish, Wish::Resume),
+        };
+        if wakes && self.lacks_key().await {
             reply.send(Err(Error::ProviderRequired)).ok();
             return Ok(());
         }
-        if let Some(model) = self.unpriced(&wish) {
+        if let Some(model) = self.unpriced(&wish).filter(|_| !again) {
             reply.send(Err(Error::Unpriced(model))).ok();
             return Ok(());
         }
         match wish {
             // Sent twice with one key: the first one counts. If it was cut, this is the wish to go on.
-            Wish::Prompt { turn, .. } if self.was_accepted(&wish).await? => {
-                let open = self.state.turns.iter().any(|known| known.id == turn);
+            Wish::Prompt { turn, .. } if again => {
+                let open = open(&turn);
                 let back = self.state.decide(&Wish::Resume).unwrap_or_default();
                 if open && !back.is_empty() {
                     self.note(back).await?;
@@ -239,29 +242,7 @@ impl Actor {
                 reply.send(Ok(Answer { turn: Some(turn), ..Answer::default() })).ok();
                 Ok(())
             }
-            Wish::Prompt { turn, .. } => {
-                let told = match self.at_once(&facts) {
-                    Some((fact, input, say)) => Some((self.with_calls(fact).await?, input, say)),
-                    None => None,
-                };
-                let beside =
-                    facts.iter().find_map(|fact| interrupting(fact).or_else(|| self.steering(fact, &wish)));
-                let begun = told.iter().map(|(fact, ..)| fact.clone());
-                let committed = self.note(facts.into_iter().chain(begun).collect()).await;
-                let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });
-                reply.send(answer.map_err(|error| Error::Failed(error.problem()))).ok();
-                if let (Ok(()), Some((_, input, say))) = (&committed, told) {
-                    self.captured = Instant::now();
-                    self.tell(input, &say).await;
-                }
-                if let (Ok(()), Some((input, say))) = (&committed, beside) {
-                    self.tell(input, &say).await;
-                    if matches!(say, Say::Interrupt { .. }) {
-                        self.lose_patience_later();
-                    }
-                }
-                self.survive(committed)
-            }
+            Wish::Prompt { turn, .. } => self.accept(turn, &wish, facts, reply).await,
             Wish::Withdraw { .. } | Wish::Reorder { .. } => {
                 let noted = if facts.is_empty() { Ok(()) } else { self.note(facts).await };
                 let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
@@ -292,14 +273,34 @@ impl Actor {
         }
     }
 
-    /// What the agent is told of it in the middle of a turn.
-    fn steering(&self, fact: &Fact, wish: &Wish) -> Option<(u64, Say)> {
-        match (fact, wish) {
-            (Fact::Steering { turn, into, input }, Wish::Prompt { content, .. }) => {
-                Some((*input, Say::Steer { turn: *turn, into: *into, content: content.clone() }))
-            }
-            _ => None,
+    /// A message: noted, told at once if nothing is in its way, and answered in between.
+    async fn accept(
+        &mut self,
+        turn: TurnId,
+        wish: &Wish,
+        facts: Vec<Fact>,
+        reply: Reply<Answer>,
+    ) -> Result<()> {
+        let told = match self.at_once(&facts) {
+            Some((fact, input, say)) => Some((self.with_calls(fact).await?, input, say)),
+            None => None,
+        };
+        let beside = facts.iter().find_map(|fact| interrupting(fact).or_else(|| steering(fact, wish)));
+        let begun = told.iter().map(|(fact, ..)| fact.clone());
+        let committed = self.note(facts.into_iter().chain(begun).collect()).await;
+        let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });
+        reply.send(answer.map_err(|error| Error::Failed(error.problem()))).ok();
+        if let (Ok(()), Some((_, input, say))) = (&committed, told) {
+            self.captured = Instant::now();
+            self.tell(input, &say).await;
         }
+        if let (Ok(()), Some((input, say))) = (&committed, beside) {
+            self.tell(input, &say).await;
+            if matches!(say, Say::Interrupt { .. }) {
+                self.lose_patience_later();
+            }
+        }
+        self.survive(committed)
     }
 
     /// A message that was accepted before.
@@ -460,6 +461,16 @@ impl Actor {
 fn interrupting(fact: &Fact) -> Option<(u64, Say)> {
     match fact {
         Fact::Interrupting { turn, input } => Some((*input, Say::Interrupt { turn: *turn })),
+        _ => None,
+    }
+}
+
+/// What the agent is told of it in the middle of a turn.
+fn steering(fact: &Fact, wish: &Wish) -> Option<(u64, Say)> {
+    match (fact, wish) {
+        (Fact::Steering { turn, into, input }, Wish::Prompt { content, .. }) => {
+            Some((*input, Say::Steer { turn: *turn, into: *into, content: content.clone() }))
+        }
         _ => None,
     }
 }

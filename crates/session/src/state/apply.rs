@@ -25,7 +25,7 @@ impl State {
             Fact::Queued { turn, content, ask } => self.queue(seq, *turn, content, ask),
             Fact::Requeued { order, withdrawn } => self.requeue(order, withdrawn),
             Fact::Steering { turn, into, input } => self.note_steering(*turn, *into, *input),
-            Fact::Steered { turn, into } => self.join(seq, *turn, *into),
+            Fact::Steered { turn, into } => self.join(*turn, *into),
             Fact::Stirred { turn } => self.stir(seq, *turn),
             Fact::Started { turn, input } => self.start(*turn, 1, *input),
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
@@ -57,7 +57,6 @@ impl State {
             Fact::Awake { incarnation, kept } => {
                 self.kept = *kept;
                 self.outdated = false;
-                self.join_again();
                 // Number 1 was the greeting.
                 self.awake =
                     Some(Awake { incarnation: *incarnation, next_input: 2, beside: VecDeque::new() });
@@ -68,6 +67,7 @@ impl State {
             Fact::Asleep { .. } => {
                 self.stop_running();
                 self.pending.clear();
+                self.turns.iter_mut().for_each(|turn| turn.told = false);
                 self.outdated = false;
                 self.awake = None;
             }
@@ -142,7 +142,8 @@ impl State {
             attempt: 0,
             deaths: 0,
             own: false,
-            heard: None,
+            told: false,
+            heard: false,
             phase: Phase::Queued,
         };
         self.title.get_or_insert_with(|| title(content));
@@ -174,7 +175,8 @@ impl State {
             attempt: 1,
             deaths: 0,
             own: true,
-            heard: None,
+            told: false,
+            heard: false,
             phase: Phase::Running { inputs: Vec::new() },
         };
         self.turns_ever += 1;
@@ -258,6 +260,10 @@ impl State {
             && !text.is_empty()
         {
             self.last_text = Some(shortened(text, LAST_TEXT));
+        }
+        // It came to its end in a pause, so somebody wanted that: a budget pauses nothing that runs.
+        if self.status == Status::Paused && matches!(turn.phase, Phase::Saving { .. }) {
+            self.reached = None;
         }
         self.told += u64::from(turn.attempt > 0 && !turn.own);
         let state = match how {

@@ -43,14 +43,21 @@ impl State {
 
     /// What is to be done about it now.
     pub(super) fn out_of_budget(&self) -> Option<Vec<Fact>> {
+        match self.turns.front() {
+            Some(Turn { phase: Phase::Saving { .. }, .. }) => None,
+            Some(Turn { phase: Phase::Running { .. }, .. }) => self.stop_running_turn(),
+            Some(turn @ Turn { phase: Phase::Cut, .. }) => self.pause().or_else(|| self.give_up(turn)),
+            Some(Turn { phase: Phase::Queued | Phase::Joined { .. }, .. }) | None => self.pause(),
+        }
+    }
+
+    /// A turn goes on to its end while its session is paused, too, but not beyond its budget.
+    pub(super) fn stop_running_turn(&self) -> Option<Vec<Fact>> {
         match (self.turns.front(), &self.awake) {
-            (Some(Turn { phase: Phase::Saving { .. }, .. }), _) => None,
             (Some(turn @ Turn { phase: Phase::Running { inputs }, .. }), Some(awake)) => {
                 if asked_to_stop(inputs) { None } else { self.stop(turn, awake) }
             }
-            (Some(Turn { phase: Phase::Running { .. }, .. }), None) => None,
-            (Some(turn @ Turn { phase: Phase::Cut, .. }), _) => self.pause().or_else(|| self.give_up(turn)),
-            (Some(Turn { phase: Phase::Queued | Phase::Joined { .. }, .. }) | None, _) => self.pause(),
+            (_, _) => None,
         }
     }
 

@@ -96,7 +96,7 @@ impl State {
 
     fn withdraw(&self, turn: TurnId) -> Result<Vec<Fact>, Refused> {
         let order: Vec<TurnId> = self.waiting().filter(|waiting| *waiting != turn).collect();
-        if order.len() == self.waiting().count() {
+        if order.len() == self.waiting().count() || self.is_known(turn) {
             return Err(Refused::NotWaiting);
         }
         let cancelled = Fact::Finished { turn, how: Outcome::Cancelled, checkpoint: None, problem: None };

@@ -9,9 +9,12 @@ impl State {
         if let Some(Turn { id, phase: Phase::Saving { .. }, .. }) = self.turns.front() {
             return Next::Save { turn: *id };
         }
-        if self.status == Status::Active
-            && let Some(facts) = self.out_of_budget()
-        {
+        let out_of_budget = match self.status {
+            Status::Active => self.out_of_budget(),
+            Status::Paused => self.stop_running_turn(),
+            Status::Starting | Status::Stopped | Status::Error | Status::Ended => None,
+        };
+        if let Some(facts) = out_of_budget {
             return Next::Note { facts };
         }
         match (self.status, &self.awake) {

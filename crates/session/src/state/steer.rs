@@ -4,8 +4,9 @@
 
 use super::{Phase, State, Turn, asked_to_stop};
 use ash_driver::Say;
-use ash_model::{Fact, Seq, TurnId};
+use ash_model::{Fact, TurnId};
 use ash_store::TurnState;
+use uuid::Uuid;
 
 impl State {
     /// What is told to the agent, if a turn runs that could hear it.
@@ -32,10 +33,24 @@ impl State {
         told.filter(|turn| self.waiting().any(|waiting| waiting == *turn)).collect()
     }
 
+    /// An agent may act on it although it still waits: it was told of it, or heard it in a turn that goes on.
+    pub(super) fn is_known(&self, turn: TurnId) -> bool {
+        let goes_on = self.under_way().is_some();
+        let known = |other: &Turn| other.told || (goes_on && other.heard);
+        self.turns.iter().any(|other| other.id == turn && known(other))
+    }
+
     /// The agent says that it has heard this message in the turn that runs.
     pub fn heard(&self, turn: TurnId) -> Option<Fact> {
         let into = self.under_way()?;
         self.waiting().any(|waiting| waiting == turn).then_some(Fact::Steered { turn, into })
+    }
+
+    /// The agent is back, and has these prompts in its memory: what it had heard in the turn that was cut off is among
+    /// them, or runs as a turn of its own. Others say themselves what they have heard.
+    pub fn heard_again(&self, prompts: &[Uuid]) -> Vec<Fact> {
+        let heard = self.turns.iter().filter(|turn| turn.heard && prompts.contains(&turn.id.0));
+        heard.filter_map(|turn| self.heard(turn.id)).collect()
     }
 
     /// The end of a turn is that of the messages that were heard in it.
@@ -53,7 +68,11 @@ impl State {
     }
 
     pub(super) fn note_steering(&mut self, turn: TurnId, into: TurnId, input: u64) {
-        let content = self.turns.iter().find(|other| other.id == turn).map(|turn| turn.content.clone());
+        let steering = self.turns.iter_mut().find(|other| other.id == turn);
+        let content = steering.map(|turn| {
+            turn.told = true;
+            turn.content.clone()
+        });
         if let Some(Turn { phase: Phase::Running { inputs }, .. }) =
             self.turns.front_mut().filter(|front| front.id == into)
             && let Some(content) = content
@@ -63,13 +82,13 @@ impl State {
         self.took_input(input);
     }
 
-    pub(super) fn join(&mut self, seq: Seq, turn: TurnId, into: TurnId) {
+    pub(super) fn join(&mut self, turn: TurnId, into: TurnId) {
         let Some(place) = self.turns.iter().position(|other| other.id == turn) else { return };
         let Some(turn) = self.turns.remove(place) else { return };
         // Right behind those that were heard before it: if they have to wait again, then in this order.
         let joined = |other: &Turn| other.id == into || matches!(other.phase, Phase::Joined { .. });
         let after = self.turns.iter().rposition(joined).map_or(0, |place| place + 1);
-        let turn = Turn { heard: Some(seq), phase: Phase::Joined { into }, ..turn };
+        let turn = Turn { heard: true, phase: Phase::Joined { into }, ..turn };
         self.changed.push(super::apply::row(&turn, TurnState::Running));
         self.turns.insert(after, turn);
     }
@@ -78,13 +97,6 @@ impl State {
     pub(super) fn part(&mut self) {
         let joined = |turn: &Turn| matches!(turn.phase, Phase::Joined { .. });
         self.change_phase(&Phase::Queued, TurnState::Queued, joined);
-    }
-
-    /// The agent is back, with what it had done up to some event. Others say themselves what they have heard.
-    pub(super) fn join_again(&mut self) {
-        let (Some(kept), Some(into)) = (self.kept, self.under_way()) else { return };
-        let known = |turn: &Turn| turn.phase == Phase::Queued && turn.heard.is_some_and(|seq| seq <= kept);
-        self.change_phase(&Phase::Joined { into }, TurnState::Running, known);
     }
 
     fn change_phase(&mut self, phase: &Phase, state: TurnState, of: impl Fn(&Turn) -> bool) {

@@ -150,3 +150,19 @@ fn a_turn_that_took_too_long_is_asked_to_stop_once_and_says_why_it_ended() {
     assert_eq!(problem.code, "turn_timeout");
     assert_eq!(world.state().status, Status::Active, "what waits goes on");
 }
+
+#[test]
+fn a_turn_that_goes_on_while_its_session_is_paused_has_a_budget_too_and_the_pause_stays() {
+    for ops in [[Op::Pause, CALLS, CALLS], [CALLS, CALLS, Op::Pause]] {
+        let world = with(20).after(&[PROMPT, PROMPT]).after(&ops);
+        assert_eq!(reached(&world).len(), 1, "{ops:?}");
+        let world = world.after(&[Op::Rest, DONE, DONE]);
+        assert_eq!(stands(&world), (Status::Paused, vec![Some(Outcome::Interrupted), None]), "{ops:?}");
+        assert_eq!(problem(&world).as_deref(), Some("budget_reached"));
+        // Somebody wanted the pause: that more may be used does not end it.
+        let world = world.after(&[Op::Raise]);
+        assert_eq!((world.state().status, world.state().next()), (Status::Paused, Next::Wait), "{ops:?}");
+        let world = world.after(&[Op::Resume, DONE, SAYS, Op::Rest, DONE]);
+        assert_eq!(world.outcomes()[1], Some(Outcome::Done), "{ops:?}");
+    }
+}

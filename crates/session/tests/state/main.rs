@@ -489,6 +489,25 @@ fn messages_that_come_while_a_turn_runs_wait_in_order() {
 }
 
 #[test]
+fn what_the_agent_was_told_in_the_middle_of_a_turn_is_not_taken_back() {
+    let taken_back = |world: &World| {
+        let turn = world.state().waiting().next().expect("it waits");
+        world.state().decide(&Wish::Withdraw { turn })
+    };
+    let world = World::awake().after(&[PROMPT, Op::Push(OnBusy::Steer)]);
+    assert_eq!(taken_back(&world), Err(Refused::NotWaiting));
+    // Its turn is over before it was heard, but an agent may have it before it.
+    let paused = World::awake().after(&[PROMPT, Op::Push(OnBusy::Steer), Op::Pause, Op::Rest, DONE]);
+    assert_eq!(taken_back(&paused), Err(Refused::NotWaiting));
+    // The agent heard it and died, and will remember it.
+    let heard = world.after(&[Op::TakeUp, Op::Die, DONE]);
+    assert_eq!(taken_back(&heard), Err(Refused::NotWaiting));
+    // One that did not hear it is gone.
+    let unheard = World::awake().after(&[PROMPT, Op::Push(OnBusy::Steer), Op::Die, DONE]);
+    assert!(taken_back(&unheard).is_ok());
+}
+
+#[test]
 fn a_prompt_that_was_written_down_but_not_sent_is_sent_by_the_next_server() {
     let world = World::awake().after(&[Op::CrashBeforeTelling, PROMPT, START, Op::Rest, DONE]);
     assert_eq!(stands(&world), (Status::Active, vec![Some(Outcome::Done)]));

@@ -3,6 +3,7 @@
 use super::{
     World,
     server::{Close, Effect, Server},
+    shim::Shim,
 };
 use ash_model::{Death, Fact, Outcome, PermissionId, Rewound, Status, TurnId};
 use ash_session::state::{Next, Phase, Refused, State, Wish};
@@ -60,6 +61,9 @@ impl World {
                 told.conversation.push(*turn);
             }
             Fact::Requeued { order, withdrawn } => {
+                let knows =
+                    |shim: &Shim| shim.alive && withdrawn.iter().any(|turn| shim.steers.contains(turn));
+                assert!(!self.shim.as_ref().is_some_and(knows), "withdrawn, and told");
                 let waits = |turn: &TurnId| {
                     !told.started.contains(turn)
                         && !told.finished.contains_key(turn)
@@ -139,6 +143,14 @@ impl World {
                 told.joined.clear();
                 *told.deaths.entry(*turn).or_default() += u32::from(*death != Death::Shutdown);
             }
+            // What ran is cut off by that, unless it was to stop or rests.
+            Fact::Asleep { .. } => {
+                let front = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
+                let over = |turn: &TurnId| told.asked_to_stop.contains(turn) || told.rested.contains(turn);
+                if !front.is_some_and(over) {
+                    told.joined.clear();
+                }
+            }
             Fact::Awake { .. } => self.last_input = 1,
             Fact::Used(used) => told.used += used.usage.tokens(),
             Fact::Ended => told.ended = true,
@@ -146,7 +158,6 @@ impl World {
             | Fact::Forked { .. }
             | Fact::Said { .. }
             | Fact::SaveFailed { .. }
-            | Fact::Asleep { .. }
             | Fact::Resuming
             | Fact::Resumed { .. }
             | Fact::ResumeFailed { .. }

@@ -1,0 +1,282 @@
+//! What a caller may set of a session, in a body that makes, resumes or changes one: how it is read, what is refused, and
+//! what follows over what was set before.
+
+use super::{
+    MOST_MODEL, MOST_SYSTEM_PROMPT, infinite, limits,
+    provider::{self, Wanted},
+    take::at_most,
+    usage,
+};
+use crate::{
+    app::App,
+    problem::{Answer, Problem},
+};
+use ash_model::{
+    BadInnerPath, Durability, InnerPath, Limits, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Root,
+    Setting,
+};
+use ash_sandbox::Egress;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The reference's, and those of Claude Code that make sense in a sandbox.
+const PERMISSION_MODES: [&str; 6] =
+    ["bypassPermissions", "permissionsByAgent", "default", "acceptEdits", "plan", "dontAsk"];
+/// It is an argument of a program.
+const MOST_APPENDED: usize = 30_000;
+const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+const MOST_SKILL_DIRECTORIES: usize = 20;
+const MOST_NAMES: usize = 200;
+/// A week.
+const LONGEST_WAIT: u64 = 604_800;
+/// Ten years.
+const LONGEST_LIFE: u64 = 315_360_000;
+
+/// The options of the reference's create and config calls.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Settable {
+    model: Option<String>,
+    provider: Option<Value>,
+    system_prompt: Option<String>,
+    permission_mode: Option<String>,
+    system_message: Option<SystemMessage>,
+    append_system_prompt: Option<String>,
+    available_tools: Option<Vec<String>>,
+    #[serde(alias = "effort")]
+    reasoning_effort: Option<String>,
+    streaming: Option<bool>,
+    allowed_tools: Option<Vec<String>>,
+    #[serde(alias = "excludedTools")]
+    disallowed_tools: Option<Vec<String>>,
+    betas: Option<Vec<String>>,
+    mcp_servers: Option<serde_json::Map<String, Value>>,
+    subagents: Option<serde_json::Map<String, Value>>,
+    initial_agent: Option<String>,
+    custom_agents: Option<Vec<CustomAgent>>,
+    working_directory: Option<String>,
+    config_dir: Option<String>,
+    skill_directories: Option<Vec<String>>,
+    disabled_skills: Option<Vec<String>>,
+    infinite_sessions: Option<Value>,
+    on_interrupted: Option<OnInterrupted>,
+    on_busy: Option<OnBusy>,
+    wake_report: Option<bool>,
+    permission_timeout: Option<u64>,
+    on_permission_timeout: Option<OnPermissionTimeout>,
+    max_wait: Option<u64>,
+    idle_timeout: Option<u64>,
+    ttl: Option<u64>,
+    pub(super) durability: Option<Durability>,
+    ephemeral: Option<bool>,
+    max_turns: Option<u32>,
+    max_budget_usd: Option<f64>,
+    max_tokens: Option<u64>,
+    turn_limits: Option<Limits>,
+    limits: Option<Value>,
+}
+
+impl Settable {
+    /// What a live agent can go on with.
+    pub(super) fn settings(&self) -> Vec<Setting> {
+        let model = self.model.clone().map(Setting::Model);
+        model.into_iter().chain(self.permission_mode.clone().map(Setting::PermissionMode)).collect()
+    }
+
+    /// Who is to answer, taken out: there may be a key in it.
+    pub(super) fn wanted(&mut self, app: &App) -> Answer<Option<Wanted>> {
+        self.provider.take().map(|given| provider::wanted(app, given)).transpose()
+    }
+
+    pub(super) fn over(self, before: Options) -> Answer<Options> {
+        at_most("model", self.model.as_deref(), MOST_MODEL)?;
+        at_most("systemPrompt", self.system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
+        at_most("appendSystemPrompt", self.append_system_prompt.as_deref(), MOST_APPENDED)?;
+        if let Some(mode) = &self.permission_mode
+            && !PERMISSION_MODES.contains(&mode.as_str())
+        {
+            let error = format!("permissionMode must be one of {}", PERMISSION_MODES.join(", "));
+            return Err(Problem::invalid("invalid_body", error));
+        }
+        let seconds = [
+            ("permissionTimeout", self.permission_timeout),
+            ("maxWait", self.max_wait),
+            ("idleTimeout", self.idle_timeout),
+        ];
+        for (name, given) in seconds {
+            if given.is_some_and(|seconds| seconds > LONGEST_WAIT) {
+                let error = format!("{name} must be 0 to {LONGEST_WAIT} seconds");
+                return Err(Problem::invalid("invalid_body", error));
+            }
+        }
+        if let Some(effort) = &self.reasoning_effort
+            && !EFFORTS.contains(&effort.as_str())
+        {
+            let error = format!("reasoningEffort must be one of {}", EFFORTS.join(", "));
+            return Err(Problem::invalid("invalid_body", error));
+        }
+        let (replaced, appended) = match self.system_message {
+            Some(message) => message.split()?,
+            None => (None, None),
+        };
+        let custom = self.custom_agents.map(subagents).transpose()?;
+        let working_directory = inner("workingDirectory", self.working_directory.as_deref())?;
+        let config_dir = inner("configDir", self.config_dir.as_deref())?;
+        if config_dir.as_ref().is_some_and(|dir| matches!(dir.root(), (Root::Workspace, _) | (_, ""))) {
+            let error = "configDir must be a folder beneath /home/agent (or ~), which is the agent's own";
+            return Err(Problem::invalid("invalid_body", error));
+        }
+        let skills = self.skill_directories.map(|dirs| many("skillDirectories", &dirs)).transpose()?;
+        if let Some(skills) = &self.disabled_skills {
+            at_most_names("disabledSkills", skills)?;
+        }
+        if self.ttl.is_some_and(|seconds| seconds > LONGEST_LIFE) {
+            let error = format!("ttl must be 0 (never) to {LONGEST_LIFE} seconds");
+            return Err(Problem::invalid("invalid_body", error));
+        }
+        let given = Limits {
+            max_turns: self.max_turns,
+            max_budget_usd: self.max_budget_usd,
+            max_tokens: self.max_tokens,
+        };
+        let budget = given.over(Limits::of_session(&before));
+        let of_turns = self.turn_limits.map(|given| given.over(before.turn_limits.unwrap_or_default()));
+        usage::check(&budget)?;
+        usage::check(&of_turns.unwrap_or_default())?;
+        Ok(Options {
+            model: self.model.or(before.model),
+            provider: before.provider,
+            own_provider: before.own_provider,
+            system_prompt: replaced.or(self.system_prompt).or(before.system_prompt),
+            append_system_prompt: appended.or(self.append_system_prompt).or(before.append_system_prompt),
+            available_tools: self.available_tools.or(before.available_tools),
+            reasoning_effort: self.reasoning_effort.or(before.reasoning_effort),
+            streaming: self.streaming.or(before.streaming),
+            permission_mode: self.permission_mode.or(before.permission_mode),
+            allowed_tools: self.allowed_tools.or(before.allowed_tools),
+            disallowed_tools: self.disallowed_tools.or(before.disallowed_tools),
+            betas: self.betas.or(before.betas),
+            mcp_servers: self.mcp_servers.map(Value::Object).or(before.mcp_servers),
+            subagents: self.subagents.or(custom).map(Value::Object).or(before.subagents),
+            initial_agent: self.initial_agent.or(before.initial_agent),
+            working_directory: working_directory.or(before.working_directory),
+            config_dir: config_dir.or(before.config_dir),
+            skill_directories: skills.or(before.skill_directories),
+            disabled_skills: self.disabled_skills.or(before.disabled_skills),
+            infinite_sessions: infinite::over(self.infinite_sessions, before.infinite_sessions)?,
+            on_interrupted: self.on_interrupted.or(before.on_interrupted),
+            on_busy: self.on_busy.or(before.on_busy),
+            wake_report: self.wake_report.or(before.wake_report),
+            permission_timeout: self.permission_timeout.or(before.permission_timeout),
+            on_permission_timeout: self.on_permission_timeout.or(before.on_permission_timeout),
+            max_wait: self.max_wait.or(before.max_wait),
+            idle_timeout: self.idle_timeout.or(before.idle_timeout),
+            ttl: self.ttl.or(before.ttl),
+            durability: self.durability.or(before.durability),
+            ephemeral: self.ephemeral.or(before.ephemeral),
+            max_turns: budget.max_turns,
+            max_budget_usd: budget.max_budget_usd,
+            max_tokens: budget.max_tokens,
+            turn_limits: of_turns.or(before.turn_limits),
+            limits: limits::over(self.limits, before.limits)?,
+            base: before.base,
+        })
+    }
+}
+
+/// As the guides of other SDKs have them: in a list, each with its name.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct CustomAgent {
+    name: String,
+    description: Option<String>,
+    display_name: Option<String>,
+    prompt: String,
+    tools: Option<Vec<String>>,
+    model: Option<String>,
+}
+
+fn subagents(agents: Vec<CustomAgent>) -> Answer<serde_json::Map<String, Value>> {
+    let named = |agent: CustomAgent| {
+        let CustomAgent { name, description, display_name, prompt, tools, model } = agent;
+        let mut shape = json!({ "description": description.or(display_name).unwrap_or_else(|| name.clone()), "prompt": prompt });
+        for (field, value) in [("tools", json!(tools)), ("model", json!(model))] {
+            if !value.is_null() {
+                shape[field] = value;
+            }
+        }
+        match name.is_empty() {
+            true => Err(Problem::invalid("invalid_body", "customAgents: each needs a name")),
+            false => Ok((name, shape)),
+        }
+    };
+    agents.into_iter().map(named).collect()
+}
+
+fn inner(name: &str, path: Option<&str>) -> Answer<Option<InnerPath>> {
+    let wrong = |error: BadInnerPath| Problem::invalid("invalid_body", format!("{name} {error}"));
+    path.map(|path| InnerPath::parse(path).map_err(wrong)).transpose()
+}
+
+fn many(name: &str, paths: &[String]) -> Answer<Vec<InnerPath>> {
+    if paths.len() > MOST_SKILL_DIRECTORIES {
+        let error = format!("{name} has more than {MOST_SKILL_DIRECTORIES}");
+        return Err(Problem::invalid("invalid_body", error));
+    }
+    let all = paths.iter().map(|path| inner(name, Some(path)));
+    Ok(all.collect::<Answer<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+fn at_most_names(name: &str, given: &[String]) -> Answer<()> {
+    let plain = |text: &String| !text.is_empty() && text.len() <= 200 && !text.chars().any(char::is_control);
+    if given.len() <= MOST_NAMES && given.iter().all(plain) {
+        return Ok(());
+    }
+    let error = format!("{name} must be at most {MOST_NAMES} names of 1 to 200 characters");
+    Err(Problem::invalid("invalid_body", error))
+}
+
+/// As the guide of other SDKs has it: words, or words and whether they replace the agent's own.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SystemMessage {
+    Words(String),
+    How { mode: Option<String>, content: String },
+}
+
+impl SystemMessage {
+    /// What replaces the agent's own instructions, and what is added to them.
+    fn split(self) -> Answer<(Option<String>, Option<String>)> {
+        let (mode, content) = match self {
+            SystemMessage::Words(content) => (None, content),
+            SystemMessage::How { mode, content } => (mode, content),
+        };
+        match mode.as_deref() {
+            None | Some("append") => {
+                at_most("systemMessage", Some(&content), MOST_APPENDED)?;
+                Ok((None, Some(content)))
+            }
+            Some("replace") => {
+                at_most("systemMessage", Some(&content), MOST_SYSTEM_PROMPT)?;
+                Ok((Some(content), None))
+            }
+            Some(_) => {
+                Err(Problem::invalid("invalid_body", "systemMessage.mode must be \"append\" or \"replace\""))
+            }
+        }
+    }
+}
+
+/// What is stored, and what is not.
+pub(super) fn with_provider(options: Options, wanted: Option<Wanted>) -> Answer<(Options, Option<Egress>)> {
+    match wanted {
+        None => Ok((options, None)),
+        Some(Wanted::Known(known)) => {
+            Ok((Options { provider: Some(known), own_provider: None, ..options }, None))
+        }
+        Some(Wanted::Own(own, way)) => {
+            provider::has_model(own.r#type, options.model.as_deref())?;
+            Ok((Options { provider: None, own_provider: Some(own), ..options }, Some(way)))
+        }
+    }
+}
