@@ -68,6 +68,7 @@ fn as_root_root_hears_that_walls_can_be_built_here() {
     assert!(line(&text, "bubblewrap").starts_with("✓ bubblewrap /"));
     assert_eq!(line(&text, "walls"), "✓ walls a sandbox starts and ends");
     assert!(line(&text, "cgroups").ends_with("writable: memory and processes are limited per sandbox"));
+    assert!(line(&text, "limits").starts_with("✓ limits memory 2048 MB (cgroup"), "{text}");
     assert!(line(&text, "sandbox uids").contains("200000-265535"));
     assert!(line(&text, "data").ends_with("data is made at the first start"));
     assert_eq!(line(&text, "database"), "✓ database on a local file system");
@@ -98,7 +99,14 @@ fn an_ordinary_user_hears_what_only_root_has() {
     let text = text(&output);
     assert_eq!(output.status.code(), Some(0), "a warning is no problem:\n{text}");
     assert_eq!(line(&text, "walls"), "✓ walls a sandbox starts and ends");
-    assert_eq!(line(&text, "cgroups"), "! cgroups only root can use them: a sandbox may take all memory");
+    assert_eq!(
+        line(&text, "cgroups"),
+        "! cgroups only root can use them: memory is only watched from time to time, processors are not limited"
+    );
+    assert_eq!(
+        line(&text, "limits"),
+        "✓ limits memory 2048 MB (watchdog), processors any (nobody), processes 512 (rlimit), disk 10240 MB (watchdog)"
+    );
     assert!(!text.contains("sandbox uids"), "they are root's:\n{text}");
     assert!(text.trim_end().ends_with("warning") || text.trim_end().ends_with("warnings"), "{text}");
 }

@@ -34,6 +34,7 @@ mod keep;
 mod kill_server;
 mod ladder;
 mod life;
+mod limits;
 mod model;
 mod model_server;
 mod options;

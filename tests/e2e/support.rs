@@ -266,7 +266,7 @@ fn remove_cgroups(live: &Path) {
         let mut words = line.splitn(3, ':').skip(1);
         Some(format!("{}{}", words.next()?, words.next()?))
     });
-    let roots: Vec<String> = own.chain(["memory", "pids", "freezer"].map(str::to_owned)).collect();
+    let roots: Vec<String> = own.chain(["memory", "pids", "freezer", "cpu"].map(str::to_owned)).collect();
     for name in runs.flatten().flatten().map(|entry| entry.file_name()) {
         let Some(incarnation) = name.to_str().and_then(|name| name.strip_prefix("journal.")) else {
             continue;

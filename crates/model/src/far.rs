@@ -2,7 +2,7 @@
 //! packs everything can be told again. A stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, Beside, Consistency, Epoch, Image, Metadata, Options, OwnerId, Provider, Runtime, Seq,
+    AgentName, Beside, Bounds, Consistency, Epoch, Image, Metadata, Options, OwnerId, Provider, Runtime, Seq,
     SessionId, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId, luggage::Line,
 };
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,8 @@ pub struct FarAgent {
     pub provider: Option<Provider>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Bounds>,
     pub origin: String,
     pub config: String,
     /// Sealed with the server's own key, which is not there.

@@ -1,5 +1,6 @@
 //! THE WORDS: ids, facts, options and kinds of failure that every other room speaks. Touches nothing.
 
+mod bounds;
 mod cursor;
 mod fact;
 pub mod far;
@@ -16,6 +17,7 @@ mod receipt;
 mod time;
 mod usage;
 
+pub use bounds::{BadBounds, Bounds, Resources};
 pub use cursor::Cursor;
 pub use fact::{
     Ask, Beside, Consistency, Death, Delta, Event, Fact, Note, Outcome, Rewound, Saved, TakenBack, Then,
@@ -257,6 +259,9 @@ pub struct Options {
     /// What each of its turns may use, unless a message says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_limits: Option<Limits>,
+    /// How much of the machine its sandbox may take; without it, as its agent says, or the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Bounds>,
     /// The checkpoint that changes are counted from; without one, the agent's own files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<u64>,

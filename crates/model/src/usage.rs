@@ -183,6 +183,9 @@ pub enum Which {
     MaxTokens,
     /// A limit in dollars, and a model that has no price.
     Price,
+    TurnSeconds,
+    DiskMb,
+    MaxFiles,
 }
 
 impl Which {
@@ -191,6 +194,9 @@ impl Which {
             Which::MaxTurns => "maxTurns",
             Which::MaxBudgetUsd | Which::Price => "maxBudgetUsd",
             Which::MaxTokens => "maxTokens",
+            Which::TurnSeconds => "turnSeconds",
+            Which::DiskMb => "diskMb",
+            Which::MaxFiles => "maxFiles",
         }
     }
 }
@@ -220,7 +226,9 @@ impl Reached {
     pub fn shown(&self, number: u64) -> serde_json::Value {
         match self.which {
             Which::MaxBudgetUsd | Which::Price => serde_json::json!(usd(number)),
-            Which::MaxTurns | Which::MaxTokens => number.into(),
+            Which::MaxTurns | Which::MaxTokens | Which::TurnSeconds | Which::DiskMb | Which::MaxFiles => {
+                number.into()
+            }
         }
     }
 
@@ -233,6 +241,27 @@ impl Reached {
             Which::MaxTurns | Which::MaxBudgetUsd | Which::MaxTokens => {
                 Problem::new("budget_reached", self.to_string())
             }
+            Which::TurnSeconds => Problem::new(
+                "turn_timeout",
+                format!(
+                    "The turn was stopped: it may run for {} s. Send a message to go on, or raise limits.turnSeconds with PATCH …/config",
+                    self.limit
+                ),
+            ),
+            Which::DiskMb => Problem::new(
+                "disk_limit",
+                format!(
+                    "The sandbox was ended: its files take {} MB of the disk, and may take {}. Remove some with DELETE …/files/PATH, or raise limits.diskMb with PATCH …/config, and send a message to go on",
+                    self.used, self.limit
+                ),
+            ),
+            Which::MaxFiles => Problem::new(
+                "disk_limit",
+                format!(
+                    "The sandbox was ended: it has {} files, and may have {}. Remove some with DELETE …/files/PATH, or raise limits.maxFiles with PATCH …/config, and send a message to go on",
+                    self.used, self.limit
+                ),
+            ),
         }
     }
 }

@@ -2,8 +2,8 @@
 //! a log that can no longer be read.
 
 use ash_model::{
-    AgentName, AnsweredBy, Ask, Asked, Beside, BudgetOf, Call, Consistency, Death, Dialect, Durability, End,
-    Fact, From, How, Incarnation, InnerPath, Limits, Lock, Metadata, OnBusy, OnInterrupted,
+    AgentName, AnsweredBy, Ask, Asked, Beside, Bounds, BudgetOf, Call, Consistency, Death, Dialect,
+    Durability, End, Fact, From, How, Incarnation, InnerPath, Limits, Lock, Metadata, OnBusy, OnInterrupted,
     OnPermissionTimeout, Options, Outcome, OwnProvider, Path, PermissionId, Problem, Provider, Reached,
     Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId,
     Usage, Used, Verdict, Which,
@@ -460,6 +460,7 @@ fn every_fact() -> Vec<Fact> {
         labels(),
         busy(),
         budgets(),
+        bounds(),
     ]
     .concat()
 }
@@ -509,6 +510,19 @@ fn budgets() -> Vec<Fact> {
         Fact::Created { agent: AgentName::parse("helper").expect("a name"), version: 2, options },
         Fact::Queued { turn: turn(), content: json!("hi"), ask },
     ]);
+    facts
+}
+
+/// How much of the machine a sandbox may take, and what stopped a turn.
+fn bounds() -> Vec<Fact> {
+    let limits = Bounds::parse("memoryMb=64,diskMb=0,turnSeconds=5").expect("bounds");
+    let options = Options { limits: Some(limits), ..Options::default() };
+    let agent = AgentName::parse("helper").expect("a name");
+    let reached = |which| Reached { turn: Some(turn()), of: BudgetOf::Turn, which, limit: 10, used: 11 };
+    let mut facts = vec![Fact::Created { agent, version: 2, options }];
+    facts.extend(
+        [Which::TurnSeconds, Which::DiskMb, Which::MaxFiles].map(|which| Fact::BudgetReached(reached(which))),
+    );
     facts
 }
 

@@ -123,6 +123,8 @@ fn host(policy: &Policy<'_>) -> Value {
         // Together with swap: none.
         "MemorySwap": limits.memory_bytes.unwrap_or(0),
         "PidsLimit": limits.processes.unwrap_or(0),
+        // After the server, if both want the same processor; a container has 1024 otherwise.
+        "CpuShares": 512,
         "NanoCpus": limits.cpu_millis.unwrap_or(0) * 1_000_000,
         "RestartPolicy": { "Name": "no" },
         // Only the init's own words go there; those of agents go through the shim.

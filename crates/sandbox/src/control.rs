@@ -17,7 +17,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Walls, frame::Start};
+use crate::{Walls, frame::Start, limits::Rlimits};
 
 const LONGEST: usize = 4096;
 /// The start's description and its three pipes.
@@ -30,8 +30,7 @@ const LONGEST_START: u64 = 8 << 20;
 pub(crate) struct Orders {
     pub(crate) control: Control,
     pub(crate) walls: Walls,
-    pub(crate) open_files: u64,
-    pub(crate) processes: Option<u64>,
+    pub(crate) rlimits: Rlimits,
     /// Where it may write besides the scratch places.
     pub(crate) writable: Vec<PathBuf>,
     /// What goes before our own program to start it, where the image lacks its libraries.

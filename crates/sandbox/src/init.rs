@@ -22,7 +22,8 @@ use crate::{
     Walls,
     control::{self, Control, Order, Orders, Report},
     frame::Start,
-    limits, process,
+    limits::{self, Rlimits},
+    process,
 };
 
 /// Processes in uninterruptible sleep do not stop; after this the capture has to do without.
@@ -53,6 +54,7 @@ struct Init {
 }
 
 fn begin(orders: &Orders) -> io::Result<Init> {
+    process::go_first();
     // Before anything can run beside us: a dumpable init gives its control socket and memory to the agent.
     process::set_undumpable()?;
     let control = connected(&orders.control)?;
@@ -61,7 +63,7 @@ fn begin(orders: &Orders) -> io::Result<Init> {
     // What files the agent makes must not depend on how the server was started.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let children = process::watch_children()?;
-    limits::restrict(orders.open_files, nproc(orders))?;
+    limits::restrict(&Rlimits { processes: nproc(orders), ..orders.rlimits.clone() })?;
     match orders.walls {
         Walls::Bubblewrap | Walls::Docker => {
             rustix::thread::set_no_new_privs(true)?;
@@ -93,7 +95,7 @@ fn connected(control: &Control) -> io::Result<OwnedFd> {
 /// Only in a user namespace, where the kernel counts apart; elsewhere all processes of the user count.
 fn nproc(orders: &Orders) -> Option<u64> {
     match orders.walls {
-        Walls::Bubblewrap => orders.processes.filter(|_| process::kernel_at_least(5, 14)),
+        Walls::Bubblewrap => orders.rlimits.processes.filter(|_| process::kernel_at_least(5, 14)),
         Walls::Docker | Walls::None => None,
     }
 }

@@ -21,6 +21,7 @@ mod probe;
 mod process;
 mod reap;
 mod shim;
+mod spent;
 
 use std::{
     ffi::OsString,
@@ -41,6 +42,7 @@ pub use link::{Knocked, Link, Records, Remote, knock};
 pub use probe::{Groups, find as find_bubblewrap, groups};
 pub use process::keep_memory_private;
 pub use reap::{processes, reap};
+pub use spent::{Spent, nameless_bytes, scratch_files, spent};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -27,6 +27,12 @@ pub struct Limits {
     /// Thousandths of a processor, for all processes together. Needs control groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_millis: Option<u64>,
+    /// No file may grow beyond this. How much all of them take is for the server to watch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_bytes: Option<u64>,
+    /// What is printed faster in the long run is read later, so that whoever prints it waits. Nothing is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_per_second: Option<u64>,
 }
 
 impl Default for Limits {
@@ -37,16 +43,35 @@ impl Default for Limits {
             open_files: 8192,
             tmp_bytes: 1024 * MIB,
             cpu_millis: None,
+            file_bytes: None,
+            output_per_second: None,
         }
     }
 }
 
 /// The rlimits of the calling process and all it will start.
-pub(crate) fn restrict(open_files: u64, processes: Option<u64>) -> io::Result<()> {
+pub(crate) fn restrict(rlimits: &Rlimits) -> io::Result<()> {
     // A core dump would put a copy of the agent's memory, keys included, into the workspace.
     leave_no_core()?;
-    lower(Resource::Nofile, open_files)?;
-    processes.map_or(Ok(()), |most| lower(Resource::Nproc, most))
+    lower(Resource::Nofile, rlimits.open_files)?;
+    let others = [(Resource::Nproc, rlimits.processes), (Resource::Fsize, rlimits.file_bytes)];
+    others.into_iter().try_for_each(|(which, most)| most.map_or(Ok(()), |most| lower(which, most)))
+}
+
+/// What each process is held to by the kernel itself, wherever it runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Rlimits {
+    pub(crate) open_files: u64,
+    pub(crate) processes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file_bytes: Option<u64>,
+}
+
+impl Rlimits {
+    pub(crate) fn of(limits: &Limits) -> Self {
+        let Limits { open_files, processes, file_bytes, .. } = *limits;
+        Self { open_files, processes, file_bytes }
+    }
 }
 
 /// What the calling process and those that it starts have in memory, keys among it, is never written to a file.
@@ -67,7 +92,7 @@ pub(crate) struct Cgroup {
     pub(crate) pids: Option<PathBuf>,
     pub(crate) freezer: Option<PathBuf>,
     pub(crate) unified: Option<PathBuf>,
-    /// Only where processors are limited: on v1 every group more is a move more.
+    /// Also where processors are not limited: for what all sandboxes together weigh.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cpu: Option<PathBuf>,
 }
@@ -157,6 +182,10 @@ fn put(dir: &Path, file: &str, value: impl ToString) -> io::Result<()> {
     fs::write(dir.join(file), value.to_string())
 }
 
+fn number_in(dir: &Path, file: &str) -> Option<u64> {
+    fs::read_to_string(dir.join(file)).ok()?.trim().parse().ok()
+}
+
 fn number_after(dir: &Path, file: &str, word: &str) -> Option<u64> {
     let text = fs::read_to_string(dir.join(file)).ok()?;
     text.lines().find_map(|line| line.strip_prefix(word)?.trim().parse().ok())
@@ -181,9 +210,7 @@ impl Cgroup {
                 .and_then(|h| h.make(&name, |dir| limit(dir, "pids.max", limits.processes))),
             freezer: seen.hierarchy("freezer").and_then(|h| h.make(&name, |_| Ok(()))),
             unified: None,
-            cpu: limits.cpu_millis.and_then(|millis| {
-                seen.hierarchy("cpu").and_then(|h| h.make(&name, |dir| cpu_limits(dir, millis)))
-            }),
+            cpu: seen.hierarchy("cpu").and_then(|h| h.make(&name, |dir| cpu_limits(dir, limits.cpu_millis))),
         };
         (!group.dirs().is_empty()).then_some(group)
     }
@@ -252,6 +279,24 @@ impl Cgroup {
         let v1 = self.memory.as_deref().and_then(|dir| number_after(dir, "memory.oom_control", "oom_kill "));
         let v2 = self.unified.as_deref().and_then(|dir| number_after(dir, "memory.events", "oom_kill "));
         v1.or(v2).unwrap_or(0)
+    }
+
+    /// Whether the kernel holds the memory of all processes together to a limit.
+    pub(crate) fn counts_memory(&self) -> bool {
+        self.memory.is_some() || self.unified.is_some()
+    }
+
+    /// CPU time of all that ever ran in it.
+    pub(crate) fn cpu_time(&self) -> Option<Duration> {
+        let v1 =
+            self.cpu.as_deref().and_then(|dir| number_in(dir, "cpuacct.usage")).map(Duration::from_nanos);
+        let v2 = || number_after(self.unified.as_deref()?, "cpu.stat", "usage_usec ");
+        v1.or_else(|| v2().map(Duration::from_micros))
+    }
+
+    pub(crate) fn peak_memory(&self) -> Option<u64> {
+        let v1 = self.memory.as_deref().and_then(|dir| number_in(dir, "memory.max_usage_in_bytes"));
+        v1.or_else(|| number_in(self.unified.as_deref()?, "memory.peak"))
     }
 
     pub(crate) fn can_freeze(&self) -> bool {
@@ -326,7 +371,17 @@ fn memory_limits(dir: &Path, limits: &Limits) -> io::Result<()> {
 /// Of every so many microseconds.
 const PERIOD: u64 = 100_000;
 
-fn cpu_limits(dir: &Path, millis: u64) -> io::Result<()> {
+/// As much as one thread of anybody else on each processor, however many sandboxes there are: the server comes first.
+/// Priorities alone do not say so, since kernels put each terminal session, and so each agent, into a group of its own.
+fn weigh_together(dir: &Path) {
+    let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    // Best effort: without it they weigh as one.
+    let _ = dir.parent().map(|ash| put(ash, "cpu.shares", (1024 * processors).min(1 << 18)));
+}
+
+fn cpu_limits(dir: &Path, millis: Option<u64>) -> io::Result<()> {
+    weigh_together(dir);
+    let Some(millis) = millis else { return Ok(()) };
     put(dir, "cpu.cfs_period_us", PERIOD)?;
     put(dir, "cpu.cfs_quota_us", millis * PERIOD / 1000)
 }
@@ -336,8 +391,12 @@ fn unified_limits(dir: &Path, limits: &Limits) -> io::Result<()> {
     let ash = dir.parent().ok_or(io::ErrorKind::NotFound)?;
     for group in [ash.parent().ok_or(io::ErrorKind::NotFound)?, ash] {
         put(group, "cgroup.subtree_control", "+memory +pids")?;
-        limits.cpu_millis.map_or(Ok(()), |_| put(group, "cgroup.subtree_control", "+cpu"))?;
+        // Without it there are only no shares of processors, unless they are limited.
+        let cpu = put(group, "cgroup.subtree_control", "+cpu");
+        limits.cpu_millis.map_or(Ok(()), |_| cpu)?;
     }
+    // Half of what others at its side have.
+    let _ = put(ash, "cpu.weight", 50);
     limits
         .cpu_millis
         .map_or(Ok(()), |millis| put(dir, "cpu.max", format!("{} {PERIOD}", millis * PERIOD / 1000)))?;

@@ -36,6 +36,8 @@ pub enum Groups {
     /// v1, a hierarchy per controller: not every one need be there.
     Separate {
         memory: bool,
+        processes: bool,
+        cpu: bool,
     },
     /// Not root, or nothing that can be written to.
     None,
@@ -45,9 +47,13 @@ pub enum Groups {
 pub fn groups() -> Groups {
     let Some(group) = Cgroup::create(Incarnation::fresh(), &Limits::default()) else { return Groups::None };
     group.try_remove();
-    match (&group.unified, &group.memory) {
-        (Some(_), _) => Groups::Unified,
-        (None, memory) => Groups::Separate { memory: memory.is_some() },
+    match &group.unified {
+        Some(_) => Groups::Unified,
+        None => Groups::Separate {
+            memory: group.memory.is_some(),
+            processes: group.pids.is_some(),
+            cpu: group.cpu.is_some(),
+        },
     }
 }
 

@@ -36,6 +36,18 @@ pub(crate) fn die_with_parent() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) }).map(drop)
 }
 
+/// Whoever is started from here on runs after the server, if both want the same processor.
+pub(crate) fn step_back() {
+    // SAFETY: takes a number only. It cannot fail: one may always be nicer.
+    unsafe { libc::nice(5) };
+}
+
+/// This process and all that it starts go before the server, if the machine has no memory left. Without it the kernel looks
+/// at sizes alone, as everywhere else. Only for somebody whose memory others may look into: else the file is root's.
+pub(crate) fn go_first() {
+    let _ = fs::write("/proc/self/oom_score_adj", "500");
+}
+
 pub(crate) fn ignore(signal: i32) {
     // SAFETY: SIG_IGN runs no code.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
@@ -123,6 +135,39 @@ pub(crate) fn kernel_at_least(major: u32, minor: u32) -> bool {
 /// New with every start of the machine; empty where the kernel does not tell.
 pub(crate) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// A number of the machine that is never nothing.
+fn sysconf(which: i32) -> u64 {
+    // SAFETY: takes a number and answers one.
+    u64::try_from(unsafe { libc::sysconf(which) }).unwrap_or(1).max(1)
+}
+
+/// In bytes, what a process has in memory that is nobody else's; what it shares is mostly programs.
+pub(crate) fn own_memory(pid: i32) -> Option<u64> {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut pages = statm.split(' ').skip(1).map_while(|number| number.parse::<u64>().ok());
+    let (resident, shared) = (pages.next()?, pages.next()?);
+    Some(resident.saturating_sub(shared) * sysconf(libc::_SC_PAGESIZE))
+}
+
+/// CPU time of a process and of all children that it has waited for.
+pub(crate) fn cpu_time(pid: i32) -> Option<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.get(stat.rfind(')')? + 2..)?.split(' ').collect();
+    let ticks: u64 = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();
+    Some(Duration::from_millis(ticks * 1000 / sysconf(libc::_SC_CLK_TCK)))
+}
+
+/// A process and all that it started, directly or not.
+pub(crate) fn family(first: i32) -> Vec<i32> {
+    let mut found = vec![first];
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(children(*pid));
+        next += 1;
+    }
+    found
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -62,17 +62,13 @@ pub fn reap(run_dir: &Path) -> Result<(), Error> {
 
 /// The processes of a sandbox that runs, by their numbers on this machine. Empty if there is none.
 pub fn processes(run_dir: &Path) -> Vec<i32> {
-    let Ok(Some(left)) = read(run_dir) else { return Vec::new() };
-    let Some(init) = left.init.filter(|init| left.boot == process::boot_id() && init.runs()) else {
-        return Vec::new();
-    };
-    let mut found = vec![init.pid as i32];
-    let mut next = 0;
-    while let Some(pid) = found.get(next) {
-        found.extend(process::children(*pid));
-        next += 1;
-    }
-    found
+    running(run_dir).map(|init| process::family(init.pid as i32)).unwrap_or_default()
+}
+
+/// The first process of a sandbox that runs.
+pub(crate) fn running(run_dir: &Path) -> Option<HostProcess> {
+    let left = read(run_dir).ok()??;
+    left.init.filter(|init| left.boot == process::boot_id() && init.runs())
 }
 
 fn clear_groups(groups: &Cgroup) -> Result<(), Error> {

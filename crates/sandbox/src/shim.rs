@@ -6,8 +6,10 @@
 mod client;
 mod clients;
 mod docker;
+mod flow;
 mod hold;
 mod life;
+mod memory;
 mod ooms;
 mod processes;
 mod sandbox;
@@ -25,6 +27,8 @@ use ash_model::{Consistency, Epoch};
 
 use self::{
     client::{Client, Lost},
+    flow::Flow,
+    memory::Watchdog,
     ooms::Ooms,
     sandbox::Sandbox,
     stdio::{Process, READ_SIZE, Read, Stream},
@@ -130,6 +134,8 @@ struct Shim {
     last_ins: BTreeMap<u16, u64>,
     hold: Hold,
     ooms: Ooms,
+    flow: Flow,
+    watchdog: Option<Watchdog>,
     buffer: Vec<u8>,
     batch: Vec<u8>,
 }
@@ -165,6 +171,8 @@ fn begin() -> io::Result<Shim> {
         last_ins: BTreeMap::new(),
         hold: Hold::None,
         ooms: Ooms::default(),
+        flow: Flow::new(None, now),
+        watchdog: None,
         buffer: vec![0; READ_SIZE],
         batch: Vec::new(),
     })
@@ -234,7 +242,8 @@ impl Shim {
     /// Back-pressure: what is not read stays in the pipe, and a full pipe stops its writer.
     fn listening(&self) -> bool {
         let cap = self.plan.as_ref().map_or(u64::MAX, |plan| plan.caps.unacked_bytes);
-        self.journal.as_ref().is_some_and(|journal| !journal.stuck() && journal.unacked() <= cap)
+        let keeps_up = |journal: &Journal| !journal.stuck() && journal.unacked() <= cap;
+        self.flow.shut_until().is_none() && self.journal.as_ref().is_some_and(keeps_up)
     }
 
     fn serve(&mut self, source: Source, revents: i16) {
@@ -285,6 +294,8 @@ impl Shim {
             Hold::None | Hold::Lapsed => {}
         }
         self.journal.iter().filter_map(Journal::retry_at).for_each(&mut by);
+        self.flow.shut_until().into_iter().for_each(&mut by);
+        self.watchdog.iter().filter(|_| self.phase == Phase::Up).for_each(|dog| by(dog.due()));
         next.map(|time| time.saturating_duration_since(now))
     }
 
@@ -295,6 +306,8 @@ impl Shim {
         {
             journal.retry(now);
         }
+        self.flow.refill(now);
+        self.watch_memory(now);
         match self.phase {
             Phase::Unbuilt if now >= self.since + UNBUILT_PATIENCE => self.end(true),
             Phase::Building if now >= self.since + BUILD_PATIENCE => {

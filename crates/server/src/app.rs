@@ -4,12 +4,13 @@ use crate::{
     alone::Alone,
     config::{Config, Sandbox},
     disk::Disk,
+    enforced::Enforced,
     keys,
     metrics::Metrics,
     routes,
 };
 use ash_model::{TenantId, Timestamp};
-use ash_sandbox::{Backend, Bare, Bubblewrap, Docker, Limits};
+use ash_sandbox::{Backend, Bare, Bubblewrap, Docker};
 use ash_session::{Far, FarSession, Returned, Rooms, Sessions, Settings, Uids};
 use ash_store::{Seal, Sqlite, Store};
 use axum::serve::ListenerExt;
@@ -45,6 +46,7 @@ pub(crate) struct App {
     pub(crate) changing_options: Arc<Alone>,
     pub(crate) minting: keys::Secret,
     pub(crate) retention: ash_session::Retention,
+    pub(crate) enforced: Enforced,
 }
 
 /// A reason not to start, or not to go on; the words are for the operator.
@@ -127,17 +129,16 @@ pub async fn far_sessions(config: &Config) -> Result<Vec<FarSession>, Failure> {
 
 async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App, SocketAddr), Failure> {
     let backend = backend(config, data).await?;
+    let groups = tokio::task::spawn_blocking(ash_sandbox::groups).await;
+    let enforced = Enforced::of(config.sandbox, groups.unwrap_or(ash_sandbox::Groups::None));
     let metrics = Metrics::new(format!("{}-{}", hostname(), std::process::id()));
     let settings = Settings {
         node: node_id(data)?,
         boot: boot_id(),
         live_dir: data.join("live"),
         repo_dir: data.join("repo"),
-        limits: Limits {
-            memory_bytes: Some(config.sandbox_memory_mb << 20),
-            cpu_millis: config.sandbox_cpus,
-            ..Limits::default()
-        },
+        limits: config.limits(),
+        most: config.limits_max,
         max_sandboxes: config.max_sandboxes,
         orphan_ttl: config.orphan_ttl,
         interrupt_grace: config.interrupt_grace,
@@ -183,6 +184,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         changing_options: Arc::default(),
         minting: keys::Secret::of(&data.join("seal.key"))?,
         retention: config.retention.clone(),
+        enforced,
     };
     Ok((app, SocketAddr::new(config.host, config.port)))
 }

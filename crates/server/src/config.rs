@@ -42,6 +42,14 @@ pub struct Config {
     /// Processors per sandbox, as 2 or 0.5 (as root, or with docker) [default: all]
     #[arg(long, env = "ASH_SANDBOX_CPUS", value_name = "NUMBER", value_parser = cpu_millis)]
     pub sandbox_cpus: Option<u64>,
+    /// What a sandbox may take, unless its agent or session says otherwise, as NAME=NUMBER,… of memoryMb, cpuPercent,
+    /// maxProcesses (512), maxOpenFiles (8192), diskMb (10240), maxFiles (1000000), turnSeconds (0), outputKbPerSecond (16384);
+    /// 0: no limit
+    #[arg(long, env = "ASH_LIMITS", value_name = "LIMITS", default_value = "", hide_default_value = true, value_parser = bounds)]
+    pub limits: ash_model::Bounds,
+    /// The most that agents and sessions may ask for, in the same words [default: anything]
+    #[arg(long, env = "ASH_LIMITS_MAX", value_name = "LIMITS", default_value = "", hide_default_value = true, value_parser = bounds)]
+    pub limits_max: ash_model::Bounds,
     /// How many sandboxes may be alive at once
     #[arg(long, env = "ASH_MAX_SANDBOXES", default_value_t = 1000)]
     pub max_sandboxes: usize,
@@ -176,6 +184,10 @@ fn cpu_millis(text: &str) -> Result<u64, String> {
     }
 }
 
+fn bounds(text: &str) -> Result<ash_model::Bounds, String> {
+    ash_model::Bounds::parse(text).map_err(|error| error.to_string())
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     text.parse().map(Duration::from_secs).map_err(|_| "must be a whole number of seconds".to_owned())
 }
@@ -210,6 +222,20 @@ fn is_set(secret: &SecretString) -> bool {
 }
 
 impl Config {
+    /// What sandboxes may take of the machine if nobody says otherwise.
+    pub fn limits(&self) -> ash_model::Bounds {
+        self.limits.over(ash_model::Bounds {
+            memory_mb: Some(self.sandbox_memory_mb),
+            cpu_percent: self.sandbox_cpus.map(|millis| millis.div_ceil(10)),
+            max_processes: Some(512),
+            max_open_files: Some(8192),
+            disk_mb: Some(10_240),
+            max_files: Some(1_000_000),
+            turn_seconds: None,
+            output_kb_per_second: Some(16_384),
+        })
+    }
+
     /// The operator's key. An empty variable, as compose files leave them, sets none.
     pub fn api_key(&self) -> Option<SecretString> {
         self.api_key.clone().filter(is_set)

@@ -7,6 +7,7 @@ mod archive;
 mod auth;
 mod config;
 mod disk;
+mod enforced;
 mod ignored;
 mod keys;
 mod metrics;
@@ -23,6 +24,7 @@ pub use app::{Failure, far_sessions, restore, serve};
 pub use ash_session::{FarSession, Returned};
 pub use config::{Config, Sandbox};
 pub use disk::Disk;
+pub use enforced::Enforced;
 pub use stretch::watch_stretches;
 
 /// What clients see as the server's version.

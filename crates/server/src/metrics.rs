@@ -1,6 +1,6 @@
 //! What is counted, and under which name.
 
-use ash_model::{Path, Receipt, Saved, Source, Used, usd};
+use ash_model::{Path, Receipt, Resources, Saved, Source, Used, usd};
 use ash_session::{Counts, Swept, Watch};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -79,6 +79,9 @@ pub(crate) struct Metrics {
     pool: Family<ByState, Gauge>,
     capacity: Gauge,
     longest_stretch: Gauge<f64, AtomicU64>,
+    cpu_seconds: Gauge<f64, AtomicU64>,
+    peak_memory: Gauge,
+    disk_bytes: Gauge,
     far_waiting: Gauge,
     far_lag: Gauge,
     far_trouble: Gauge,
@@ -115,6 +118,9 @@ impl Metrics {
             pool: Family::default(),
             capacity: Gauge::default(),
             longest_stretch: Gauge::default(),
+            cpu_seconds: Gauge::default(),
+            peak_memory: Gauge::default(),
+            disk_bytes: Gauge::default(),
             far_waiting: Gauge::default(),
             far_lag: Gauge::default(),
             far_trouble: Gauge::default(),
@@ -166,6 +172,21 @@ impl Metrics {
             self.longest_stretch.clone(),
         );
         to.register(
+            "ash_sandbox_cpu_seconds",
+            "CPU time of the sandboxes of all workspaces there are",
+            self.cpu_seconds.clone(),
+        );
+        to.register(
+            "ash_sandbox_peak_memory_bytes",
+            "The most memory that one of them ever had",
+            self.peak_memory.clone(),
+        );
+        to.register(
+            "ash_workspace_disk_bytes",
+            "What their files take on the disk, when last looked at",
+            self.disk_bytes.clone(),
+        );
+        to.register(
             "ash_remote_waiting_checkpoints",
             "Checkpoints that the object store does not have yet",
             self.far_waiting.clone(),
@@ -200,6 +221,13 @@ impl Metrics {
 
     pub(crate) fn resume_hits(&self, path: &'static str) -> u64 {
         self.resumes.get_or_create(&ByPath { path }).get()
+    }
+
+    pub(crate) fn taken(&self, taken: &Resources) {
+        let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        self.cpu_seconds.set(taken.cpu_ms as f64 / 1000.0);
+        self.peak_memory.set(number(taken.peak_memory));
+        self.disk_bytes.set(number(taken.disk_bytes));
     }
 
     pub(crate) fn far(&self, waiting: u64, lag: i64, trouble: bool, tally: &ash_cloud::Tally) {

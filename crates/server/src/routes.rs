@@ -8,6 +8,7 @@ mod files;
 mod health;
 mod infinite;
 mod keys;
+mod limits;
 mod listing;
 mod locks;
 mod messages;

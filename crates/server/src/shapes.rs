@@ -20,6 +20,9 @@ pub(crate) fn agent(agent: &Agent) -> Value {
     if let Some(image) = &agent.image {
         shown["image"] = json!(image);
     }
+    if let Some(limits) = &agent.limits {
+        shown["limits"] = json!(limits);
+    }
     if !agent.env.0.is_empty() {
         shown["env"] = agent.env.0.keys().map(|name| (name.clone(), json!("***"))).collect();
     }

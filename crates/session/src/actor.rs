@@ -6,6 +6,7 @@ mod close;
 mod commit;
 mod exec;
 mod furnish;
+mod gauge;
 mod hear;
 mod idle;
 mod load;
@@ -47,6 +48,7 @@ use ash_snapshot::Taken;
 use ash_store::{Lease, Session};
 use close::Closing;
 use exec::Execs;
+use gauge::Gauge;
 use hear::Unwritten;
 use idle::Idle;
 use rewind::Rewinding;
@@ -131,6 +133,7 @@ pub(crate) struct Actor {
     last_own: Option<Instant>,
     /// The turn is saved here, and waits until the object store has it too.
     far_wait: Option<FarWait>,
+    gauge: Gauge,
 }
 
 struct FarWait {
@@ -249,6 +252,7 @@ impl Actor {
             self.next_expiry(),
             self.change_deadline(),
             self.idle_deadline(),
+            self.gauge_deadline(),
         ];
         let stirs = self.stirs_at().filter(|_| self.effect.is_none());
         let all = [dirty, closing, saving, unwritten, idle, self.patience, self.held_until(), stirs];
@@ -294,6 +298,7 @@ impl Actor {
         self.execs.expire(self.hands.as_ref().map(|hands| &hands.remote)).await;
         self.lose_patience().await;
         self.write_again().await?;
+        self.keep_bounds().await?;
         self.let_go().await?;
         self.expire_requests().await?;
         self.look_whether_idle().await?;

@@ -3,6 +3,7 @@
 
 mod actor;
 mod artifacts;
+mod bounds;
 mod brought;
 mod calls;
 mod common;

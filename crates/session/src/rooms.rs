@@ -9,8 +9,8 @@ use crate::{
     live::{Live, Uids},
 };
 use ash_model::{
-    Dialect, Durability, Options, Prices, Provider, Receipt, Runtime, Saved, TakenBack, TenantId, Timestamp,
-    Used, WorkspaceId,
+    Bounds, Dialect, Durability, Options, Prices, Provider, Receipt, Runtime, Saved, TakenBack, TenantId,
+    Timestamp, Used, WorkspaceId,
 };
 use ash_sandbox::{Backend, Egress, Inside, Limits, Spec};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
@@ -41,7 +41,9 @@ pub struct Settings {
     pub boot: String,
     pub live_dir: PathBuf,
     pub repo_dir: PathBuf,
-    pub limits: Limits,
+    /// What sandboxes may take of the machine, unless their agents or sessions say otherwise, and at most.
+    pub limits: Bounds,
+    pub most: Bounds,
     pub max_sandboxes: usize,
     pub orphan_ttl: Duration,
     /// How long an agent may take to give up a turn before it is ended.
@@ -256,7 +258,7 @@ impl Rooms {
             workspace: live.workspace(),
             home: live.home(),
             uid: None,
-            limits: self.settings.limits.clone(),
+            limits: Limits::default(),
             readonly: Vec::new(),
             image: None,
             orphan_ttl: self.settings.orphan_ttl,

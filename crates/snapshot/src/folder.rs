@@ -10,6 +10,7 @@ mod erase;
 mod force;
 mod open;
 mod tour;
+mod weigh;
 mod write;
 mod xattrs;
 
@@ -27,6 +28,7 @@ pub(crate) use descent::{Descent, Purpose};
 pub(crate) use force::{Forced, force_directory, open_to_read};
 pub(crate) use open::{open_beneath, pass_beneath};
 pub(crate) use tour::{Met, Tour, names_into};
+pub use weigh::Weight;
 pub(crate) use write::{give_to, make_directory};
 pub(crate) use xattrs::{set_xattrs, xattrs};
 

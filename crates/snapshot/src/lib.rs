@@ -24,7 +24,7 @@ mod watch;
 pub use disk::{Death, Disk};
 pub use error::{Error, Trouble};
 pub use far::{Beginning, Far, Fetched, Part};
-pub use folder::{FileInfo, Folder, Kind, Links, Listed, Owner, Stat};
+pub use folder::{FileInfo, Folder, Kind, Links, Listed, Owner, Stat, Weight};
 pub use key::Key;
 pub use path::{BadPath, RelPath};
 pub use repo::{

@@ -19,8 +19,8 @@ pub use usage::{UsageBy, UsageQuery, UsageSum};
 
 use ash_model::far::FarAgent;
 use ash_model::{
-    AgentName, Cursor, Event, Incarnation, Kind, Seq, SessionId, SessionNo, Slug, Status, TakenBack,
-    TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Cursor, Event, Incarnation, Kind, Resources, Seq, SessionId, SessionNo, Slug, Status,
+    TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
 use std::collections::HashMap;
@@ -211,6 +211,11 @@ pub trait Store: Send + Sync {
     // What was used
     /// Summed, the newest first; without `by`, all in one.
     async fn usage(&self, scope: &Scope, by: Option<UsageBy>, query: &UsageQuery) -> Result<Vec<UsageSum>>;
+
+    /// A sandbox took so much of the machine since it began, and its files take so much now.
+    async fn took(&self, workspace: WorkspaceId, of: (Incarnation, Resources), at: Timestamp) -> Result<()>;
+    /// What a workspace took so far, or all of them together.
+    async fn taken(&self, workspace: Option<WorkspaceId>) -> Result<Resources>;
 
     // Once
     async fn once(

@@ -2,8 +2,8 @@
 
 use crate::Env;
 use ash_model::{
-    AgentName, Beside, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Lock, Metadata, Note,
-    Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId,
+    AgentName, Beside, Bounds, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Lock, Metadata,
+    Note, Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId,
     Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
@@ -43,6 +43,8 @@ pub struct NewAgent {
     pub provider: Option<Provider>,
     /// What its sandbox is made from, where that can be chosen.
     pub image: Option<Image>,
+    /// What its sandboxes may take of the machine, as far as it says so.
+    pub limits: Option<Bounds>,
     /// The folder it was deployed from, or where uploads are said to be.
     pub origin: String,
     /// `None` keeps what is there.
@@ -59,6 +61,7 @@ pub struct Agent {
     pub runtime: Runtime,
     pub provider: Option<Provider>,
     pub image: Option<Image>,
+    pub limits: Option<Bounds>,
     pub tree: String,
     pub origin: String,
     pub config: String,
@@ -73,6 +76,7 @@ pub struct Version {
     pub runtime: Runtime,
     pub provider: Option<Provider>,
     pub image: Option<Image>,
+    pub limits: Option<Bounds>,
     pub env: Env,
 }
 

@@ -4,6 +4,7 @@ mod audit;
 mod far;
 mod list;
 mod read;
+mod resources;
 mod trash;
 mod usage;
 mod workspaces;
@@ -17,8 +18,8 @@ use crate::{
 };
 use ash_model::far::FarAgent;
 use ash_model::{
-    AgentName, Cursor, Event, Incarnation, Seq, SessionId, SessionNo, Slug, Status, TakenBack, TenantId,
-    Timestamp, TurnId, WorkspaceId,
+    AgentName, Cursor, Event, Incarnation, Resources, Seq, SessionId, SessionNo, Slug, Status, TakenBack,
+    TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
 use sqlx::{
@@ -411,6 +412,16 @@ impl Store for Sqlite {
 
     async fn usage(&self, scope: &Scope, by: Option<UsageBy>, query: &UsageQuery) -> Result<Vec<UsageSum>> {
         usage::sums(&self.readers, scope, by, query).await
+    }
+
+    async fn took(&self, workspace: WorkspaceId, of: (Incarnation, Resources), at: Timestamp) -> Result<()> {
+        self.writer
+            .write(move |db| Box::pin(async move { resources::took(db, workspace, of, at).await }))
+            .await
+    }
+
+    async fn taken(&self, workspace: Option<WorkspaceId>) -> Result<Resources> {
+        resources::taken(&self.readers, workspace).await
     }
 
     async fn once(

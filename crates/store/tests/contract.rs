@@ -58,6 +58,7 @@ macro_rules! promises {
             usage::sums_are_of_a_time
             usage::what_a_forgotten_session_used_stays_without_its_name
             usage::the_largest_numbers_can_be_summed
+            usage::what_a_sandbox_took_is_told_twice_and_counted_once
             log::a_step_is_there_as_a_whole
             log::a_step_that_fails_at_its_end_leaves_nothing
             log::only_the_holder_writes

@@ -78,8 +78,10 @@ async fn examine(settings: &Settings) -> Vec<Check> {
     let mut checks = vec![machine::kernel(), machine::clock(&config)];
     checks.extend(walls::check(&config).await);
     if config.sandbox != Sandbox::Docker {
-        // An engine makes its own.
-        checks.push(machine::groups());
+        checks.extend(machine::groups(&config));
+    } else {
+        // An engine makes its own groups.
+        checks.push(machine::limits(&config, ash_sandbox::Groups::None));
     }
     checks.extend([machine::landlock(), machine::seccomp()]);
     checks.extend(place::check(&config));

@@ -25,7 +25,7 @@ use crate::{
     egress, etc,
     frame::Plan,
     journal::Exit,
-    limits::Cgroup,
+    limits::{Cgroup, Rlimits},
     process,
 };
 
@@ -95,8 +95,7 @@ fn orders(plan: &Plan, program: &Program) -> String {
     let orders = Orders {
         control: Control::Listening(Path::new(egress::INSIDE).join(SOCKET)),
         walls: plan.walls,
-        open_files: plan.limits.open_files,
-        processes: plan.limits.processes,
+        rlimits: Rlimits::of(&plan.limits),
         writable: vec![confine::WORKSPACE.into(), confine::HOME.into()],
         prefix: program.prefix(),
     };

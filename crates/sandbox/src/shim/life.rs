@@ -1,7 +1,8 @@
 //! The life of the sandbox: built, up, gone.
 
 use super::{
-    Client, Consistency, FromShim, Hold, Instant, Phase, Plan, Report, Sandbox, Shim, journal, process,
+    Client, Consistency, Flow, FromShim, Hold, Instant, Phase, Plan, Report, Sandbox, Shim, Watchdog,
+    journal, process,
 };
 
 impl Shim {
@@ -12,6 +13,12 @@ impl Shim {
         self.since = Instant::now();
         match Sandbox::build(&plan) {
             Ok((sandbox, journal)) => {
+                self.flow = Flow::new(plan.limits.output_per_second, Instant::now());
+                self.watchdog = plan
+                    .limits
+                    .memory_bytes
+                    .filter(|_| !sandbox.counts_memory())
+                    .map(|most| Watchdog::new(most, Instant::now()));
                 self.sandbox = Some(sandbox);
                 self.journal = Some(journal);
             }
@@ -137,7 +144,8 @@ impl Shim {
     }
 
     pub(super) fn count_ooms(&mut self) {
-        let count = self.sandbox.as_ref().map_or(0, Sandbox::oom_kills);
+        let killed = self.watchdog.as_ref().map_or(0, Watchdog::kills);
+        let count = killed + self.sandbox.as_ref().map_or(0, Sandbox::oom_kills);
         self.ooms.count(count, Instant::now());
     }
 }

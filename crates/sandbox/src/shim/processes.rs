@@ -99,6 +99,7 @@ impl Shim {
             }
             Read::TooLong => self.signal(number, libc::SIGKILL),
         }
+        self.flow.passed(self.batch.len());
         self.commit();
         self.write_client();
     }

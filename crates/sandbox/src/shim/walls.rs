@@ -26,7 +26,7 @@ use crate::{
     control::{Control, Orders},
     egress, etc,
     frame::Plan,
-    limits::Cgroup,
+    limits::{Cgroup, Rlimits},
     process,
     reap::Left,
 };
@@ -103,8 +103,7 @@ fn orders(plan: &Plan, control: &OwnedFd) -> String {
     let orders = Orders {
         control: Control::Inherited(control.as_raw_fd()),
         walls: plan.walls,
-        open_files: plan.limits.open_files,
-        processes: plan.limits.processes,
+        rlimits: Rlimits::of(&plan.limits),
         writable: vec![confine::WORKSPACE.into(), confine::HOME.into()],
         prefix: Vec::new(),
     };
@@ -183,6 +182,7 @@ fn launch(
         command.pre_exec(move || {
             process::restore_default(libc::SIGHUP);
             process::unblock_signals()?;
+            process::step_back();
             prepare()?;
             process::close_on_exec_from(3)?;
             for fd in keep {

@@ -1,7 +1,7 @@
 //! Agents: deployed from a folder on the server or from uploaded files; each deploy is a version.
 
 use super::{
-    MOST_SYSTEM_PROMPT,
+    MOST_SYSTEM_PROMPT, limits,
     take::{Body, Part, at_most, blocking, environment},
 };
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     problem::{Answer, Problem},
     shapes,
 };
-use ash_model::{AgentName, Image, Provider, Runtime, TenantId};
+use ash_model::{AgentName, Bounds, Image, Provider, Runtime, TenantId};
 use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, TreeId, Trouble};
 use ash_store::{Agent, NewAgent};
 use axum::{
@@ -54,6 +54,15 @@ struct Manifest {
     runtime: Option<Runtime>,
     provider: Option<Provider>,
     image: Option<Image>,
+    limits: Option<Map<String, Value>>,
+}
+
+impl Manifest {
+    fn limits(&self) -> Answer<Option<Bounds>> {
+        let given = self.limits.clone().map(Value::Object);
+        limits::over(given, None)
+            .map_err(|problem| Problem::invalid("invalid_manifest", format!("ash.toml: {}", problem.error)))
+    }
 }
 
 const MANIFEST: u64 = 64 << 10;
@@ -89,6 +98,7 @@ pub(super) async fn deploy(
         tree,
         runtime: runtime.or(manifest.runtime).unwrap_or(app.default_runtime),
         provider: manifest.provider,
+        limits: manifest.limits()?,
         image: manifest.image,
         origin: origin.display().to_string(),
         env,
@@ -224,6 +234,7 @@ pub(super) async fn make_default(app: &App, tenant: &TenantId, name: &AgentName)
         runtime: app.default_runtime,
         provider: None,
         image: None,
+        limits: None,
         origin: "built in".to_owned(),
         env: None,
         at: rooms.clock(),

@@ -95,6 +95,7 @@ pub(super) async fn metrics(State(app): State<App>, _: Admin) -> Answer<Response
             lag.oldest.map_or(0, |oldest| (app.sessions.rooms().clock().0 - oldest.0).max(0) / 1000);
         app.metrics.far(lag.checkpoints, seconds, far.trouble().is_some(), &far.tally());
     }
+    app.metrics.taken(&app.sessions.rooms().store.taken(None).await?);
     let text =
         app.metrics.text(app.sessions.counts().await, active, app.sessions.rooms().settings.max_sandboxes);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())

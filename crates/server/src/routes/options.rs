@@ -2,7 +2,7 @@
 //! what follows over what was set before.
 
 use super::{
-    MOST_MODEL, MOST_SYSTEM_PROMPT, infinite,
+    MOST_MODEL, MOST_SYSTEM_PROMPT, infinite, limits,
     provider::{self, Wanted},
     take::at_most,
     usage,
@@ -73,6 +73,7 @@ pub(super) struct Settable {
     max_budget_usd: Option<f64>,
     max_tokens: Option<u64>,
     turn_limits: Option<Limits>,
+    limits: Option<Value>,
 }
 
 impl Settable {
@@ -138,9 +139,9 @@ impl Settable {
             max_budget_usd: self.max_budget_usd,
             max_tokens: self.max_tokens,
         };
-        let limits = given.over(Limits::of_session(&before));
+        let budget = given.over(Limits::of_session(&before));
         let of_turns = self.turn_limits.map(|given| given.over(before.turn_limits.unwrap_or_default()));
-        usage::check(&limits)?;
+        usage::check(&budget)?;
         usage::check(&of_turns.unwrap_or_default())?;
         Ok(Options {
             model: self.model.or(before.model),
@@ -173,10 +174,11 @@ impl Settable {
             ttl: self.ttl.or(before.ttl),
             durability: self.durability.or(before.durability),
             ephemeral: self.ephemeral.or(before.ephemeral),
-            max_turns: limits.max_turns,
-            max_budget_usd: limits.max_budget_usd,
-            max_tokens: limits.max_tokens,
+            max_turns: budget.max_turns,
+            max_budget_usd: budget.max_budget_usd,
+            max_tokens: budget.max_tokens,
             turn_limits: of_turns.or(before.turn_limits),
+            limits: limits::over(self.limits, before.limits)?,
             base: before.base,
         })
     }

@@ -1,7 +1,7 @@
 //! Sessions: making, finding, and moving them through their states.
 
 use super::{
-    agents, infinite, locks,
+    agents, infinite, limits, locks,
     options::{Settable, with_provider},
     owners,
     take::{Asked, Body, Part, can_wait, environment, open_session, session, session_anywhere},
@@ -78,6 +78,7 @@ pub(super) async fn create(
     let wanted = options.wanted(&app)?;
     let (options, way) = with_provider(options.over(Options::default())?, wanted)?;
     usage::can_count(&app, &options)?;
+    limits::allowed(&app, options.limits)?;
     let env = variables(env, extra_env)?.unwrap_or_default();
     let proposed = session_id.unwrap_or_else(SessionId::fresh);
     let claim =
@@ -139,6 +140,8 @@ pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) 
         shown["config"]["env"] = names;
     }
     shown["usage"] = usage::of(&app, &caller, &session).await?;
+    shown["limits"] = limits::in_force(&app, &session).await?;
+    shown["resources"] = limits::resources(&app, &session).await?;
     Ok(Json(json!({ "session": shown })))
 }
 
@@ -165,6 +168,7 @@ async fn change_live(app: App, no: SessionNo, Change { env, extra_env, options }
     let session = app.sessions.get(no).await?;
     let (options, way) = with_provider(change.over(session.options.clone())?, wanted)?;
     usage::can_count(&app, &options)?;
+    limits::allowed(&app, options.limits)?;
     infinite::check(options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.may_bring(&session, &options)?;
     app.sessions.change_options(no, options, env, settings).await?;

@@ -280,11 +280,13 @@ impl Actor {
     pub(super) fn say_goodbye(&mut self, mut hands: Hands) {
         let (run, id, no) = (self.live.run(), self.session.id.clone(), self.session.no);
         let (common, commands) = (self.common.clone(), std::mem::take(&mut self.commands));
+        let tallying = self.tallying(hands.incarnation);
         self.effect = Some(tokio::spawn(async move {
             let floor = common.floor().await;
             let (incarnation, process) = (hands.incarnation, hands.process);
             let last = common.leave(no, incarnation);
             if last {
+                tallying.await;
                 hands.remote.end().await.ok();
             } else {
                 for process in commands.into_iter().chain([process]) {

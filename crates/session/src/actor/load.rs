@@ -1,6 +1,6 @@
 //! Taking over a session: claim it, read its log, find out what is left of its sandbox, and draw the conclusions.
 
-use super::{Actor, Done, Execs, Hands, Idle, Purpose, Reply, Request, tree, wake};
+use super::{Actor, Done, Execs, Gauge, Hands, Idle, Purpose, Reply, Request, tree, wake};
 use crate::{
     Error, Result,
     common::{self, Common, Pen, Waiting, Walls},
@@ -68,6 +68,7 @@ impl Actor {
         actor.deltas = actor.count_deltas().await?;
         actor.listen_again().await?;
         actor.take_over(first).await?;
+        actor.note_when_begun().await?;
         actor.hear_of_backs().await?;
         Ok(actor)
     }
@@ -121,6 +122,7 @@ impl Actor {
             held_since: None,
             last_own: None,
             far_wait: None,
+            gauge: Gauge::new(),
         }
     }
 
@@ -269,6 +271,7 @@ impl Actor {
 
     pub(super) fn take_hands(&mut self, hands: Hands) {
         self.execs.begin(common::first_command(hands.process, self.lease.epoch));
+        self.gauge.begin();
         self.hands = Some(hands);
     }
 

@@ -11,7 +11,7 @@ use crate::{
 };
 use ash_model::{Beside, Consistency, Durability, Fact, Saved, TurnId};
 use ash_sandbox::Remote;
-use ash_snapshot::{Taken, TreeId};
+use ash_snapshot::{Taken, TreeId, Weight};
 use ash_store::{Checkpoint, Session};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -224,6 +224,8 @@ impl Actor {
         if occasion == Occasion::Between && self.is_as_before(&shot.taken).await? {
             return Ok(());
         }
+        let (bytes, files) = (shot.taken.bytes, shot.taken.files);
+        self.gauge.captured(Weight { bytes, files }, &self.live);
         let midway = self.midway_through(occasion);
         let saved =
             Saved { turn: midway.or(occasion.turn()), mid_turn: midway.is_some(), ..self.describe(&shot) };

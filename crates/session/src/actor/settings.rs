@@ -4,6 +4,7 @@
 use super::{Actor, Reply};
 use crate::{
     Error, Result,
+    bounds::of_walls,
     state::{Budget, Next},
 };
 use ash_driver::{Command, Launch, Memory};
@@ -112,6 +113,7 @@ impl Actor {
         if changed.is_ok() {
             self.state.budget = Budget::of(&options);
             self.session.options = options;
+            self.gauge.forget_bounds();
             self.rooms.ring_far();
         }
         let failed = changed.as_ref().err().map(|error| Error::Failed(error.problem()));
@@ -131,6 +133,7 @@ impl Actor {
         provider(now) != provider(options)
             || told(now) != told(options)
             || now.working_directory != options.working_directory
+            || now.limits.map(|limits| of_walls(&limits)) != options.limits.map(|limits| of_walls(&limits))
             || self.command(now) != self.command(options)
     }
 

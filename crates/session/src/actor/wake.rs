@@ -2,7 +2,7 @@
 
 use super::{Actor, Done, Hands, recall::Rung, save::Shot, tree::Tree};
 use crate::{
-    Error, Result, artifacts,
+    Error, Result, artifacts, bounds,
     common::{self, Common, Floor, Walls},
     ladder,
     ladder::{Origin, Others, Recalled},
@@ -12,7 +12,7 @@ use crate::{
     state::{Phase, State},
 };
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
-use ash_model::{Compared, Consistency, Dialect, Fact, Incarnation, Problem, Saved, TakenBack, Tier};
+use ash_model::{Bounds, Compared, Consistency, Dialect, Fact, Incarnation, Problem, Saved, TakenBack, Tier};
 use ash_sandbox::{Inside, Link, Record, Records, Spec, Start, What};
 use ash_snapshot::{Folder, Owner, Taken, TreeId};
 use ash_store::{Lease, Session, Version};
@@ -275,6 +275,7 @@ impl Waking {
         };
         self.tree = Some(tree.uid);
         self.common.set_tree(self.tree);
+        self.fits(&version).await?;
         let way = Way { driver: driver.as_ref(), version: &version, program, provider };
         self.lay_out().await;
         // Where the files are gone with their workspace, so is the agent's own memory: it is told.
@@ -448,6 +449,20 @@ impl Waking {
         .await
     }
 
+    fn bounds(&self, version: &Version) -> Bounds {
+        bounds::merged(&self.rooms, self.session.options.limits, version.limits)
+    }
+
+    /// A session whose files took too much does not start before they take less, or may take more.
+    async fn fits(&self, version: &Version) -> Result<()> {
+        let was_full = self.state.problem.as_ref().is_some_and(|problem| problem.code == "disk_limit");
+        let Some(most) = bounds::of_disk(&self.bounds(version)).filter(|_| was_full) else { return Ok(()) };
+        let live = self.live.clone();
+        let weight = blocking(move || bounds::weigh(&live, most)).await?;
+        let reached = bounds::reached(None, weight, most);
+        reached.map_or(Ok(()), |reached| Err(Error::Failed(reached.problem())))
+    }
+
     fn spec(&self, uid: Option<u32>, way: &Way<'_>) -> Spec {
         let program = way.program.as_deref();
         Spec {
@@ -457,7 +472,7 @@ impl Waking {
             workspace: self.live.workspace(),
             home: self.live.home(),
             uid,
-            limits: self.rooms.settings.limits.clone(),
+            limits: bounds::of_walls(&self.bounds(way.version)),
             readonly: program.and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
             image: way.version.image.clone(),
             orphan_ttl: self.rooms.settings.orphan_ttl,

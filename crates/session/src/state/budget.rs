@@ -61,6 +61,19 @@ impl State {
         }
     }
 
+    /// The turn that runs is to stop, for something that no answer of a model says: it took too long, or too much space.
+    pub fn stop_for(&self, what: (Which, u64, u64)) -> Vec<Fact> {
+        match (self.turns.front(), &self.awake) {
+            (Some(Turn { id, phase: Phase::Running { inputs }, .. }), Some(awake))
+                if !asked_to_stop(inputs) =>
+            {
+                let reached = reached(Some(*id), BudgetOf::Turn, what);
+                vec![Fact::BudgetReached(reached), Fact::Interrupting { turn: *id, input: awake.next_input }]
+            }
+            (Some(_) | None, _) => Vec::new(),
+        }
+    }
+
     /// After a death nothing goes on that has no budget.
     pub(super) fn stays_broke(&self) -> Option<Vec<Fact>> {
         match self.status {

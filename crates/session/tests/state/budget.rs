@@ -132,6 +132,26 @@ fn a_fork_does_not_pay_for_its_parent_and_a_rewind_gives_nothing_back() {
 }
 
 #[test]
+fn a_turn_that_took_too_long_is_asked_to_stop_once_and_says_why_it_ended() {
+    let mut world = with(1000).after(&[PROMPT, PROMPT, CALLS]);
+    let turn = world.state().turns[0].id;
+    let facts = world.state().stop_for((Which::TurnSeconds, 5, 6));
+    let reached =
+        Reached { turn: Some(turn), of: BudgetOf::Turn, which: Which::TurnSeconds, limit: 5, used: 6 };
+    assert!(matches!(facts.as_slice(),
+        [Fact::BudgetReached(said), Fact::Interrupting { turn: stopped, .. }] if *said == reached && *stopped == turn));
+    world.note(facts);
+    assert!(world.state().stop_for((Which::TurnSeconds, 5, 7)).is_empty());
+    let (how, text, usage) = (Outcome::Interrupted, String::new(), Default::default());
+    world.note(vec![Fact::Rested { turn, how, text, usage, problem: None }]);
+    let Some(Phase::Saving { problem: Some(problem), .. }) = phase(&world) else {
+        panic!("{:?}", phase(&world))
+    };
+    assert_eq!(problem.code, "turn_timeout");
+    assert_eq!(world.state().status, Status::Active, "what waits goes on");
+}
+
+#[test]
 fn a_turn_that_goes_on_while_its_session_is_paused_has_a_budget_too_and_the_pause_stays() {
     for ops in [[Op::Pause, CALLS, CALLS], [CALLS, CALLS, Op::Pause]] {
         let world = with(20).after(&[PROMPT, PROMPT]).after(&ops);

@@ -187,7 +187,7 @@ impl World {
         Uuid::from_u128(self.fresh)
     }
 
-    fn note(&mut self, facts: Vec<Fact>) {
+    pub(crate) fn note(&mut self, facts: Vec<Fact>) {
         for fact in facts {
             for fact in self.state().with_joined(fact) {
                 self.check_fact(&fact);

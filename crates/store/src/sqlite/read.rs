@@ -6,8 +6,8 @@ use crate::{
     Session, TurnRow, TurnState, Version, WhatItem,
 };
 use ash_model::{
-    AgentName, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, OwnerId, Provider, Runtime, Seq,
-    SessionId, SessionNo, Slug, Status, TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Bounds, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, OwnerId, Provider,
+    Runtime, Seq, SessionId, SessionNo, Slug, Status, TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use sqlx::{Row, SqlitePool, query, sqlite::SqliteRow};
 use uuid::Uuid;
@@ -46,7 +46,7 @@ pub(super) async fn agents(
     name: Option<&AgentName>,
 ) -> Result<Vec<Agent>> {
     let rows = query(
-        "SELECT a.*, v.tree, v.runtime, v.provider, v.image, v.origin FROM agents a
+        "SELECT a.*, v.tree, v.runtime, v.provider, v.image, v.limits, v.origin FROM agents a
          JOIN agent_versions v ON v.agent = a.n AND v.version = a.version
          WHERE a.tenant = ?1 AND a.deleted_at IS NULL AND (?2 IS NULL OR a.name = ?2) ORDER BY a.name",
     )
@@ -66,6 +66,7 @@ fn agent(row: &SqliteRow, seal: &Seal) -> Result<Agent> {
         runtime: parsed(row, "runtime", Runtime::parse)?,
         provider: provider(row)?,
         image: image(row)?,
+        limits: limits(row)?,
         tree: row.try_get("tree")?,
         origin: row.try_get("origin")?,
         config: row.try_get("config")?,
@@ -85,6 +86,11 @@ pub(super) fn image(row: &SqliteRow) -> Result<Option<Image>> {
     named.map(|_| parsed(row, "image", |text| Image::parse(text).ok())).transpose()
 }
 
+pub(super) fn limits(row: &SqliteRow) -> Result<Option<Bounds>> {
+    let stored: Option<&str> = row.try_get("limits")?;
+    stored.map(|_| parsed(row, "limits", |text| serde_json::from_str(text).ok())).transpose()
+}
+
 /// Only of agents that are not deleted: a session of a deleted one does not start.
 pub(super) async fn version(
     db: &SqlitePool,
@@ -94,7 +100,7 @@ pub(super) async fn version(
     version: u32,
 ) -> Result<Option<Version>> {
     let row = query(
-        "SELECT v.tree, v.runtime, v.provider, v.image, a.env FROM agents a JOIN agent_versions v ON v.agent = a.n
+        "SELECT v.tree, v.runtime, v.provider, v.image, v.limits, a.env FROM agents a JOIN agent_versions v ON v.agent = a.n
          WHERE a.tenant = ? AND a.name = ? AND v.version = ? AND a.deleted_at IS NULL",
     )
     .bind(tenant.as_str())
@@ -110,6 +116,7 @@ pub(super) async fn version(
             runtime,
             provider: provider(&row)?,
             image: image(&row)?,
+            limits: limits(&row)?,
             env,
         })
     })

@@ -57,7 +57,11 @@ pub(super) async fn bury(db: &mut Db, no: SessionNo, at: Timestamp) -> Result<bo
     }
     let others = query("SELECT 1 FROM sessions WHERE workspace = ? LIMIT 1").bind(&workspace);
     if others.fetch_optional(&mut *db).await?.is_none() {
-        for sql in ["DELETE FROM checkpoints WHERE workspace = ?", "DELETE FROM workspaces WHERE id = ?"] {
+        for sql in [
+            "DELETE FROM checkpoints WHERE workspace = ?",
+            "DELETE FROM resources WHERE workspace = ?",
+            "DELETE FROM workspaces WHERE id = ?",
+        ] {
             query(sql).bind(&workspace).execute(&mut *db).await?;
         }
     }

@@ -1,7 +1,7 @@
 //! Agents with their versions, and API keys.
 
 use crate::fixture::{agent, by, env, tenant};
-use ash_model::{Image, Provider, Runtime, Timestamp};
+use ash_model::{Bounds, Image, Provider, Runtime, Timestamp};
 use ash_store::{Agent, Env, Key, NewAgent, Store};
 use std::collections::BTreeMap;
 
@@ -13,6 +13,7 @@ pub(crate) fn new_agent(name: &str) -> NewAgent {
         runtime: Runtime::Builtin,
         provider: None,
         image: None,
+        limits: None,
         origin: "/agents/helper".into(),
         env: None,
         at: Timestamp(1),
@@ -54,6 +55,7 @@ pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
         runtime: Runtime::Claude,
         provider: Some(Provider::Offline),
         image: Some(Image::parse("python:3.13").expect("a name")),
+        limits: Bounds::parse("memoryMb=64").ok(),
         origin: "elsewhere".into(),
         at: Timestamp(2),
         ..new_agent("helper")

@@ -5,7 +5,7 @@ use crate::{
     fixture::{agent, append, checkpoint, env, events, id, make, new_fork, step, tenant},
 };
 use ash_model::{
-    Epoch, Fact, Image, Runtime, Status, Timestamp, TurnId, WorkspaceId,
+    Bounds, Epoch, Fact, Image, Runtime, Status, Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
 };
@@ -110,6 +110,7 @@ fn far_agent(version: u32, changes: u64) -> FarAgent {
         runtime: Runtime::Builtin,
         provider: None,
         image: Some(Image::parse("python:3.13").expect("a name")),
+        limits: Bounds::parse("memoryMb=64").ok(),
         origin: "/agents/helper".into(),
         config: "{}".into(),
         env: None,

@@ -36,6 +36,7 @@ async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
         runtime: Runtime::Builtin,
         provider: None,
         image: None,
+        limits: None,
         origin: "/x".into(),
         env: Some(env("KEY", "hunter2-of-the-agent")),
         at: Timestamp(1),

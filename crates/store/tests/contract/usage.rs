@@ -1,8 +1,11 @@
 //! What was used: with the event that says so, or not at all; whoever asks sees sums of what they may see.
 
 use crate::fixture::{agent, all, append, by, lease, make, new_session, only, owner, said, step};
-use ash_model::{Fact, SessionNo, Spent, Status, Timestamp, TurnId, Usage, Used};
+use ash_model::{
+    Fact, Incarnation, Resources, SessionNo, Spent, Status, Timestamp, TurnId, Usage, Used, WorkspaceId,
+};
 use ash_store::{NewSession, Scope, Session, Store, UsageBy, UsageQuery, UsageSum};
+use uuid::Uuid;
 
 fn usage(input_tokens: u64) -> Usage {
     Usage { input_tokens, output_tokens: 1, cache_creation_tokens: 2, cache_read_tokens: 3 }
@@ -140,4 +143,23 @@ pub(crate) async fn the_largest_numbers_can_be_summed(store: &dyn Store) {
     append(store, &session, step(session.no, 2, [most.clone(), most, other])).await;
     let spent = total(store, &all("t"), UsageQuery::default()).await;
     assert!(spent.usage.input_tokens > 1 << 50 && spent.nano_usd > 1 << 50, "{spent:?}");
+}
+
+pub(crate) async fn what_a_sandbox_took_is_told_twice_and_counted_once(store: &dyn Store) {
+    let (first, second) = (WorkspaceId::fresh(), WorkspaceId::fresh());
+    let (one, another) = (Incarnation(Uuid::from_u128(1)), Incarnation(Uuid::from_u128(2)));
+    let took = |cpu_ms, peak_memory, disk_bytes| Resources { cpu_ms, peak_memory, disk_bytes, files: 3 };
+    for (workspace, of) in [
+        (first, (one, took(100, 50, 7))),
+        (first, (one, took(100, 50, 7))),
+        (first, (one, took(90, 40, 7))),
+        (first, (another, took(10, 20, 5))),
+        (second, (one, took(1, 60, 1))),
+    ] {
+        store.took(workspace, of, Timestamp(1)).await.expect("written");
+    }
+    assert_eq!(store.taken(Some(first)).await.expect("read"), took(110, 50, 5));
+    let all = Resources { files: 6, ..took(111, 60, 6) };
+    assert_eq!(store.taken(None).await.expect("read"), all);
+    assert_eq!(store.taken(Some(WorkspaceId::fresh())).await.expect("read"), Resources::default());
 }

@@ -60,8 +60,26 @@ fn judge_clock(now: Duration, written: Option<Duration>) -> Check {
     }
 }
 
-pub(super) fn groups() -> Check {
-    judge_groups(ash_sandbox::groups(), super::walls::is_root())
+pub(super) fn groups(config: &Config) -> [Check; 2] {
+    let groups = ash_sandbox::groups();
+    [judge_groups(groups, super::walls::is_root()), limits(config, groups)]
+}
+
+/// What a sandbox may take, and who sees to it.
+pub(super) fn limits(config: &Config, groups: Groups) -> Check {
+    let by = ash_server::Enforced::of(config.sandbox, groups);
+    let limits = config.limits().at_most(config.limits_max);
+    let shown = |number: Option<u64>, unit: &str| match number {
+        Some(number) => format!("{number}{unit}"),
+        None => "any".to_owned(),
+    };
+    let found = [
+        format!("memory {} ({})", shown(limits.memory_mb, " MB"), by.memory),
+        format!("processors {} ({})", shown(limits.cpu_percent, "%"), by.cpu),
+        format!("processes {} ({})", shown(limits.max_processes, ""), by.processes),
+        format!("disk {} ({})", shown(limits.disk_mb, " MB"), by.by("diskMb")),
+    ];
+    Check::fine("limits", found.join(", "))
 }
 
 fn judge_groups(groups: Groups, is_root: bool) -> Check {
@@ -70,23 +88,23 @@ fn judge_groups(groups: Groups, is_root: bool) -> Check {
         (Groups::Unified, _) => {
             Check::fine(name, "v2, writable: memory and processes are limited per sandbox")
         }
-        (Groups::Separate { memory: true }, _) => {
+        (Groups::Separate { memory: true, .. }, _) => {
             Check::fine(name, "v1, writable: memory and processes are limited per sandbox")
         }
-        (Groups::Separate { memory: false }, _) => Check::warning(
+        (Groups::Separate { memory: false, .. }, _) => Check::warning(
             name,
-            "v1 without the memory controller: a sandbox may take all memory",
+            "v1 without the memory controller: memory is only watched from time to time",
             "start the kernel with cgroup_enable=memory",
         ),
         (Groups::None, true) => Check::warning(
             name,
-            "none that can be written to: a sandbox may take all memory",
+            "none that can be written to: memory is only watched from time to time, processors are not limited",
             "mount cgroup2 on /sys/fs/cgroup writable; in a container, run it with --cgroupns=host \
              -v /sys/fs/cgroup:/sys/fs/cgroup:rw",
         ),
         (Groups::None, false) => Check::warning(
             name,
-            "only root can use them: a sandbox may take all memory",
+            "only root can use them: memory is only watched from time to time, processors are not limited",
             "run the server as root (every session then gets a uid of its own), or limit the whole server: \
              systemd-run --user -p MemoryMax=8G ash serve",
         ),
@@ -167,15 +185,16 @@ mod tests {
     }
 
     #[test]
-    fn without_groups_it_is_said_that_memory_is_not_limited() {
+    fn without_groups_it_is_said_that_memory_is_only_watched() {
         for is_root in [true, false] {
             let check = judge_groups(Groups::None, is_root);
             assert_eq!(check.level, Level::Warning);
-            assert!(check.found.ends_with("a sandbox may take all memory"), "{check:?}");
+            assert!(check.found.contains("memory is only watched"), "{check:?}");
         }
+        let v1 = |memory| Groups::Separate { memory, processes: true, cpu: true };
         assert_eq!(judge_groups(Groups::Unified, true).level, Level::Fine);
-        assert_eq!(judge_groups(Groups::Separate { memory: true }, true).level, Level::Fine);
-        assert_eq!(judge_groups(Groups::Separate { memory: false }, true).level, Level::Warning);
+        assert_eq!(judge_groups(v1(true), true).level, Level::Fine);
+        assert_eq!(judge_groups(v1(false), true).level, Level::Warning);
     }
 
     #[test]

@@ -1,0 +1,230 @@
+//! How much of the machine a sandbox may take: said by the server, by an agent's `ash.toml` and by a session, and the
+//! last one who says something is right, up to what the server allows at most.
+
+use serde::{Deserialize, Serialize};
+
+/// Whole numbers all of them. `None`: whoever is asked next decides. 0: no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Bounds {
+    /// Of all processes together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    /// Of one processor, for all processes together: 150 is one and a half.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_processes: Option<u64>,
+    /// Of each process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_open_files: Option<u64>,
+    /// What its files take on the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_mb: Option<u64>,
+    /// How many files, folders and links there may be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_files: Option<u64>,
+    /// How long one turn may run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn_seconds: Option<u64>,
+    /// How fast its processes may print in the long run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_kb_per_second: Option<u64>,
+}
+
+/// With less than this nothing would start at all.
+const LEAST: [(&str, u64); Bounds::COUNT] = [
+    ("memoryMb", 16),
+    ("cpuPercent", 1),
+    ("maxProcesses", 8),
+    ("maxOpenFiles", 64),
+    ("diskMb", 1),
+    ("maxFiles", 10),
+    ("turnSeconds", 1),
+    ("outputKbPerSecond", 1),
+];
+
+/// More is a mistake, and must not overflow when it is counted in bytes.
+const MOST: u64 = 1 << 40;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadBounds {
+    #[error("{name} must be 0 (no limit) or {least} to {MOST}")]
+    Range { name: &'static str, least: u64 },
+    #[error("{name} may be at most {most} on this server")]
+    TooHigh { name: &'static str, most: u64 },
+    #[error("there is no limit {0:?}; there are: {names}", names = names())]
+    Unknown(String),
+    #[error("{0:?} is not NAME=NUMBER, as memoryMb=2048")]
+    NotANumber(String),
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+fn names() -> String {
+    LEAST.map(|(name, _)| name).join(", ")
+}
+
+impl Bounds {
+    const COUNT: usize = 8;
+
+    fn all(&self) -> [Option<u64>; Bounds::COUNT] {
+        [
+            self.memory_mb,
+            self.cpu_percent,
+            self.max_processes,
+            self.max_open_files,
+            self.disk_mb,
+            self.max_files,
+            self.turn_seconds,
+            self.output_kb_per_second,
+        ]
+    }
+
+    fn of(all: [Option<u64>; Bounds::COUNT]) -> Bounds {
+        let [
+            memory_mb,
+            cpu_percent,
+            max_processes,
+            max_open_files,
+            disk_mb,
+            max_files,
+            turn_seconds,
+            output_kb_per_second,
+        ] = all;
+        Bounds {
+            memory_mb,
+            cpu_percent,
+            max_processes,
+            max_open_files,
+            disk_mb,
+            max_files,
+            turn_seconds,
+            output_kb_per_second,
+        }
+    }
+
+    fn with(self, other: Bounds, of: impl Fn(Option<u64>, Option<u64>) -> Option<u64>) -> Bounds {
+        let mut all = self.all();
+        all.iter_mut().zip(other.all()).for_each(|(own, other)| *own = of(*own, other));
+        Bounds::of(all)
+    }
+
+    /// What this says, and otherwise what the other does.
+    #[must_use]
+    pub fn over(self, other: Bounds) -> Bounds {
+        self.with(other, Option::or)
+    }
+
+    /// Whatever was wanted, no more than this.
+    #[must_use]
+    pub fn at_most(self, most: Bounds) -> Bounds {
+        let limited = |number: Option<u64>| number.filter(|number| *number > 0);
+        self.with(most, |own, most| match (limited(own), limited(most)) {
+            (Some(own), Some(most)) => Some(own.min(most)),
+            (own, None) => own,
+            (None, most) => most,
+        })
+    }
+
+    fn check(&self) -> Result<(), BadBounds> {
+        let wrong = |given: Option<u64>, least: u64| {
+            given.is_some_and(|number| number != 0 && !(least..=MOST).contains(&number))
+        };
+        let found = LEAST.into_iter().zip(self.all()).find(|((_, least), given)| wrong(*given, *least));
+        found.map_or(Ok(()), |((name, least), _)| Err(BadBounds::Range { name, least }))
+    }
+
+    /// Whether a server that allows `most` takes what somebody asks for.
+    pub fn within(&self, most: Bounds) -> Result<(), BadBounds> {
+        let most = most.all().map(|most| most.filter(|most| *most > 0));
+        let too_high = |(given, most): &(Option<u64>, Option<u64>)| {
+            most.is_some_and(|most| given.is_some_and(|given| given == 0 || given > most))
+        };
+        let found = LEAST.into_iter().zip(self.all().into_iter().zip(most)).find(|(_, pair)| too_high(pair));
+        found.map_or(Ok(()), |((name, _), (_, most))| {
+            Err(BadBounds::TooHigh { name, most: most.unwrap_or(MOST) })
+        })
+    }
+
+    /// By the name that it has in JSON.
+    pub fn set(&mut self, name: &str, number: Option<u64>) -> Result<(), BadBounds> {
+        let place = LEAST.iter().position(|(known, _)| *known == name);
+        let mut all = self.all();
+        all[place.ok_or_else(|| BadBounds::Unknown(shortened(name)))?] = number;
+        *self = Bounds::of(all);
+        self.check()
+    }
+
+    /// `memoryMb=2048,diskMb=10240`, as in a setting.
+    pub fn parse(text: &str) -> Result<Bounds, BadBounds> {
+        let mut bounds = Bounds::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let wrong = || BadBounds::NotANumber(shortened(part));
+            let (name, number) = part.split_once('=').ok_or_else(wrong)?;
+            bounds.set(name.trim(), Some(number.trim().parse().map_err(|_| wrong())?))?;
+        }
+        Ok(bounds)
+    }
+}
+
+/// What a workspace has taken of the machine so far, and of the disk now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Resources {
+    pub cpu_ms: u64,
+    /// The most that one of its sandboxes ever had.
+    pub peak_memory: u64,
+    pub disk_bytes: u64,
+    pub files: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bounds(text: &str) -> Bounds {
+        Bounds::parse(text).expect("bounds")
+    }
+
+    #[test]
+    fn a_session_is_over_its_agent_and_nobody_over_what_the_server_allows() {
+        let server = bounds("memoryMb=2048,maxProcesses=512");
+        let agent = bounds("memoryMb=4096,diskMb=100");
+        let session = bounds("diskMb=0");
+        let merged = session.over(agent).over(server);
+        assert_eq!(merged, bounds("memoryMb=4096,maxProcesses=512,diskMb=0"));
+        let most = bounds("memoryMb=3000,diskMb=500,turnSeconds=60");
+        assert_eq!(
+            merged.at_most(most),
+            Bounds { turn_seconds: Some(60), ..bounds("memoryMb=3000,maxProcesses=512,diskMb=500") }
+        );
+        assert_eq!(bounds("diskMb=0").at_most(Bounds::default()).disk_mb, None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let said = |text: &str| Bounds::parse(text).expect_err(text).to_string();
+        assert_eq!(said("memoryMb=1"), format!("memoryMb must be 0 (no limit) or 16 to {MOST}"));
+        assert!(said("memory=64").contains("there are: memoryMb, cpuPercent"));
+        assert!(said("memoryMb").contains("NAME=NUMBER") && said("diskMb=-1").contains("NAME=NUMBER"));
+        let most = bounds("diskMb=500,memoryMb=0");
+        assert_eq!(
+            bounds("memoryMb=9999,diskMb=501").within(most).expect_err("more").to_string(),
+            "diskMb may be at most 500 on this server"
+        );
+        assert!(bounds("diskMb=0").within(most).is_err() && bounds("diskMb=500").within(most).is_ok());
+    }
+
+    #[test]
+    fn it_is_stored_as_in_the_first_version() {
+        let all = bounds(
+            "memoryMb=64,cpuPercent=50,maxProcesses=32,maxOpenFiles=256,diskMb=10,maxFiles=100,turnSeconds=5,outputKbPerSecond=7",
+        );
+        let stored = r#"{"memoryMb":64,"cpuPercent":50,"maxProcesses":32,"maxOpenFiles":256,"diskMb":10,"maxFiles":100,"turnSeconds":5,"outputKbPerSecond":7}"#;
+        assert_eq!(serde_json::to_string(&all).expect("json"), stored);
+        assert_eq!(serde_json::from_str::<Bounds>(stored).expect("read"), all);
+        assert_eq!(serde_json::from_str::<Bounds>("{}").expect("read"), Bounds::default());
+    }
+}

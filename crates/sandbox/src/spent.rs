@@ -1,0 +1,57 @@
+//! What a sandbox took of the machine so far, as whoever knows where it runs can see from outside.
+
+use std::{
+    collections::HashSet,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ash_model::Incarnation;
+
+use crate::{process, reap};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spent {
+    pub incarnation: Incarnation,
+    /// Of all processes, also of those that have ended.
+    pub cpu: Duration,
+    /// The most memory it had, or what it has now where nobody remembers the most.
+    pub memory: u64,
+}
+
+/// None: no sandbox runs there. Blocking, for a moment.
+pub fn spent(run_dir: &Path) -> Option<Spent> {
+    let left = reap::read(run_dir).ok()??;
+    let all = reap::processes(run_dir);
+    if all.is_empty() {
+        return None;
+    }
+    let groups = left.groups();
+    let cpu = groups.and_then(|groups| groups.cpu_time());
+    let memory = groups.and_then(|groups| groups.peak_memory());
+    Some(Spent {
+        incarnation: left.incarnation,
+        cpu: cpu.unwrap_or_else(|| all.iter().filter_map(|pid| process::cpu_time(*pid)).sum()),
+        memory: memory.unwrap_or_else(|| all.iter().filter_map(|pid| process::own_memory(*pid)).sum()),
+    })
+}
+
+/// How many files there are in its scratch places, which are memory of the kernel, whoever they are counted to.
+pub fn scratch_files(run_dir: &Path) -> u64 {
+    let Some(init) = reap::running(run_dir) else { return 0 };
+    let root = PathBuf::from(format!("/proc/{}/root", init.pid));
+    let scratch = ["tmp", "dev/shm"].into_iter().filter_map(|name| rustix::fs::statvfs(root.join(name)).ok());
+    scratch.map(|fs| fs.f_files.saturating_sub(fs.f_ffree)).sum()
+}
+
+/// Bytes of files on device `dev` that it has open and that have no name any more.
+pub fn nameless_bytes(run_dir: &Path, dev: u64) -> u64 {
+    let mut seen = HashSet::new();
+    let all = reap::processes(run_dir);
+    let open = all.iter().filter_map(|pid| fs::read_dir(format!("/proc/{pid}/fd")).ok()).flatten().flatten();
+    let files = open.filter_map(|entry| fs::metadata(entry.path()).ok());
+    let nameless = files.filter(|file| file.is_file() && file.nlink() == 0 && file.dev() == dev);
+    nameless.filter(|file| seen.insert(file.ino())).map(|file| file.blocks() * 512).sum()
+}

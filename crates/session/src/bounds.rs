@@ -1,0 +1,72 @@
+//! How much of the machine a session may take: who says so, what a sandbox is told of it, and what its files take.
+
+use crate::{Error, Result, live::Live, rooms::Rooms};
+use ash_model::{Bounds, BudgetOf, Reached, TurnId, Which};
+use ash_sandbox::Limits;
+use ash_snapshot::{Folder, Weight};
+use ash_store::Session;
+use std::os::unix::fs::MetadataExt;
+
+const MIB: u64 = 1 << 20;
+
+/// What the session says, else its agent, else the server, and never more than the server allows.
+pub(crate) fn merged(rooms: &Rooms, session: Option<Bounds>, agent: Option<Bounds>) -> Bounds {
+    let said = session.unwrap_or_default().over(agent.unwrap_or_default());
+    said.over(rooms.settings.limits).at_most(rooms.settings.most)
+}
+
+impl Rooms {
+    /// What is in force for a session.
+    pub async fn bounds(&self, session: &Session) -> Result<Bounds> {
+        let version = self.store.version(&session.tenant, &session.agent, session.version).await?;
+        Ok(merged(self, session.options.limits, version.and_then(|version| version.limits)))
+    }
+}
+
+/// As far as the walls hold them.
+pub(crate) fn of_walls(bounds: &Bounds) -> Limits {
+    let usual = Limits::default();
+    Limits {
+        memory_bytes: bounds.memory_mb.map(|number| number.saturating_mul(MIB)),
+        processes: bounds.max_processes,
+        open_files: bounds.max_open_files.unwrap_or(u64::MAX),
+        tmp_bytes: usual.tmp_bytes,
+        cpu_millis: bounds.cpu_percent.map(|percent| percent.saturating_mul(10)),
+        file_bytes: bounds.disk_mb.map(|number| number.saturating_mul(MIB)),
+        output_per_second: bounds.output_kb_per_second.map(|number| number.saturating_mul(1024)),
+    }
+}
+
+/// What its files may take; `None`: as much as there is.
+pub(crate) fn of_disk(bounds: &Bounds) -> Option<Weight> {
+    let bytes = bounds.disk_mb.map_or(u64::MAX, |number| number.saturating_mul(MIB));
+    let most = Weight { bytes, files: bounds.max_files.unwrap_or(u64::MAX) };
+    (most != Weight::MOST).then_some(most)
+}
+
+/// What the files of a workspace take, with what its sandbox holds open or has in its scratch places. Blocking.
+pub(crate) fn weigh(live: &Live, most: Weight) -> Result<Weight> {
+    let workspace = live.workspace();
+    let dev = std::fs::metadata(&workspace).map_err(Error::io("look at the workspace"))?.dev();
+    let run = live.run();
+    let (bytes, files) = (ash_sandbox::nameless_bytes(&run, dev), ash_sandbox::scratch_files(&run));
+    let mut weight = Weight { bytes, files };
+    for folder in [workspace, live.home()] {
+        if !weight.exceeds(most) {
+            weight = weight.plus(Folder::open(&folder)?.weigh(most)?);
+        }
+    }
+    Ok(weight)
+}
+
+/// Which of them is too much.
+pub(crate) fn reached(turn: Option<TurnId>, weight: Weight, most: Weight) -> Option<Reached> {
+    let (which, limit, used) = if weight.bytes > most.bytes {
+        (Which::DiskMb, most.bytes / MIB, weight.bytes.div_ceil(MIB))
+    } else if weight.files > most.files {
+        (Which::MaxFiles, most.files, weight.files)
+    } else {
+        return None;
+    };
+    Some(Reached { turn, of: BudgetOf::Turn, which, limit, used })
+}

@@ -1,0 +1,79 @@
+//! What a tree takes on the disk, as far as anybody wants to know.
+
+use std::collections::HashSet;
+
+use rustix::fs::{AtFlags, FileType, statat};
+
+use super::{Folder, Met, Tour};
+use crate::Error;
+
+/// Space on the disk, and how many files, folders and links there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Weight {
+    pub bytes: u64,
+    pub files: u64,
+}
+
+impl Weight {
+    pub const MOST: Weight = Weight { bytes: u64::MAX, files: u64::MAX };
+
+    pub fn exceeds(self, most: Weight) -> bool {
+        self.bytes > most.bytes || self.files > most.files
+    }
+
+    #[must_use]
+    pub fn plus(self, other: Weight) -> Weight {
+        Weight {
+            bytes: self.bytes.saturating_add(other.bytes),
+            files: self.files.saturating_add(other.files),
+        }
+    }
+}
+
+impl Folder {
+    /// Stops as soon as it is more than `most`: then it is at least so much. A file with several names counts once, and
+    /// what is gone before it is looked at not at all.
+    pub fn weigh(&self, most: Weight) -> Result<Weight, Error> {
+        let mut tour = Tour::start(self)?;
+        let (mut weight, mut linked) = (Weight::default(), HashSet::new());
+        while !weight.exceeds(most)
+            && let Some(met) = tour.meet()?
+        {
+            let Met::Entry(name) = met else { continue };
+            let Ok(is) = statat(tour.here(), name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let is_dir = FileType::from_raw_mode(is.st_mode) == FileType::Directory;
+            if is_dir || is.st_nlink < 2 || linked.insert(is.st_ino) {
+                let bytes = u64::try_from(is.st_blocks).unwrap_or(0).saturating_mul(512);
+                weight = weight.plus(Weight { bytes, files: 1 });
+            }
+            if is_dir {
+                // It may be gone or be something else by now: then there is nothing beneath it.
+                let _ = tour.enter(&name);
+            }
+        }
+        Ok(weight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn space_is_what_is_taken_and_files_are_counted_once() {
+        let dir = std::env::temp_dir().join(format!("ash-weigh-{}", std::process::id()));
+        fs::create_dir_all(dir.join("a/b")).expect("folders");
+        fs::write(dir.join("a/b/one"), vec![1; 100_000]).expect("a file");
+        fs::hard_link(dir.join("a/b/one"), dir.join("two")).expect("another name");
+        fs::File::create(dir.join("hole")).and_then(|file| file.set_len(1 << 40)).expect("a hole");
+        std::os::unix::fs::symlink("/", dir.join("out")).expect("a link");
+        let folder = Folder::open(&dir).expect("a folder");
+        let weight = folder.weigh(Weight::MOST).expect("a weight");
+        assert_eq!(weight.files, 5, "{weight:?}");
+        assert!((100_000..200_000).contains(&weight.bytes), "{weight:?}");
+        let most = Weight { files: 2, ..Weight::MOST };
+        assert_eq!(folder.weigh(most).expect("a weight").files, 3);
+        fs::remove_dir_all(&dir).expect("removed");
+    }
+}

@@ -1,0 +1,67 @@
+//! What sandboxes took of the machine.
+
+use super::read::unsigned;
+use crate::{Error, Result};
+use ash_model::{Bounds, Incarnation, Resources, Timestamp, WorkspaceId};
+use sqlx::{SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
+
+type Db = SqliteConnection;
+
+pub(super) fn stored(limits: Option<Bounds>) -> Result<Option<String>> {
+    let text = limits.map(|limits| serde_json::to_string(&limits)).transpose();
+    text.map_err(|error| Error::Damaged { what: "limits", why: error.to_string() })
+}
+
+/// Whatever somebody says from inside a sandbox: sums must not break on it.
+fn number(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX).min(1 << 53)
+}
+
+pub(super) async fn took(
+    db: &mut Db,
+    workspace: WorkspaceId,
+    (incarnation, taken): (Incarnation, Resources),
+    at: Timestamp,
+) -> Result<()> {
+    let Resources { cpu_ms, peak_memory, disk_bytes, files } = taken;
+    query(
+        "INSERT INTO resources (workspace, incarnation, before_ms, cpu_ms, peak_memory, disk_bytes, files, at)
+         VALUES (?1, ?2, 0, ?3, ?4, ?5, ?6, ?7)
+         ON CONFLICT DO UPDATE SET
+             before_ms = CASE WHEN incarnation = ?2 THEN before_ms ELSE before_ms + cpu_ms END,
+             cpu_ms = CASE WHEN incarnation = ?2 THEN max(cpu_ms, ?3) ELSE ?3 END,
+             incarnation = ?2, peak_memory = max(peak_memory, ?4), disk_bytes = ?5, files = ?6, at = ?7",
+    )
+    .bind(workspace.to_string())
+    .bind(incarnation.to_string())
+    .bind(number(cpu_ms))
+    .bind(number(peak_memory))
+    .bind(number(disk_bytes))
+    .bind(number(files))
+    .bind(at.0)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Of one workspace, or of all together.
+pub(super) async fn taken(db: &SqlitePool, workspace: Option<WorkspaceId>) -> Result<Resources> {
+    let row = query(
+        "SELECT coalesce(sum(before_ms + cpu_ms), 0) AS cpu_ms, coalesce(max(peak_memory), 0) AS peak_memory,
+             coalesce(sum(disk_bytes), 0) AS disk_bytes, coalesce(sum(files), 0) AS files
+         FROM resources WHERE ?1 IS NULL OR workspace = ?1",
+    )
+    .bind(workspace.map(|workspace| workspace.to_string()))
+    .fetch_one(db)
+    .await?;
+    resources(&row)
+}
+
+fn resources(row: &SqliteRow) -> Result<Resources> {
+    Ok(Resources {
+        cpu_ms: unsigned(row, "cpu_ms")?,
+        peak_memory: unsigned(row, "peak_memory")?,
+        disk_bytes: unsigned(row, "disk_bytes")?,
+        files: unsigned(row, "files")?,
+    })
+}

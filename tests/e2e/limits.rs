@@ -1,0 +1,399 @@
+//! How much of the machine a session may take. Each limit is hit in one sandbox, beside another one that goes on working
+//! and must not notice; in root's server and in that of somebody who is not.
+
+use crate::support::{Client, Frame, Processes, Server, as_root, eventually, is_alive};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::task::JoinHandle;
+
+const SOMEBODY: u32 = 61_002;
+
+/// Both servers that people have.
+async fn servers() -> Vec<Server> {
+    assert!(as_root(), "only root can be both");
+    vec![Server::start().await, Server::of_user(SOMEBODY, &[]).await]
+}
+
+async fn limited(client: &Client, limits: Value) -> String {
+    client.deploy("tester").await;
+    let body = json!({ "agent": "tester", "limits": limits });
+    client.post("/api/sessions", body).await["session"]["id"].as_str().expect("an id").to_owned()
+}
+
+/// A session that answers one message after the other, whatever happens beside it.
+struct Neighbour {
+    client: Client,
+    id: String,
+    processes: Processes,
+    over: Arc<AtomicBool>,
+    answers: Arc<AtomicU32>,
+    working: JoinHandle<()>,
+}
+
+impl Neighbour {
+    async fn at_work(server: &Server) -> Neighbour {
+        let (client, id) = (server.client(), server.client().create().await);
+        client.text(&id, "write mine: untouched").await;
+        let processes = server.processes(&id).await;
+        let (over, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let working = tokio::spawn({
+            let (client, id, over, answers) = (client.clone(), id.clone(), over.clone(), answers.clone());
+            async move {
+                while !over.load(Ordering::Relaxed) {
+                    let number = answers.load(Ordering::Relaxed);
+                    let said =
+                        client.text(&id, &format!("run: cat mine; echo {number} >> log; wc -l < log")).await;
+                    assert_eq!(said, format!("untouched{}", number + 1));
+                    answers.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let neighbour = Neighbour { client, id, processes, over, answers, working };
+        neighbour.answers_again().await;
+        neighbour
+    }
+
+    /// A message that is sent from here on is answered.
+    async fn answers_again(&self) {
+        let before = self.answers.load(Ordering::Relaxed);
+        eventually("the neighbour is answered", async || {
+            assert!(!self.working.is_finished(), "the neighbour noticed");
+            (self.answers.load(Ordering::Relaxed) > before + 1).then_some(())
+        })
+        .await;
+    }
+
+    async fn did_not_notice(self) {
+        self.answers_again().await;
+        self.over.store(true, Ordering::Relaxed);
+        self.working.await.expect("every answer was right");
+        assert_eq!(self.client.status(&self.id).await, "active");
+        let Processes { shim, init, agent, .. } = self.processes;
+        assert!([shim, init, agent].iter().all(|pid| is_alive(*pid)), "the sandbox is another one");
+    }
+}
+
+async fn exec(client: &Client, id: &str, command: &str) -> (StatusCode, Value) {
+    let body = json!({ "command": command, "timeout": 60_000 });
+    client.ask(Method::POST, &format!("/api/sessions/{id}/exec"), Some(body)).await
+}
+
+async fn change(client: &Client, id: &str, limits: Value) -> Value {
+    let path = format!("/api/sessions/{id}/config");
+    let (status, body) = client.ask(Method::PATCH, &path, Some(json!({ "limits": limits }))).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    body["session"]["limits"].clone()
+}
+
+/// The problem with which a turn ended.
+fn problem(frames: &[Frame]) -> &str {
+    let error = frames.iter().find(|frame| frame.event == "error");
+    error.and_then(|frame| frame.data["code"].as_str()).unwrap_or_else(|| panic!("no problem: {frames:#?}"))
+}
+
+#[tokio::test]
+async fn a_session_is_over_its_agent_and_its_agent_over_the_server_and_nobody_over_the_most() {
+    assert!(as_root(), "whose limits groups enforce");
+    let settings =
+        [("ASH_LIMITS", "maxProcesses=100,diskMb=300,turnSeconds=50"), ("ASH_LIMITS_MAX", "memoryMb=1000")];
+    let mut server = Server::with(&settings).await;
+    let client = server.client();
+    let dir = server.dir.join("agent");
+    std::fs::create_dir(&dir).expect("a folder");
+    std::fs::write(dir.join("ash.toml"), "[limits]\nmaxProcesses = 90\nmaxOpenFiles = 500\ndiskMb = 200\n")
+        .expect("written");
+    let agent = client.post("/api/agents", json!({ "name": "own", "path": dir })).await["agent"].clone();
+    assert_eq!(agent["limits"], json!({ "maxProcesses": 90, "maxOpenFiles": 500, "diskMb": 200 }));
+    let body =
+        json!({ "agent": "own", "sessionId": "one", "limits": { "maxProcesses": 80, "turnSeconds": 0 } });
+    client.post("/api/sessions", body).await;
+    let shown = client.session("one").await["limits"].clone();
+    let expected = json!({
+        "memoryMb": 1000, "maxProcesses": 80, "maxOpenFiles": 500, "diskMb": 200, "maxFiles": 1_000_000,
+        "outputKbPerSecond": 16_384,
+    });
+    let mut values = shown.clone();
+    let enforced = values.as_object_mut().and_then(|all| all.remove("enforcedBy")).expect("by whom");
+    assert_eq!(values, expected, "{shown}");
+    assert!(enforced["memoryMb"].as_str().expect("a word").starts_with("cgroup"), "{enforced}");
+    assert_eq!(enforced["diskMb"], "watchdog");
+    assert_eq!(client.exec("one", "ulimit -n").await["stdout"], "500\n");
+    // What counts when a sandbox starts makes it start again; what is left out stays.
+    let changed = change(&client, "one", json!({ "maxOpenFiles": 300, "maxProcesses": null })).await;
+    assert_eq!((&changed["maxOpenFiles"], &changed["maxProcesses"]), (&json!(300), &json!(90)));
+    assert_eq!(client.text("one", "run: ulimit -n").await, "300");
+    for (limits, status, code) in [
+        (json!({ "memoryMb": 1001 }), 422, "limit_too_high"),
+        (json!({ "memoryMb": 0 }), 422, "limit_too_high"),
+        (json!({ "memoryMb": "64" }), 400, "invalid_body"),
+        (json!({ "memory": 64 }), 400, "invalid_body"),
+        (json!([]), 400, "invalid_body"),
+    ] {
+        let body = json!({ "agent": "own", "limits": limits });
+        let (got, said) = client.ask(Method::POST, "/api/sessions", Some(body)).await;
+        assert_eq!((got.as_u16(), &said["code"]), (status, &json!(code)), "{said}");
+    }
+    std::fs::write(dir.join("ash.toml"), "[limits]\nmemory = 90\n").expect("written");
+    let (status, said) =
+        client.ask(Method::POST, "/api/agents", Some(json!({ "name": "own", "path": dir }))).await;
+    assert_eq!((status.as_u16(), &said["code"]), (400, &json!("invalid_manifest")), "{said}");
+    server.crash_and_start().await;
+    assert_eq!(server.client().session("one").await["limits"]["maxOpenFiles"], 300);
+}
+
+#[tokio::test]
+async fn a_turn_that_takes_too_long_is_stopped_and_what_waits_goes_on() {
+    for mut server in servers().await {
+        let client = server.client();
+        let id = limited(&client, json!({ "turnSeconds": 2 })).await;
+        let neighbour = Neighbour::at_work(&server).await;
+        let mut stream = client.send(&id, "run: sleep 100").await;
+        let mut waiting = client.send(&id, "run: echo I waited").await;
+        let frames = stream.until("done").await;
+        assert_eq!(problem(&frames), "turn_timeout");
+        assert_eq!(frames.last().expect("the end").data["status"], "interrupted");
+        assert_eq!(waiting.until("done").await.last().expect("the end").data["status"], "done");
+        neighbour.did_not_notice().await;
+        // The time goes on while no server looks after it.
+        let _stream = client.send(&id, "run: touch begun; sleep 100").await;
+        let begun = server.live(&id).await.join("tree/workspace/begun");
+        eventually("the turn runs", async || begun.exists().then_some(())).await;
+        let last = client.session_seq(&id).await;
+        server.crash_and_start().await;
+        let client = server.client();
+        let frames = client.follow(&id, &last).await.until("done").await;
+        assert_eq!(problem(&frames), "turn_timeout");
+        change(&client, &id, json!({ "turnSeconds": null })).await;
+        assert_eq!(client.text(&id, "run: sleep 3; echo slept").await, "slept");
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_that_takes_too_much_memory_loses_what_took_it() {
+    for server in servers().await {
+        let client = server.client();
+        let id = limited(&client, json!({ "memoryMb": 96 })).await;
+        let neighbour = Neighbour::at_work(&server).await;
+        let agent = server.processes(&id).await.agent;
+        let greedy = r"sh -c 'x=$(head -c 150000000 /dev/zero | tr \\0 x); sleep 3; echo ${#x}'; echo $?";
+        let (_, said) = exec(&client, &id, greedy).await;
+        assert_eq!(said["stdout"], "137\n", "{said}");
+        // Whoever took it is gone, and the agent works on.
+        assert_eq!(client.text(&id, "run: echo here").await, "here");
+        assert_eq!(server.processes(&id).await.agent, agent);
+        // In portions, of which each is small.
+        let many = r"for i in 1 2 3 4 5 6; do (x=$(head -c 30000000 /dev/zero | tr '\0' x); sleep 3; echo lives) & done; wait";
+        let (_, said) = exec(&client, &id, many).await;
+        assert_eq!(said["timedOut"], false, "{said}");
+        let alive = said["stdout"].as_str().expect("text").lines().count();
+        assert!(alive < 4, "{alive} of six had 30 MB each: {said}");
+        neighbour.did_not_notice().await;
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_that_forks_without_end_can_not() {
+    for server in servers().await {
+        let client = server.client();
+        let id = limited(&client, json!({ "maxProcesses": 30 })).await;
+        let neighbour = Neighbour::at_work(&server).await;
+        let (_, said) = exec(&client, &id, "for i in $(seq 200); do sleep 5 & done; echo all").await;
+        assert!(said["stderr"].as_str().expect("text").contains("fork"), "{said}");
+        assert!(!said["stdout"].as_str().expect("text").contains("all"), "{said}");
+        neighbour.did_not_notice().await;
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_opens_files_without_end_can_not() {
+    for server in servers().await {
+        let client = server.client();
+        let id = limited(&client, json!({ "maxOpenFiles": 64 })).await;
+        let neighbour = Neighbour::at_work(&server).await;
+        let open =
+            "bash -c 'for i in $(seq 10 200); do eval \"exec $i</dev/null\" || exit 9; done; echo all'";
+        let (_, said) = exec(&client, &id, open).await;
+        assert_eq!((&said["exitCode"], &said["stdout"]), (&json!(9), &json!("")), "{said}");
+        assert!(said["stderr"].as_str().expect("text").contains(" 64: "), "the first beyond: {said}");
+        neighbour.did_not_notice().await;
+    }
+}
+
+#[tokio::test]
+async fn as_root_a_sandbox_gets_so_much_of_a_processor_and_no_more() {
+    assert!(as_root(), "processors are limited by groups");
+    let server = Server::start().await;
+    let client = server.client();
+    let id = limited(&client, json!({ "cpuPercent": 20 })).await;
+    let neighbour = Neighbour::at_work(&server).await;
+    // Of three seconds; user time of what the shell waited for is the first of the second line.
+    let busy = "timeout 3 sh -c 'while :; do :; done'; times";
+    let (_, said) = exec(&client, &id, busy).await;
+    let times = said["stdout"].as_str().expect("text").to_owned();
+    let user = times.lines().nth(1).and_then(|line| line.split(['m', 's']).nth(1)?.parse::<f64>().ok());
+    assert!(user.is_some_and(|user| user < 1.5), "{times}");
+    neighbour.did_not_notice().await;
+}
+
+#[tokio::test]
+async fn agents_run_after_the_server() {
+    let nice = |pid: u32| -> i64 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+        stat.rsplit(')').next().and_then(|rest| rest.split(' ').nth(17)?.parse().ok()).expect("a number")
+    };
+    for server in servers().await {
+        let id = server.client().create().await;
+        let Processes { shim, agent, .. } = server.processes(&id).await;
+        assert_eq!(nice(shim), nice(server.pid()), "it is part of the server");
+        assert!(nice(agent) > nice(server.pid()));
+        let first = |pid: u32| -> i64 {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("a process");
+            text.trim().parse().expect("a number")
+        };
+        assert!(first(agent) > first(server.pid()), "when memory is short");
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_files_take_too_much_is_ended_and_goes_on_with_fewer_or_with_more_room() {
+    for mut server in servers().await {
+        let client = server.client();
+        let id = limited(&client, json!({ "diskMb": 20 })).await;
+        client.text(&id, "write kept: as it was").await;
+        let neighbour = Neighbour::at_work(&server).await;
+        // One file alone cannot.
+        let (_, said) = exec(&client, &id, "head -c 60000000 /dev/zero > one; stat -c %s one; rm one").await;
+        assert_eq!(said["stdout"], "20971520\n", "{said}");
+        let fill =
+            "run: mkdir many; for i in $(seq 60); do head -c 1000000 /dev/urandom > many/$i; done; sleep 100";
+        let mut stream = client.send(&id, fill).await;
+        let frames = stream.until("done").await;
+        assert_eq!(problem(&frames), "disk_limit");
+        assert_eq!(frames.last().expect("the end").data["status"], "interrupted");
+        client.until_status(&id, "error").await;
+        let session = client.session(&id).await;
+        assert_eq!(session["error"]["code"], "disk_limit", "{session}");
+        assert!(session["resources"]["diskBytes"].as_u64() > Some(20 << 20), "{session}");
+        neighbour.did_not_notice().await;
+        // Nothing is lost, and nothing starts.
+        server.crash_and_start().await;
+        let client = server.client();
+        let message = json!({ "content": "run: echo still here" });
+        let path = format!("/api/sessions/{id}/messages");
+        let (status, said) = client.ask(Method::POST, &path, Some(message)).await;
+        assert!(!status.is_success() || said.is_null(), "{status} {said}");
+        client.until_status(&id, "error").await;
+        assert_eq!(client.session(&id).await["error"]["code"], "disk_limit");
+        for i in 1..=60 {
+            // Not all were made.
+            client.ask(Method::DELETE, &format!("/api/sessions/{id}/files/many/{i}"), None).await;
+        }
+        client.action(&id, "resume").await;
+        let looked = client.text(&id, "run: cat kept; ls many | wc -l").await;
+        assert_eq!(looked, "as it was0");
+        // Or with more room.
+        let (status, said) = exec(
+            &client,
+            &id,
+            "for i in $(seq 60); do head -c 1000000 /dev/urandom > more$i; done; sleep 60",
+        )
+        .await;
+        assert_eq!((status.as_u16(), &said["code"]), (500, &json!("disk_limit")), "{said}");
+        client.until_status(&id, "error").await;
+        change(&client, &id, json!({ "diskMb": 500 })).await;
+        client.action(&id, "resume").await;
+        assert_eq!(client.text(&id, "run: cat kept").await, "as it was");
+    }
+}
+
+#[tokio::test]
+async fn the_neighbour_of_a_full_sandbox_does_not_notice() {
+    for server in servers().await {
+        let client = server.client();
+        let id = limited(&client, json!({ "diskMb": 20, "maxFiles": 500 })).await;
+        let neighbour = Neighbour::at_work(&server).await;
+        for bomb in [
+            // Small files in the workspace, and where they are memory.
+            "i=0; while :; do i=$((i+1)); : > f$i; done",
+            "mkdir /tmp/d; i=0; while :; do i=$((i+1)); : > /tmp/d/f$i; done",
+            // What has no name any more still takes space.
+            "exec 3>a 4>b; rm a b; head -c 15000000 /dev/urandom >&3; head -c 15000000 /dev/urandom >&4; sleep 60",
+            // What cannot be looked into by others.
+            "mkdir closed; for i in $(seq 60); do head -c 1000000 /dev/urandom > closed/$i; done; chmod 0 closed; sleep 60",
+        ] {
+            let (status, said) = exec(&client, &id, bomb).await;
+            assert_eq!((status.as_u16(), &said["code"]), (500, &json!("disk_limit")), "{bomb}: {said}");
+            client.until_status(&id, "error").await;
+            assert_eq!(client.session(&id).await["error"]["code"], "disk_limit", "{bomb}");
+            change(&client, &id, json!({ "diskMb": 0, "maxFiles": 0 })).await;
+            client.action(&id, "resume").await;
+            client.exec(&id, "chmod 700 closed; rm -rf f* closed").await;
+            change(&client, &id, json!({ "diskMb": 20, "maxFiles": 500 })).await;
+            client.text(&id, "run: echo again").await;
+        }
+        neighbour.did_not_notice().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_printed_too_fast_comes_later_and_whole() {
+    for server in servers().await {
+        let client = server.client();
+        let id = limited(&client, json!({ "outputKbPerSecond": 1024 })).await;
+        let neighbour = Neighbour::at_work(&server).await;
+        let began = Instant::now();
+        let (_, said) = exec(&client, &id, "seq 1000000").await;
+        let took = began.elapsed();
+        let text = said["stdout"].as_str().expect("text");
+        assert_eq!((text.lines().count(), text.lines().last()), (1_000_000, Some("1000000")));
+        // Almost seven megabytes, of which four come at once.
+        assert!(took > Duration::from_secs(2), "it came in {took:?}");
+        neighbour.did_not_notice().await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_session_took_of_the_machine_is_a_sum_that_survives() {
+    for mut server in servers().await {
+        let client = server.client();
+        let id = limited(&client, json!({})).await;
+        let burn =
+            "run: i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done; head -c 3000000 /dev/urandom > file";
+        client.text(&id, burn).await;
+        let taken = async |client: &Client| client.session(&id).await["resources"].clone();
+        let enough = |taken: &Value, seconds: f64| {
+            taken["cpuSeconds"].as_f64().is_some_and(|cpu| cpu > seconds)
+                && taken["peakMemoryBytes"].as_u64() > Some(100 << 10)
+                && taken["diskBytes"].as_u64() > Some(2_900_000)
+        };
+        let first = eventually("it is written down", async || {
+            let taken = taken(&client).await;
+            enough(&taken, 0.3).then_some(taken)
+        })
+        .await;
+        client.action(&id, "stop").await;
+        client.action(&id, "resume").await;
+        client.text(&id, burn).await;
+        let before = first["cpuSeconds"].as_f64().expect("a number");
+        eventually("the next sandbox adds to it", async || {
+            enough(&taken(&client).await, before + 0.3).then_some(())
+        })
+        .await;
+        client.action(&id, "stop").await;
+        let last = taken(&client).await;
+        server.crash_and_start().await;
+        let client = server.client();
+        assert_eq!(taken(&client).await, last);
+        let metrics = client.request(Method::GET, "/metrics").send().await.expect("metrics");
+        let metrics = metrics.text().await.expect("text");
+        let seconds = format!("ash_sandbox_cpu_seconds {}", last["cpuSeconds"]);
+        assert!(metrics.contains(&seconds), "{seconds}: {metrics}");
+    }
+}
