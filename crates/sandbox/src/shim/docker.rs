@@ -162,7 +162,9 @@ pub(super) fn ended(container: &Container) -> Ended {
                 let exit = exit(state.exit_code, state.oom_killed);
                 let words = engine.last_words(name);
                 let how = if words.is_empty() { exit.to_string() } else { format!("{exit}: {words}") };
-                return Ended { how, oom: state.oom_killed };
+                // An engine says it too of one in which somebody was killed long before.
+                let oom = state.oom_killed && exit.signal == Some(libc::SIGKILL);
+                return Ended { how, oom };
             }
         }
     }

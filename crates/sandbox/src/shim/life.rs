@@ -117,7 +117,9 @@ impl Shim {
         self.processes.clear();
         self.leftovers.clear();
         self.count_ooms();
-        journal::gone(&mut self.batch, how, self.ooms.unsaid > 0);
+        // A container's engine says what ended it, even if the kernel's count had moved before.
+        let oom = self.ooms.unsaid > 0 || self.sandbox.as_ref().is_some_and(Sandbox::fell_for_memory);
+        journal::gone(&mut self.batch, how, oom);
         self.commit();
         self.phase = Phase::Gone;
         self.since = Instant::now();

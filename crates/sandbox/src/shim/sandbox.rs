@@ -253,6 +253,10 @@ impl Sandbox {
         counted.max(self.fell.as_ref().map_or(0, |ended| u64::from(ended.oom)))
     }
 
+    pub(super) fn fell_for_memory(&self) -> bool {
+        self.fell.as_ref().is_some_and(|ended| ended.oom)
+    }
+
     pub(super) fn counts_memory(&self) -> bool {
         // An engine limits what it starts, whether or not we see its groups.
         self.left.container.is_some() || self.left.groups().is_some_and(Cgroup::counts_memory)
