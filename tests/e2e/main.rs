@@ -43,6 +43,8 @@ mod own_key;
 mod owners;
 mod permissions;
 mod permissions_shell;
+mod pool;
+mod prewarmed;
 #[path = "../support/proxy.rs"]
 mod proxy;
 mod restart;

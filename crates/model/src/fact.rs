@@ -187,6 +187,9 @@ pub enum Fact {
         ms: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         left_ms: Option<u64>,
+        /// Somebody else needed its sandbox more.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        evicted: bool,
     },
     /// Its options are these from now on. Those that an agent is told when it starts count from its next start on.
     Configured {

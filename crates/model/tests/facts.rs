@@ -374,8 +374,9 @@ fn idle() -> Vec<Fact> {
         ..Options::default()
     };
     vec![
-        Fact::Idle { ms: 0, left_ms: None },
-        Fact::Idle { ms: 1_500_000, left_ms: Some(300_000) },
+        Fact::Idle { ms: 0, left_ms: None, evicted: false },
+        Fact::Idle { ms: 1_500_000, left_ms: Some(300_000), evicted: false },
+        Fact::Idle { ms: 60_000, left_ms: None, evicted: true },
         Fact::Created { agent: agent.clone(), version: 2, options },
         Fact::Created { agent: agent.clone(), version: 2, options: own(Dialect::Anthropic) },
         Fact::Created { agent: agent.clone(), version: 2, options: own(Dialect::Openai) },

@@ -60,8 +60,8 @@ impl From<ash_session::Error> for Failure {
     }
 }
 
-/// So often it is looked how much space is left.
-const LOOK_AT_DISK: Duration = Duration::from_secs(5);
+/// So often it is looked how much space and memory is left.
+const LOOK_AT_MACHINE: Duration = Duration::from_secs(5);
 /// At least so often it is looked which sessions are to go by themselves.
 const CLEAN: Duration = Duration::from_secs(60);
 /// How long a server that stops goes on sending to the object store.
@@ -91,7 +91,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
         tokio::spawn(sweep_forever(app.sessions.clone(), config.gc_every, config.keep()));
     }
     tokio::spawn(clean_forever(app.sessions.clone(), config.retention.clone(), config.gc_every));
-    tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.keep()));
+    tokio::spawn(watch_machine(app.sessions.clone(), data.clone(), config.keep()));
     run(listener, &app, config.stop_grace).await?;
     store.close().await;
     fs::remove_file(data.join("server.json")).ok();
@@ -140,6 +140,9 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         limits: config.limits(),
         most: config.limits_max,
         max_sandboxes: config.max_sandboxes,
+        min_memory: config.min_memory_mb.saturating_mul(1 << 20),
+        prewarm: config.prewarm,
+        queue_patience: config.queue_wait,
         orphan_ttl: config.orphan_ttl,
         interrupt_grace: config.interrupt_grace,
         permission_timeout: config.permission_timeout,
@@ -286,8 +289,9 @@ async fn prune_forever(store: Arc<Sqlite>) {
     }
 }
 
-async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::Keep) {
-    let mut rounds = tokio::time::interval(LOOK_AT_DISK);
+/// Disk and memory.
+async fn watch_machine(sessions: Sessions, data: PathBuf, keep: ash_session::Keep) {
+    let mut rounds = tokio::time::interval(LOOK_AT_MACHINE);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
@@ -295,6 +299,7 @@ async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::Keep) 
             Ok(disk) => sessions.set_free(disk.free_bytes, &keep).await,
             Err(error) => tracing::warn!(%error, "nobody knows how much space is left"),
         }
+        sessions.ease_memory().await;
     }
 }
 

@@ -53,6 +53,15 @@ pub struct Config {
     /// How many sandboxes may be alive at once
     #[arg(long, env = "ASH_MAX_SANDBOXES", default_value_t = 1000)]
     pub max_sandboxes: usize,
+    /// Megabytes of memory below which sandboxes that nobody uses are let go of, and no other is begun
+    #[arg(long, env = "ASH_MIN_MEMORY_MB", default_value_t = 128)]
+    pub min_memory_mb: u64,
+    /// How many sandboxes are kept ready for each agent in use, so that its next sessions start at once
+    #[arg(long, env = "ASH_PREWARM", default_value_t = 0)]
+    pub prewarm: usize,
+    /// Seconds that a request waits in line for a sandbox when all are at work, unless it says otherwise with `Prefer: wait=`
+    #[arg(long, env = "ASH_QUEUE_WAIT", default_value = "0", value_parser = seconds)]
+    pub queue_wait: Duration,
     /// Seconds a sandbox lives on without a server
     #[arg(long, env = "ASH_ORPHAN_TTL", default_value = "3600", value_parser = seconds)]
     pub orphan_ttl: Duration,

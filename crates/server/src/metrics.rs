@@ -78,6 +78,8 @@ pub(crate) struct Metrics {
     sandboxes: Gauge,
     pool: Family<ByState, Gauge>,
     capacity: Gauge,
+    queued: Gauge,
+    evictions: Counter,
     longest_stretch: Gauge<f64, AtomicU64>,
     cpu_seconds: Gauge<f64, AtomicU64>,
     peak_memory: Gauge,
@@ -117,6 +119,8 @@ impl Metrics {
             sandboxes: Gauge::default(),
             pool: Family::default(),
             capacity: Gauge::default(),
+            queued: Gauge::default(),
+            evictions: Counter::default(),
             longest_stretch: Gauge::default(),
             cpu_seconds: Gauge::default(),
             peak_memory: Gauge::default(),
@@ -141,6 +145,12 @@ impl Metrics {
         to.register("ash_active_sandboxes", "Sandboxes that are alive", self.sandboxes.clone());
         to.register("ash_pool_sandboxes", "Sandboxes by state", self.pool.clone());
         to.register("ash_pool_max_capacity", "How many sandboxes may be alive", self.capacity.clone());
+        to.register("ash_pool_queued", "Requests that wait in line for a sandbox", self.queued.clone());
+        to.register(
+            "ash_pool_evictions",
+            "Sessions that gave up their sandbox for another one",
+            self.evictions.clone(),
+        );
         to.register("ash_resume", "Sessions resumed", self.resumes.clone());
         to.register("ash_resume_cold", "Cold resumes by where the files came from", self.cold.clone());
         to.register("ash_turns", "Turns that are over", self.turns.clone());
@@ -223,6 +233,10 @@ impl Metrics {
         self.resumes.get_or_create(&ByPath { path }).get()
     }
 
+    pub(crate) fn queued(&self, count: usize) {
+        self.queued.set(count as i64);
+    }
+
     pub(crate) fn taken(&self, taken: &Resources) {
         let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.cpu_seconds.set(taken.cpu_ms as f64 / 1000.0);
@@ -261,7 +275,7 @@ impl Metrics {
         let states = [
             ("cold", counts.cold),
             ("warming", counts.warming),
-            ("warm", 0),
+            ("warm", counts.warm),
             ("waiting", counts.waiting),
             ("running", counts.running),
         ];
@@ -291,6 +305,14 @@ impl Watch for Metrics {
             self.cold.get_or_create(&BySource { source }).inc();
         }
         self.resume_seconds.observe(took.as_secs_f64());
+    }
+
+    fn claimed(&self) {
+        self.resumes.get_or_create(&ByPath { path: "prewarm" }).inc();
+    }
+
+    fn evicted(&self) {
+        self.evictions.inc();
     }
 
     fn used(&self, used: &Used) {

@@ -93,10 +93,15 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
         Fact::Interrupting { turn, .. } => named("interrupting", json!({ "turn": turn })),
         Fact::Rewound(rewound) => named("rewound", shapes::rewound(rewound)),
         Fact::TakenBack(by) => named("workspace_rewound", serde_json::to_value(by).unwrap_or_default()),
-        Fact::Idle { ms, left_ms: Some(left) } => {
+        Fact::Idle { ms, left_ms: Some(left), .. } => {
             named("timeout_warning", json!({ "idleDurationMs": ms, "remainingMs": left }))
         }
-        Fact::Idle { ms, left_ms: None } => named("session_idle", json!({ "idleDurationMs": ms })),
+        Fact::Idle { ms, left_ms: None, evicted: false } => {
+            named("session_idle", json!({ "idleDurationMs": ms }))
+        }
+        Fact::Idle { ms, left_ms: None, evicted: true } => {
+            named("session_idle", json!({ "idleDurationMs": ms, "reason": "evicted" }))
+        }
         Fact::Requeued { order, withdrawn } => {
             named("queue", json!({ "order": order, "withdrawn": withdrawn }))
         }

@@ -289,10 +289,15 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
             action("permission_answered", permission_answered(*id, verdict.as_ref(), *by))
         }
         Fact::Setting { setting, .. } => action("setting", serde_json::to_value(setting).unwrap_or_default()),
-        Fact::Idle { ms, left_ms: Some(left) } => {
+        Fact::Idle { ms, left_ms: Some(left), .. } => {
             action("timeout_warning", json!({ "idleDurationMs": ms, "remainingMs": left }))
         }
-        Fact::Idle { ms, left_ms: None } => action("session_idle", json!({ "idleDurationMs": ms })),
+        Fact::Idle { ms, left_ms: None, evicted: false } => {
+            action("session_idle", json!({ "idleDurationMs": ms }))
+        }
+        Fact::Idle { ms, left_ms: None, evicted: true } => {
+            action("session_idle", json!({ "idleDurationMs": ms, "reason": "evicted" }))
+        }
         Fact::Requeued { order, withdrawn } => {
             action("queue", json!({ "order": order, "withdrawn": withdrawn }))
         }

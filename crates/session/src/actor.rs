@@ -37,7 +37,7 @@ use crate::{
     common::{Common, Walls},
     live::Live,
     logs::Logs,
-    pool::{Mood, MoodCell},
+    pool::{Mood, MoodCell, Room},
     rooms::Rooms,
     state::{Next, State, Wish},
 };
@@ -91,6 +91,8 @@ pub(crate) struct Actor {
     driver: Arc<dyn Driver>,
     ear: Ear,
     hands: Option<Hands>,
+    /// For the sandbox that it needs next, if whoever wants it has brought it.
+    room: Option<Room>,
     logs: Arc<Logs>,
     mood: Arc<MoodCell>,
     inbox: mpsc::Receiver<Request>,
@@ -276,7 +278,10 @@ impl Actor {
     async fn drive(&mut self) -> Result<()> {
         self.note_use();
         let driven = self.drive_on().await;
-        self.mood.set(self.mood_now());
+        self.mood.set(self.mood_now(), self.idle.since);
+        if self.state.status != Status::Starting {
+            self.room = None;
+        }
         if self.is_shared() {
             let turn = self.state.current().map(|turn| turn.id);
             let turn = turn.map(|turn| Beside { session: self.session.id.clone(), turn });

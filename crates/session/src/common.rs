@@ -1,7 +1,7 @@
 //! A workspace while somebody looks after its sessions: what they share. A private one has one session. In a named one
 //! several are at work in one sandbox, each with a process of its own, and each with a keeper of its own.
 
-use crate::{Error, Result, live::Live, rooms::Rooms};
+use crate::{Error, Result, live::Live, pool::Room, rooms::Rooms};
 use ash_model::{Beside, Epoch, Incarnation, SessionNo, WorkspaceId};
 use ash_sandbox::{Records, Remote};
 use ash_store::{Heard, Lease};
@@ -14,9 +14,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::{
-    Notify, OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, OwnedSemaphorePermit,
-};
+use tokio::sync::{Notify, OwnedMutexGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 
 /// The number of the only agent in a sandbox, and the first of several.
 pub(crate) const AGENT: u16 = 1;
@@ -41,11 +39,11 @@ pub(crate) struct Walls {
     heard: Mutex<HashMap<SessionNo, u64>>,
     gone: AtomicBool,
     /// One of the sandboxes this server may have.
-    _room: OwnedSemaphorePermit,
+    _room: Room,
 }
 
 impl Walls {
-    pub(crate) fn new(incarnation: Incarnation, remote: Remote, room: OwnedSemaphorePermit) -> Arc<Walls> {
+    pub(crate) fn new(incarnation: Incarnation, remote: Remote, room: Room) -> Arc<Walls> {
         let (heard, gone) = (Mutex::default(), AtomicBool::new(false));
         Arc::new(Walls { incarnation, remote, heard, gone, _room: room })
     }
@@ -91,6 +89,8 @@ struct Ground {
     /// The last checkpoint that was made of it, whoever made it.
     newest: Option<u64>,
     walls: Option<Arc<Walls>>,
+    /// A sandbox that was built before its session was made, and in which nothing runs yet.
+    prepared: Option<(Arc<Walls>, Records)>,
     /// Who is at work in which sandbox, and as which process.
     members: HashMap<SessionNo, (Incarnation, u16)>,
     waiting: HashMap<SessionNo, Waiting>,
@@ -222,6 +222,14 @@ impl Common {
 
     pub(crate) fn set_walls(&self, walls: Option<Arc<Walls>>) {
         self.ground().walls = walls;
+    }
+
+    pub(crate) fn set_prepared(&self, walls: Arc<Walls>, records: Records) {
+        self.ground().prepared = Some((walls, records));
+    }
+
+    pub(crate) fn take_prepared(&self) -> Option<(Arc<Walls>, Records)> {
+        self.ground().prepared.take()
     }
 
     /// A number for an agent's process that no other has.

@@ -89,8 +89,14 @@ pub enum Error {
     AnothersCheckpoint(u64),
     #[error("Too many sessions are at work in this workspace; end or stop one")]
     Crowded,
-    #[error("Sandbox capacity reached ({0}); end or stop a session, or raise ASH_MAX_SANDBOXES")]
+    #[error(
+        "Sandbox capacity reached ({0}), and every one is at work; try again later, wait in line with the header `Prefer: wait=60`, end or stop a session, or raise ASH_MAX_SANDBOXES"
+    )]
     Capacity(usize),
+    #[error(
+        "The server has only {0} MB of memory left, so no sandbox is begun; end or stop a session, or lower ASH_MIN_MEMORY_MB"
+    )]
+    LittleMemory(u64),
     #[error(transparent)]
     Store(#[from] ash_store::Error),
     #[error(transparent)]
@@ -163,6 +169,7 @@ impl Error {
             | Error::LittleSpace(_)
             | Error::Crowded
             | Error::Capacity(_)
+            | Error::LittleMemory(_)
             | Error::Gone
             | Error::Moved
             | Error::Silent => Kind::Unavailable,
@@ -214,7 +221,7 @@ impl Error {
             Error::TooManyFiles(_) => "too_many_files",
             Error::Save(_) => "checkpoint_failed",
             Error::Stopping => "server_stopping",
-            Error::Capacity(_) | Error::Crowded => "capacity_reached",
+            Error::Capacity(_) | Error::LittleMemory(_) | Error::Crowded => "capacity_reached",
             Error::LittleSpace(_) | Error::Store(ash_store::Error::Full) => "disk_full",
             Error::Store(ash_store::Error::Taken(_)) => "session_exists",
             Error::Store(ash_store::Error::Stale) | Error::Gone | Error::Moved => "try_again",

@@ -4,8 +4,8 @@ use crate::{
     Error, Result, Sessions,
     actor::{ForkPoint, Memories, Request, blocking},
     files::FileSource,
-    pool::native_id,
     rooms::Rooms,
+    sessions::native_id,
 };
 use ash_model::{Fact, Note, Options, Seq, SessionId, Status, WorkspaceId};
 use ash_snapshot::{Folder, Owner, TreeId};

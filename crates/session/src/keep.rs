@@ -1,7 +1,7 @@
 //! Which checkpoints stay, and giving up the rest: decided from rows, marked in the store, then collected in the
 //! repository. Nothing that a session stands on is ever among them.
 
-use crate::{Error, Far, Result, Sessions, pool::is_cold};
+use crate::{Error, Far, Result, Sessions, sessions::is_cold};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
 use ash_snapshot::{Collected, Moment, Repo, Rules, TreeId, Wanted};
 use ash_store::{Held, Holdings};

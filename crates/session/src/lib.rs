@@ -24,6 +24,7 @@ mod permission;
 mod pool;
 mod retention;
 mod rooms;
+mod sessions;
 pub mod state;
 mod workspaces;
 
@@ -39,7 +40,8 @@ pub use keep::{Keep, Swept};
 pub use live::Uids;
 pub use logs::{Level, LogLine};
 pub use past::Past;
-pub use pool::{Counts, Executed, NewSession, Prompt, Sessions};
+pub use pool::Counts;
 pub use retention::{Leaving, Retention, Rule, before, is_at_rest};
 pub use rooms::{Rooms, Settings, Watch};
+pub use sessions::{Executed, NewSession, Prompt, Sessions};
 pub use state::{Phase, Refused, Turn, Wake, plain_text};

@@ -142,6 +142,7 @@ pub(crate) struct Recipe {
     pub(crate) fallback: Option<Fallback>,
 }
 
+const UNCLAIMED: &str = "unclaimed";
 /// Beside the tree: one that is being written, and one that is being erased.
 const SCRAPS: [&str; 2] = ["tree.new", "tree.gone"];
 
@@ -187,6 +188,21 @@ impl Live {
         let epochs = [hold.epoch.0, hold.epoch.0 + 1];
         hold.node == node
             && self.stamp().is_some_and(|stamp| stamp.boot == boot && epochs.contains(&stamp.epoch.0))
+    }
+
+    /// Nobody has it yet. Whoever finds it so, and in no database, may remove it.
+    pub(crate) fn mark_unclaimed(&self) -> Result<()> {
+        make_dir(&self.dir)?;
+        fs::write(self.dir.join(UNCLAIMED), b"").map_err(Error::io("cannot mark the tree as nobody's"))
+    }
+
+    pub(crate) fn is_unclaimed(&self) -> bool {
+        self.dir.join(UNCLAIMED).exists()
+    }
+
+    /// It is somebody's, whom the database knows.
+    pub(crate) fn claim(&self) -> Result<()> {
+        remove_if_there(&self.dir.join(UNCLAIMED))
     }
 
     /// Whether there is a tree at all: somebody may have removed it by hand.

@@ -7,6 +7,7 @@ use crate::{
     follow::Bells,
     keys,
     live::{Live, Uids},
+    pool::Pool,
 };
 use ash_model::{
     Bounds, Dialect, Durability, Options, Prices, Provider, Receipt, Runtime, Saved, TakenBack, TenantId,
@@ -21,12 +22,16 @@ use std::{
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 /// Told what happened, so that it can be counted. The numbers' names are not our business.
 pub trait Watch: Send + Sync {
     fn resumed(&self, receipt: &Receipt, took: Duration);
+    /// A session took over a sandbox that was made in advance.
+    fn claimed(&self);
+    /// A session gave up its sandbox for somebody else's.
+    fn evicted(&self);
     fn saved(&self, saved: &Saved, took: Duration);
     fn save_failed(&self);
     fn turn_over(&self);
@@ -45,6 +50,12 @@ pub struct Settings {
     pub limits: Bounds,
     pub most: Bounds,
     pub max_sandboxes: usize,
+    /// With fewer bytes of memory available nobody new comes in, and who waits makes way.
+    pub min_memory: u64,
+    /// How many sandboxes are kept ready for each agent in use.
+    pub prewarm: usize,
+    /// How long whoever does not say waits for a place when all are taken.
+    pub queue_patience: Duration,
     pub orphan_ttl: Duration,
     /// How long an agent may take to give up a turn before it is ended.
     pub interrupt_grace: Duration,
@@ -131,7 +142,7 @@ pub struct Rooms {
     pub(crate) wakes: Semaphore,
     pub(crate) restores: Semaphore,
     pub(crate) mends: Semaphore,
-    capacity: Arc<Semaphore>,
+    pub(crate) pool: Pool,
     /// Workspaces whose sessions somebody looks after.
     commons: Mutex<HashMap<WorkspaceId, Weak<Common>>>,
     repos: Mutex<HashMap<TenantId, (Arc<Repo>, Locked)>>,
@@ -153,7 +164,7 @@ impl Rooms {
         watch: Arc<dyn Watch>,
         (uids, settings, now): (Uids, Settings, fn() -> Timestamp),
     ) -> Rooms {
-        let capacity = Arc::new(Semaphore::new(settings.max_sandboxes));
+        let pool = Pool::new(settings.max_sandboxes, settings.min_memory);
         let tracker = ash_snapshot::Watch::start(&settings.live_dir)
             .inspect_err(|why| tracing::debug!(%why, "captures look at every file"))
             .ok();
@@ -169,7 +180,7 @@ impl Rooms {
             wakes: Semaphore::new(WAKES),
             restores: Semaphore::new(RESTORES),
             mends: Semaphore::new(MENDS),
-            capacity,
+            pool,
             commons: Mutex::default(),
             repos: Mutex::default(),
             far: None,
@@ -212,10 +223,6 @@ impl Rooms {
         let locked = Repo::lock(&dir, Lock::Shared)?;
         repos.insert(tenant.clone(), (repo.clone(), locked));
         Ok(repo)
-    }
-
-    pub(crate) fn admit(&self) -> Result<OwnedSemaphorePermit> {
-        self.capacity.clone().try_acquire_owned().map_err(|_| Error::Capacity(self.settings.max_sandboxes))
     }
 
     /// What the sessions of a workspace share, as long as one of them is looked after.

@@ -109,6 +109,7 @@ pub(super) async fn deploy(
         Some(agent) => agent,
         None => app.sessions.rooms().store.deploy(new).await?,
     };
+    app.sessions.expect(caller.tenant(), &agent).await?;
     Ok((StatusCode::CREATED, Json(json!({ "agent": shapes::agent(&agent) }))))
 }
 
@@ -308,5 +309,6 @@ pub(super) async fn delete(
         .store
         .delete_agent(caller.tenant(), &agent.name, app.sessions.rooms().clock())
         .await?;
+    app.sessions.expect_no_more(caller.tenant(), &agent.name);
     Ok(Json(json!({ "ok": true })))
 }

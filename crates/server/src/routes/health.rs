@@ -53,11 +53,11 @@ pub(super) async fn health(State(app): State<App>) -> Answer<Json<Value>> {
         "uptime": app.metrics.uptime().as_secs(), "version": crate::VERSION,
         "coordinatorId": app.metrics.coordinator(), "remoteRunners": 0,
         "pool": {
-            "total": alive + counts.warming + counts.cold, "cold": counts.cold, "warming": counts.warming, "warm": 0,
+            "total": alive + counts.warm + counts.warming + counts.cold, "cold": counts.cold, "warming": counts.warming, "warm": counts.warm,
             "waiting": counts.waiting, "running": counts.running,
             "maxCapacity": app.sessions.rooms().settings.max_sandboxes,
             "resumeWarmHits": app.metrics.resume_hits("warm"), "resumeColdHits": app.metrics.resume_hits("cold"),
-            "preWarmHits": app.metrics.resume_hits("prewarm"),
+            "preWarmHits": app.metrics.resume_hits("prewarm"), "queued": app.sessions.queued(),
         },
     });
     if let Some(free) = little {
@@ -96,7 +96,8 @@ pub(super) async fn metrics(State(app): State<App>, _: Admin) -> Answer<Response
         app.metrics.far(lag.checkpoints, seconds, far.trouble().is_some(), &far.tally());
     }
     app.metrics.taken(&app.sessions.rooms().store.taken(None).await?);
-    let text =
-        app.metrics.text(app.sessions.counts().await, active, app.sessions.rooms().settings.max_sandboxes);
+    let capacity = app.sessions.rooms().settings.max_sandboxes;
+    app.metrics.queued(app.sessions.queued());
+    let text = app.metrics.text(app.sessions.counts().await, active, capacity);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
 }

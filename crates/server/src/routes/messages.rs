@@ -3,7 +3,7 @@
 use super::{
     MOST_MODEL,
     locks::Held,
-    take::{Asked, Body, Part, at_most, can_wait, session, session_anywhere},
+    take::{Asked, Body, Part, at_most, can_wait, patience, session, session_anywhere},
     usage,
 };
 use crate::{
@@ -63,7 +63,7 @@ pub(super) async fn send(
     can_wait(&app, body.value.durability)?;
     let deltas = if body.value.include_partial_messages { Deltas::Show } else { Deltas::Hide };
     let on_busy = body.value.on_busy.or(session.options.on_busy).unwrap_or_default();
-    let prompt = Prompt { on_busy, lock, ..prompt(body.value)? };
+    let prompt = Prompt { on_busy, lock, patience: patience(&headers)?, ..prompt(body.value)? };
     let route = format!("POST /api/sessions/{id}/messages");
     let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), prompt.turn.to_string()).await?;
     let turn = TurnId::parse(&claim.resource).ok_or_else(|| Problem::internal("a turn without an id"))?;
@@ -110,7 +110,8 @@ fn prompt(message: Message) -> Answer<Prompt> {
     };
     let wake = if message.auto_resume == Some(false) { Wake::No } else { Wake::Yes };
     let on_busy = OnBusy::default();
-    Ok(Prompt { turn: TurnId::fresh(), content: message.content, ask, wake, on_busy, lock: None })
+    let (lock, patience) = (None, None);
+    Ok(Prompt { turn: TurnId::fresh(), content: message.content, ask, wake, on_busy, lock, patience })
 }
 
 fn check_content(content: &Value) -> Answer<()> {

@@ -4,7 +4,7 @@ use super::{
     agents, infinite, limits, locks,
     options::{Settable, with_provider},
     owners,
-    take::{Asked, Body, Part, can_wait, environment, open_session, session, session_anywhere},
+    take::{Asked, Body, Part, can_wait, environment, open_session, patience, session, session_anywhere},
     usage, workspaces,
 };
 use crate::{
@@ -85,7 +85,9 @@ pub(super) async fn create(
         once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
     let tenant = caller.tenant().clone();
-    let new = NewSession { tenant, owner, metadata, id: id.clone(), agent, workspace, options, env, way };
+    let patience = patience(&headers)?;
+    let new =
+        NewSession { tenant, owner, metadata, id: id.clone(), agent, workspace, options, env, way, patience };
     let made = match made_before(&app, &caller, &claim, &id).await {
         Some(session) => session,
         None => {
@@ -225,8 +227,10 @@ pub(super) async fn resume(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
+    headers: HeaderMap,
     body: Body<Change>,
 ) -> Answer<Json<Value>> {
+    let patience = patience(&headers)?;
     let found = session_anywhere(&app, &caller, &id).await?;
     // Without a single field there is nothing to change.
     if found.card.status != Status::Ended && body.bytes.contains(&b':') {
@@ -234,7 +238,7 @@ pub(super) async fn resume(
         let changing = tokio::spawn(change_live(app.clone(), found.no, body.value));
         changing.await.map_err(|_| Problem::internal("the change was cut off"))??;
     }
-    let (session, receipt) = app.sessions.resume(&found).await?;
+    let (session, receipt) = app.sessions.resume(&found, patience).await?;
     Ok(Json(json!({ "session": shown(&app, &session), "resume": receipt })))
 }
 

@@ -11,10 +11,10 @@ use ash_store::{Env, Session};
 use axum::{
     body::Bytes,
     extract::{FromRequest, FromRequestParts, Path, Query, Request, rejection::BytesRejection},
-    http::request::Parts,
+    http::{HeaderMap, request::Parts},
 };
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 const MOST_ENV: usize = 256;
 /// An agent's and a session's together, with the command line, are at most what the kernel lets a process begin with.
@@ -219,6 +219,26 @@ pub(crate) fn environment(vars: BTreeMap<String, String>) -> Answer<Env> {
             Err(Problem::invalid("invalid_env", format!("{name:?} is not a valid environment variable")))
         }
         None => Ok(Env::from_plain(vars)),
+    }
+}
+
+/// The longest that a request waits in line.
+const MOST_PATIENCE: u64 = 600;
+
+/// How long the caller waits for a sandbox when all are at work, as RFC 7240 lets him say; `None`: he does not.
+pub(crate) fn patience(headers: &HeaderMap) -> Answer<Option<Duration>> {
+    let given = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    let wait = given.flat_map(|value| value.split(',')).find_map(|one| {
+        let (name, value) = one.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("wait").then_some(value.trim().trim_matches('"'))
+    });
+    let Some(wait) = wait else { return Ok(None) };
+    match wait.parse::<u64>() {
+        Ok(seconds) if seconds <= MOST_PATIENCE => Ok(Some(Duration::from_secs(seconds))),
+        Ok(_) | Err(_) => {
+            let error = format!("Prefer: wait= takes seconds, at most {MOST_PATIENCE}");
+            Err(Problem::invalid("invalid_header", error))
+        }
     }
 }
 

@@ -42,7 +42,7 @@ impl Actor {
         }
         let ended = notes.iter().filter(|note| matches!(note.fact, Fact::Finished { .. })).count();
         if ended > 0 && state.turns.is_empty() && state.status == Status::Active {
-            let fact = Fact::Idle { ms: 0, left_ms: None };
+            let fact = Fact::Idle { ms: 0, left_ms: None, evicted: false };
             state.apply(first + notes.len() as u64, &fact);
             notes.push(Note { turn: None, at, fact });
         }

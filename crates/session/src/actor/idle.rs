@@ -1,8 +1,11 @@
 //! A session that nobody uses lets go of its sandbox: it is captured, released and paused, and comes back with the next
 //! message. Of a shared sandbox the last one that leaves ends it.
 
-use super::{Actor, close::Closing};
-use crate::Result;
+use super::{Actor, Answer, Reply, close::Closing};
+use crate::{
+    Result,
+    state::{Refused, Wish},
+};
 use ash_model::{Fact, Seq, Status};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -73,6 +76,21 @@ impl Actor {
         self.state.status == Status::Active
     }
 
+    /// Gives up its sandbox for somebody else, unless it is at work.
+    pub(super) async fn make_way(&mut self, reply: Reply<Answer>) -> Result<()> {
+        if self.is_used() {
+            reply.send(Err(Refused::Busy.into())).ok();
+            return Ok(());
+        }
+        if self.tells_of_idling() {
+            let ms = u64::try_from(self.idle.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.note(vec![Fact::Idle { ms, left_ms: None, evicted: true }]).await?;
+        }
+        self.rooms.watch.evicted();
+        self.close(Closing::wish(Wish::Release { by_force: false }, reply));
+        Ok(())
+    }
+
     pub(super) async fn look_whether_idle(&mut self) -> Result<()> {
         if self.idle_deadline().is_none_or(|at| at > Instant::now()) {
             return Ok(());
@@ -84,7 +102,7 @@ impl Actor {
             let left = timeout.saturating_sub(idle);
             let left_ms = (!over).then(|| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
             let ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
-            self.note(vec![Fact::Idle { ms, left_ms }]).await?;
+            self.note(vec![Fact::Idle { ms, left_ms, evicted: false }]).await?;
         }
         self.idle.warned = true;
         if over {

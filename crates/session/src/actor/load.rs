@@ -7,7 +7,7 @@ use crate::{
     files::FileSource,
     live::Live,
     logs::Logs,
-    pool::MoodCell,
+    pool::{MoodCell, Room},
     rooms::Rooms,
     state::{Budget, Found, State},
 };
@@ -35,16 +35,17 @@ impl Actor {
         rooms: Arc<Rooms>,
         session: Session,
         state: State,
-        seat: Seat,
+        (seat, room): (Seat, Option<Room>),
     ) -> Result<Actor> {
         let common = rooms.common(session.workspace);
         if session.slug.is_none() {
             let lease = common.of_new(session.workspace);
-            return Ok(Actor::with(rooms, session, state, (lease, common), seat));
+            return Ok(Actor { room, ..Actor::with(rooms, session, state, (lease, common), seat) });
         }
         let _floor = common.floor().await;
         let (lease, first) = common.claim(&rooms, session.workspace).await?;
         let mut actor = Actor::with(rooms, session, state, (lease, common.clone()), seat);
+        actor.room = room;
         actor.look_around(first).await?;
         Ok(actor)
     }
@@ -93,6 +94,7 @@ impl Actor {
             driver,
             ear: Ear::default(),
             hands: None,
+            room: None,
             logs,
             mood,
             inbox,
@@ -211,10 +213,11 @@ impl Actor {
         let heard = self.rooms.store.positions(incarnation).await?;
         let known = self.is_shared() || heard.iter().any(|(no, _)| *no == self.session.no);
         let usable = known && !heard.is_empty() && self.tree().is_some();
-        let (true, Ok(room)) = (usable, self.rooms.admit()) else {
+        if !usable {
             knocked.end().await.ok();
             return Ok(Found::Dead);
-        };
+        }
+        let room = self.rooms.pool.count_in();
         let from = heard.iter().map(|(_, heard)| heard.position).min().unwrap_or(0);
         let numbers = |(_, heard): &(SessionNo, Heard)| common::numbers(heard.process, self.lease.epoch);
         let (hello, remote, records) = knocked.follow_each(from, heard.iter().map(numbers).collect()).await?;

@@ -8,6 +8,7 @@ use crate::{
     ladder::{Origin, Others, Recalled},
     live::{Fallback, Live},
     logs::{Level, Logs},
+    pool::{Inbuilt, Room},
     rooms::Rooms,
     state::{Phase, State},
 };
@@ -28,6 +29,8 @@ use tokio::time::Instant;
 const GREETING: Duration = Duration::from_secs(60);
 const SEALED: &str =
     "environment variables: they were sealed with another seal.key; bring them again with `env`";
+/// How long a session that comes back by itself waits for a place.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the end of a sandbox may come after that of a process in it.
 const A_MOMENT: Duration = Duration::from_millis(500);
 
@@ -83,6 +86,10 @@ pub(super) struct Waking {
     sealed: bool,
     /// Until the sandbox is there.
     floor: Option<Floor>,
+    /// For the sandbox, as long as it is not there.
+    room: Option<Room>,
+    /// A sandbox that was made in advance.
+    prepared: Option<(Arc<Walls>, Records)>,
 }
 
 impl Actor {
@@ -98,6 +105,8 @@ impl Actor {
             logs: self.logs.clone(),
             sealed: false,
             floor: None,
+            room: self.room.take(),
+            prepared: None,
         };
         self.effect = Some(tokio::spawn(async move { Done::Woke(Box::new(waking.wake().await)) }));
     }
@@ -258,11 +267,18 @@ impl Waking {
         let provider = self.rooms.settings.provider(options, version.provider)?;
         // Before anything is built: without its key it would only fail later.
         self.rooms.way_out(&self.session, version.runtime, provider)?;
+        self.prepared = self.common.take_prepared();
+        if self.prepared.is_none() && self.walls().is_none() {
+            // Before the floor: who makes way may be of this workspace.
+            self.reserve().await?;
+        }
         self.floor = Some(self.free_floor().await);
-        let tree = match self.walls() {
-            Some(_) => Tree { origin: Origin::Live, uid: self.common.tree().flatten(), fallback: None },
-            None => {
-                drop(self.rooms.admit()?);
+        let tree = match (self.walls(), &self.prepared) {
+            (Some(_), _) => Tree { origin: Origin::Live, uid: self.common.tree().flatten(), fallback: None },
+            (None, Some(_)) => {
+                Tree { origin: Origin::Fresh, uid: self.common.tree().flatten(), fallback: None }
+            }
+            (None, None) => {
                 self.clear().await?;
                 self.tree = self.common.tree();
                 if let Some(uid) = self.tree.take_if(|_| !self.live.is_there()) {
@@ -346,6 +362,18 @@ impl Waking {
     }
 
     async fn try_start(&mut self, way: &Way<'_>, inside: Inside, recalled: Recalled) -> Result<Started> {
+        let in_advance = self.prepared.is_some();
+        match self.try_start_once(way, inside.clone(), recalled.clone()).await {
+            // It died between the look at it and the start of its agent: that is nobody's fault.
+            Err(error) if in_advance && !is_about_memory(&error) => {
+                tracing::warn!(session = %self.session.id, error = %error.problem().error, "a sandbox that was made in advance could not be used; another one is made");
+                self.try_start_once(way, inside, recalled).await
+            }
+            tried => tried,
+        }
+    }
+
+    async fn try_start_once(&mut self, way: &Way<'_>, inside: Inside, recalled: Recalled) -> Result<Started> {
         let mut part = self.enter(way).await?;
         match self.start(&mut part, way, inside, &recalled).await {
             Ok((said, position, ear)) => {
@@ -381,18 +409,33 @@ impl Waking {
         }
     }
 
+    /// A place for its sandbox. Who wanted it has brought one; whoever comes back by itself waits for one.
+    async fn reserve(&mut self) -> Result<()> {
+        if self.room.is_none() {
+            self.room = Some(self.rooms.pool.room(PATIENCE).await?);
+        }
+        Ok(())
+    }
+
     /// Into the sandbox that is there, or into a new one.
     async fn enter(&mut self, way: &Way<'_>) -> Result<Part> {
+        if self.prepared.is_none() && self.walls().is_none() {
+            self.reserve().await?;
+        }
         let floor = match self.floor.take() {
             Some(floor) => floor,
             None => self.free_floor().await,
         };
         let (no, shared) = (self.session.no, self.session.slug.is_some());
-        let walls = match self.walls() {
-            Some(walls) => (walls, None),
-            None => {
+        let walls = match (self.walls(), self.prepared.take()) {
+            (Some(walls), _) => (walls, None),
+            (None, Some((walls, records))) => {
+                self.common.set_walls(Some(walls.clone()));
+                (walls, Some(records))
+            }
+            (None, None) => {
                 self.clear().await?;
-                let room = self.rooms.admit()?;
+                let room = self.room.take().ok_or(Error::Gone)?;
                 let spec = self.spec(self.tree.flatten(), way);
                 let (remote, records) = self.launch(&spec).await?.split();
                 let walls = Walls::new(spec.incarnation, remote, room);
@@ -465,6 +508,8 @@ impl Waking {
 
     fn spec(&self, uid: Option<u32>, way: &Way<'_>) -> Spec {
         let program = way.program.as_deref();
+        let Inbuilt { limits, readonly, image } =
+            Inbuilt::of(&self.rooms, way.version, &self.session.options, program);
         Spec {
             incarnation: Incarnation::fresh(),
             epoch: self.lease.epoch,
@@ -472,9 +517,9 @@ impl Waking {
             workspace: self.live.workspace(),
             home: self.live.home(),
             uid,
-            limits: bounds::of_walls(&self.bounds(way.version)),
-            readonly: program.and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
-            image: way.version.image.clone(),
+            limits,
+            readonly,
+            image,
             orphan_ttl: self.rooms.settings.orphan_ttl,
         }
     }

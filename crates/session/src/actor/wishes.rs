@@ -5,6 +5,7 @@ use super::{
 };
 use crate::{
     Error, Result,
+    pool::Room,
     state::{Budget, Next, Refused, Turn, Wish},
 };
 use ash_driver::Say;
@@ -20,12 +21,15 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
 pub(crate) enum Request {
     Wish {
         wish: Wish,
+        /// For the sandbox that it takes.
+        room: Option<Room>,
         reply: Reply<Answer>,
     },
     Prompt {
         wish: Wish,
         /// The number of the lock that its sender holds.
         lock: Option<u64>,
+        room: Option<Room>,
         reply: Reply<Answer>,
     },
     /// The turns that are not over, in order.
@@ -75,6 +79,10 @@ pub(crate) enum Request {
         unused: Duration,
         reply: Reply<Answer>,
     },
+    /// Somebody else needs its sandbox more. Refused by whoever is at work.
+    Evict {
+        reply: Reply<Answer>,
+    },
     /// Files were written from outside.
     Touched,
     ForkPoint {
@@ -122,13 +130,19 @@ impl Actor {
     pub(super) async fn take(&mut self, request: Request) -> Result<()> {
         self.idle_since = Instant::now();
         match request {
-            Request::Wish { wish, reply } => self.grant(wish, reply).await,
-            Request::Prompt { wish, lock, reply } => match self.locked_by_another(lock) {
+            Request::Wish { wish, room, reply } => {
+                self.room = room.or(self.room.take());
+                self.grant(wish, reply).await
+            }
+            Request::Prompt { wish, lock, room, reply } => match self.locked_by_another(lock) {
                 Some(lock) => {
                     reply.send(Err(Error::locked(&lock))).ok();
                     Ok(())
                 }
-                None => self.grant(wish, reply).await,
+                None => {
+                    self.room = room.or(self.room.take());
+                    self.grant(wish, reply).await
+                }
             },
             Request::Queue { reply } => {
                 reply.send(Ok(self.state.turns.iter().cloned().collect())).ok();
@@ -165,6 +179,7 @@ impl Actor {
                 Ok(())
             }
             Request::Expire { reply, .. } => self.grant(Wish::End, reply).await,
+            Request::Evict { reply } => self.make_way(reply).await,
             Request::Touched => {
                 self.touch();
                 Ok(())

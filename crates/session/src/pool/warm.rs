@@ -1,0 +1,372 @@
+//! Walls that are built before anybody asks: of the agents in use, so many as the server is told to keep. Each is a
+//! workspace that nobody has, with its own id and uid, the files of one version of an agent, and a sandbox in which nothing
+//! runs but our init. A session takes it over whole; whatever is the session's own (its environment, options, conversation)
+//! comes when the agent is started, as it does in a sandbox that was built for it.
+
+use super::{Pool, Room};
+use crate::{
+    Error, Result,
+    actor::blocking,
+    bounds,
+    common::{Common, Walls},
+    live::Recipe,
+    rooms::Rooms,
+};
+use ash_model::{AgentName, Epoch, Image, Incarnation, Options, TenantId, WorkspaceId};
+use ash_sandbox::{Limits, Records, Spec, What};
+use ash_snapshot::{Progress, TreeId};
+use ash_store::Version;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+use tokio::{sync::Notify, time::Instant};
+
+/// An agent that nobody has used for so long gets no more, and those that it has go.
+const FORGOTTEN: Duration = Duration::from_secs(60 * 60);
+/// How often those that died are looked for.
+const LOOK: Duration = Duration::from_secs(30);
+/// How often it is looked whether the last one is built, when the server stops.
+const BREATH: Duration = Duration::from_millis(10);
+/// Of a workspace that somebody was given a moment ago. Nobody had it before.
+const FIRST: Epoch = Epoch(1);
+
+/// What makes one sandbox as good as another: all that is built into it, and cannot be brought later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Kind {
+    tenant: TenantId,
+    agent: AgentName,
+    version: u32,
+    tree: String,
+    walls: Inbuilt,
+}
+
+/// What walls are told when they are built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Inbuilt {
+    pub(crate) limits: Limits,
+    /// Directories that appear inside at the same path.
+    pub(crate) readonly: Vec<PathBuf>,
+    pub(crate) image: Option<Image>,
+}
+
+impl Inbuilt {
+    pub(crate) fn of(rooms: &Rooms, version: &Version, options: &Options, program: Option<&Path>) -> Inbuilt {
+        Inbuilt {
+            limits: bounds::of_walls(&bounds::merged(rooms, options.limits, version.limits)),
+            readonly: program.and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
+            image: version.image.clone(),
+        }
+    }
+}
+
+impl Kind {
+    /// What a session with these options needs.
+    pub(crate) fn of(
+        rooms: &Rooms,
+        (tenant, agent, number): (&TenantId, &AgentName, u32),
+        version: &Version,
+        options: &Options,
+    ) -> Result<Kind> {
+        let program = rooms.settings.program(version.runtime, options)?;
+        let walls = Inbuilt::of(rooms, version, options, program);
+        let (tenant, agent, tree) = (tenant.clone(), agent.clone(), version.tree.clone());
+        Ok(Kind { tenant, agent, version: number, tree, walls })
+    }
+
+    fn is_of(&self, tenant: &TenantId, agent: &AgentName) -> bool {
+        self.tenant == *tenant && self.agent == *agent
+    }
+}
+
+/// A sandbox that waits for a session. Whoever drops it unused ends it.
+pub(crate) struct Prepared {
+    rooms: Arc<Rooms>,
+    kind: Kind,
+    pub(crate) workspace: WorkspaceId,
+    common: Arc<Common>,
+    uid: Option<u32>,
+    /// None: somebody has taken it over.
+    inside: Option<(Arc<Walls>, Records)>,
+}
+
+impl Prepared {
+    /// Builds one.
+    async fn build(rooms: &Arc<Rooms>, kind: Kind, room: Room) -> Result<Prepared> {
+        let workspace = WorkspaceId::fresh();
+        let common = rooms.common(workspace);
+        let mut prepared =
+            Prepared { rooms: rooms.clone(), kind, workspace, common, uid: None, inside: None };
+        match prepared.build_in(room).await {
+            Ok(inside) => {
+                prepared.inside = Some(inside);
+                Ok(prepared)
+            }
+            Err(error) => {
+                prepared.clear_away().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn build_in(&mut self, room: Room) -> Result<(Arc<Walls>, Records)> {
+        let (rooms, live) = (self.rooms.clone(), self.common.live.clone());
+        let recipe = Recipe {
+            epoch: FIRST,
+            boot: rooms.settings.boot.clone(),
+            tree: TreeId::parse(&self.kind.tree).map_err(|_| Error::NoWorkspace)?,
+            fresh: true,
+            rewound: 0,
+            fallback: None,
+        };
+        let (home, place, tenant) = (rooms.clone(), live.clone(), self.kind.tenant.clone());
+        let turn = rooms.restores.acquire().await.map_err(|_| Error::Stopping)?;
+        self.uid = blocking(move || {
+            // First: whoever finds it after a crash knows that it is nobody's.
+            place.mark_unclaimed()?;
+            let uid = place.make(&recipe, (&*home.repo(&tenant)?, &Progress::default()), &home.uids)?;
+            crate::live::make_dir(&place.run())?;
+            Ok(uid)
+        })
+        .await?;
+        drop(turn);
+        let Inbuilt { limits, readonly, image } = self.kind.walls.clone();
+        let spec = Spec {
+            incarnation: Incarnation::fresh(),
+            epoch: FIRST,
+            run_dir: live.run(),
+            workspace: live.workspace(),
+            home: live.home(),
+            uid: self.uid,
+            limits,
+            readonly,
+            image,
+            orphan_ttl: rooms.settings.orphan_ttl,
+        };
+        let _turn = rooms.wakes.acquire().await.map_err(|_| Error::Stopping)?;
+        let (remote, records) = rooms.backend.launch(&spec).await?.split();
+        Ok((Walls::new(spec.incarnation, remote, room), records))
+    }
+
+    /// For the session that has its workspace from now on.
+    pub(crate) fn hand_over(mut self) -> Result<Arc<Common>> {
+        self.common.live.claim()?;
+        self.common.set_tree(Some(self.uid));
+        if let Some((walls, records)) = self.inside.take() {
+            self.common.set_prepared(walls, records);
+        }
+        Ok(self.common.clone())
+    }
+
+    fn is_alive(&mut self) -> bool {
+        let Some((walls, records)) = &mut self.inside else { return false };
+        let mut gone = walls.remote.is_closed();
+        while let Some(record) = records.ready() {
+            gone |= matches!(record.what, What::Gone { .. });
+        }
+        !gone
+    }
+
+    /// Ends it, and waits until nothing of it is left.
+    pub(crate) async fn discard(mut self) {
+        if let Some((walls, mut records)) = self.inside.take() {
+            walls.remote.end().await.ok();
+            tokio::time::timeout(LOOK, async { while records.next().await.is_some() {} }).await.ok();
+            self.clear_away().await;
+        }
+    }
+
+    async fn clear_away(&self) {
+        let (rooms, live) = (self.rooms.clone(), self.common.live.clone());
+        let cleared = blocking(move || {
+            ash_sandbox::reap(&live.run())?;
+            live.erase(&rooms.uids)
+        });
+        if let Err(error) = cleared.await {
+            tracing::warn!(workspace = %self.workspace, %error, "a sandbox that nobody used could not be removed; the next start does");
+        }
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        let Some(inside) = self.inside.take() else { return };
+        let left = Prepared {
+            rooms: self.rooms.clone(),
+            kind: self.kind.clone(),
+            workspace: self.workspace,
+            common: self.common.clone(),
+            uid: self.uid,
+            inside: Some(inside),
+        };
+        tokio::spawn(left.discard());
+    }
+}
+
+/// Where they wait.
+#[derive(Default)]
+pub(crate) struct Shelf {
+    inner: Mutex<Inner>,
+    /// Something is wanted, or was taken.
+    bell: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// The oldest first.
+    ready: Vec<Prepared>,
+    /// Agents in use, and when one of them was last asked for.
+    wanted: Vec<(Kind, Instant)>,
+    /// One that is being built.
+    making: Option<Kind>,
+    closed: bool,
+}
+
+impl Shelf {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("nobody panics while holding it")
+    }
+
+    /// How many wait, and how many are being built.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let inner = self.inner();
+        (inner.ready.len(), usize::from(inner.making.is_some()))
+    }
+
+    /// An agent is in use. What was made for another version of it, or with other limits, is of no use any more.
+    pub(crate) fn want(&self, kind: Kind) {
+        let (tenant, agent) = (kind.tenant.clone(), kind.agent.clone());
+        let stale = {
+            let mut inner = self.inner();
+            inner.wanted.retain(|(wanted, _)| !wanted.is_of(&tenant, &agent));
+            let stale = inner.drain(|ready| ready.is_of(&tenant, &agent) && *ready != kind);
+            inner.wanted.push((kind, Instant::now()));
+            stale
+        };
+        drop(stale);
+        self.bell.notify_one();
+    }
+
+    /// It was deleted.
+    pub(crate) fn forget(&self, tenant: &TenantId, agent: &AgentName) {
+        let stale = {
+            let mut inner = self.inner();
+            inner.wanted.retain(|(wanted, _)| !wanted.is_of(tenant, agent));
+            inner.drain(|ready| ready.is_of(tenant, agent))
+        };
+        drop(stale);
+    }
+
+    /// One of this kind that is alive.
+    pub(crate) fn claim(&self, kind: &Kind) -> Option<Prepared> {
+        loop {
+            let mut found = {
+                let mut inner = self.inner();
+                let at = inner.ready.iter().position(|ready| ready.kind == *kind)?;
+                inner.ready.remove(at)
+            };
+            if found.is_alive() {
+                return Some(found);
+            }
+        }
+    }
+
+    /// The one that waits for longest.
+    pub(super) fn oldest(&self) -> Option<Prepared> {
+        let mut inner = self.inner();
+        (!inner.ready.is_empty()).then(|| inner.ready.remove(0))
+    }
+
+    fn lacking(&self, target: usize) -> Option<Kind> {
+        let mut inner = self.inner();
+        if inner.closed {
+            return None;
+        }
+        let count = |kind: &Kind| inner.ready.iter().filter(|ready| ready.kind == *kind).count();
+        let kind = inner.wanted.iter().map(|(kind, _)| kind).find(|kind| count(kind) < target)?.clone();
+        inner.making = Some(kind.clone());
+        Some(kind)
+    }
+
+    /// Gives it back if nobody wants it any more.
+    fn put(&self, built: Prepared) -> Option<Prepared> {
+        let mut inner = self.inner();
+        let wanted = inner.wanted.iter().any(|(kind, _)| *kind == built.kind) && !inner.closed;
+        if !wanted {
+            return Some(built);
+        }
+        inner.ready.push(built);
+        None
+    }
+
+    fn rest(&self) {
+        self.inner().making = None;
+    }
+
+    /// Without those that died or that nobody wants any more.
+    fn tidy(&self) {
+        let stale = {
+            let mut inner = self.inner();
+            inner.wanted.retain(|(_, asked)| asked.elapsed() < FORGOTTEN);
+            let wanted: Vec<Kind> = inner.wanted.iter().map(|(kind, _)| kind.clone()).collect();
+            let (alive, stale) = std::mem::take(&mut inner.ready)
+                .into_iter()
+                .map(|mut ready| (ready.is_alive() && wanted.contains(&ready.kind), ready))
+                .partition::<Vec<_>, _>(|(alive, _)| *alive);
+            inner.ready = alive.into_iter().map(|(_, ready)| ready).collect();
+            stale
+        };
+        drop(stale);
+    }
+
+    /// No more: the server stops.
+    pub(crate) async fn close(&self) {
+        let all = {
+            let mut inner = self.inner();
+            inner.closed = true;
+            std::mem::take(&mut inner.ready)
+        };
+        futures::future::join_all(all.into_iter().map(Prepared::discard)).await;
+        let resting = async {
+            while self.inner().making.is_some() {
+                tokio::time::sleep(BREATH).await;
+            }
+        };
+        tokio::time::timeout(LOOK, resting).await.ok();
+    }
+}
+
+impl Inner {
+    fn drain(&mut self, stale: impl Fn(&Kind) -> bool) -> Vec<Prepared> {
+        let all = std::mem::take(&mut self.ready);
+        let (stale, ready) = all.into_iter().partition(|ready| stale(&ready.kind));
+        self.ready = ready;
+        stale
+    }
+}
+
+/// Builds what is lacking, one after the other, as long as the server runs. Never so that somebody has to make way for it.
+pub(crate) async fn keep(rooms: Arc<Rooms>) {
+    let Pool { shelf, .. } = &rooms.pool;
+    loop {
+        while let Some(kind) = shelf.lacking(rooms.settings.prewarm) {
+            let Some(room) = rooms.pool.spare() else { break };
+            match Prepared::build(&rooms, kind.clone(), room).await {
+                Ok(built) => {
+                    if let Some(left) = shelf.put(built) {
+                        left.discard().await;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(agent = %kind.agent, %error, "no sandbox could be made in advance");
+                    shelf.forget(&kind.tenant, &kind.agent);
+                }
+            }
+            shelf.rest();
+        }
+        shelf.rest();
+        tokio::time::timeout(LOOK, shelf.bell.notified()).await.ok();
+        shelf.tidy();
+    }
+}

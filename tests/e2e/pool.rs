@@ -1,0 +1,248 @@
+//! More sessions than sandboxes: whoever waits makes way for whoever works, nothing is lost by it, and whoever cannot be
+//! served is told so, or waits in line.
+
+use crate::support::{Client, Server, as_root, eventually, is_alive};
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+async fn server(most: &str) -> Server {
+    Server::with(&[("ASH_MAX_SANDBOXES", most)]).await
+}
+
+async fn pool(client: &Client) -> Value {
+    client.get("/health").await["pool"].clone()
+}
+
+/// A turn that goes on until its sandbox has a file `go`.
+async fn busy(client: &Client, id: &str) {
+    let mut stream = client.send(id, "run: touch began; until [ -e go ]; do sleep 0.02; done").await;
+    eventually("the turn runs", async || {
+        let found = client.exec(id, "ls began").await;
+        (found["exitCode"] == 0).then_some(())
+    })
+    .await;
+    tokio::spawn(async move { stream.rest().await });
+}
+
+async fn let_go(client: &Client, id: &str) {
+    client.exec(id, "touch go").await;
+    eventually("the turn is over", async || (pool(client).await["running"] == 0).then_some(())).await;
+}
+
+async fn make(client: &Client, wait: Option<&str>) -> Response {
+    let request = client.request(Method::POST, "/api/sessions").json(&json!({ "agent": "tester" }));
+    let request = wait.into_iter().fold(request, |request, wait| request.header("prefer", wait));
+    request.send().await.expect("an answer")
+}
+
+/// What it was refused with.
+async fn refused(response: Response) -> String {
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let after = response.headers()["retry-after"].to_str().expect("text").to_owned();
+    assert!(after.parse::<u32>().is_ok_and(|seconds| seconds > 0), "{after}");
+    let body: Value = response.json().await.expect("JSON");
+    assert_eq!(body["code"], "capacity_reached", "{body}");
+    body["error"].as_str().expect("words").to_owned()
+}
+
+#[tokio::test]
+async fn whoever_nobody_used_for_longest_makes_way_and_loses_nothing() {
+    let server = server("2").await;
+    let client = server.client();
+    let (one, two) = (client.create().await, client.create().await);
+    for id in [&two, &one, &two] {
+        client.say(id, &format!("run: echo {id} >> mine")).await;
+    }
+    let mut follower = client.follow(&one, "0").await;
+    let three = client.create().await;
+    let frames = follower.until("paused").await;
+    let idle = frames.iter().rfind(|frame| frame.event == "session_idle").expect("said why");
+    assert_eq!(idle.data["reason"], "evicted", "{:?}", idle.data);
+    let statuses = [client.status(&one).await, client.status(&two).await, client.status(&three).await];
+    assert_eq!(statuses, ["paused", "active", "active"]);
+    let now = pool(&client).await;
+    assert_eq!((&now["waiting"], &now["maxCapacity"]), (&json!(2), &json!(2)), "{now}");
+    // Back with its next message, files and conversation; now it is the second one's turn to go.
+    assert_eq!(client.text(&one, "read mine").await, format!("{one}\n"));
+    assert_eq!(
+        [client.status(&two).await, client.status(&three).await],
+        ["paused".to_owned(), "active".to_owned()]
+    );
+    let back = client.action(&two, "resume").await;
+    assert_eq!(
+        (&back["resume"]["path"], &back["resume"]["tier"]),
+        (&json!("cold"), &json!("native")),
+        "{back}"
+    );
+    assert_eq!(client.text(&two, "read mine").await, format!("{two}\n{two}\n"));
+    assert_eq!(client.status(&three).await, "paused");
+    let metrics = client.request(Method::GET, "/metrics").send().await.expect("metrics");
+    let metrics = metrics.text().await.expect("text");
+    assert!(metrics.contains("ash_pool_evictions_total 3"), "{metrics}");
+}
+
+#[tokio::test]
+async fn whoever_is_at_work_stays_and_others_are_told_or_wait() {
+    let server = server("1").await;
+    let client = server.client();
+    let sleeper = client.create().await;
+    client.say(&sleeper, "write kept: yes").await;
+    let worker = client.create().await;
+    assert_eq!(client.status(&sleeper).await, "paused");
+    busy(&client, &worker).await;
+
+    let words = refused(make(&client, None).await).await;
+    assert!(words.contains("Prefer: wait="), "it says what can be done: {words}");
+    // Who cannot come back is as it was.
+    for path in ["resume", "messages"] {
+        let request = client.request(Method::POST, &format!("/api/sessions/{sleeper}/{path}"));
+        refused(request.json(&json!({ "content": "read kept" })).send().await.expect("an answer")).await;
+        assert_eq!(client.status(&sleeper).await, "paused");
+    }
+    let (status, body) = client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "nobody" }))).await;
+    assert_eq!(status, StatusCode::NOT_FOUND, "what is wrong anyway is not queued: {body}");
+    let bad = make(&client, Some("wait=forever")).await;
+    assert_eq!(bad.status(), StatusCode::BAD_REQUEST);
+
+    // In line; whoever hangs up leaves it, and no session comes of it.
+    let gone = tokio::spawn({
+        let client = client.clone();
+        async move { make(&client, Some("wait=60")).await }
+    });
+    eventually("it waits", async || (pool(&client).await["queued"] == 1).then_some(())).await;
+    gone.abort();
+    eventually("it left", async || (pool(&client).await["queued"] == 0).then_some(())).await;
+    let patient = tokio::spawn({
+        let client = client.clone();
+        async move { make(&client, Some("respond-async, wait=60")).await }
+    });
+    eventually("the other one waits", async || (pool(&client).await["queued"] == 1).then_some(())).await;
+    let returning = tokio::spawn({
+        let (client, path) = (client.clone(), format!("/api/sessions/{sleeper}/messages"));
+        async move {
+            let request = client.request(Method::POST, &path).header("prefer", "wait=60");
+            let request =
+                request.header("accept", "application/json").json(&json!({ "content": "read kept" }));
+            request.send().await.expect("an answer").json::<Value>().await.expect("JSON")
+        }
+    });
+    eventually("and a third", async || (pool(&client).await["queued"] == 2).then_some(())).await;
+    let_go(&client, &worker).await;
+    assert_eq!(patient.await.expect("ran").status(), StatusCode::CREATED);
+    assert_eq!(returning.await.expect("ran")["text"], "yes");
+    assert_eq!(client.status(&worker).await, "paused");
+    let sessions = client.get("/api/sessions").await;
+    assert_eq!(sessions["sessions"].as_array().map(Vec::len), Some(3), "{sessions}");
+}
+
+#[tokio::test]
+async fn whoever_waits_too_long_is_told() {
+    let server = Server::with(&[("ASH_MAX_SANDBOXES", "1"), ("ASH_QUEUE_WAIT", "1")]).await;
+    let client = server.client();
+    let worker = client.create().await;
+    busy(&client, &worker).await;
+    let began = std::time::Instant::now();
+    refused(make(&client, None).await).await;
+    assert!(began.elapsed().as_secs() >= 1, "the server's own patience");
+    let began = std::time::Instant::now();
+    refused(make(&client, Some("wait=0")).await).await;
+    assert!(began.elapsed().as_millis() < 900, "the caller's own");
+}
+
+/// A shared sandbox is one, and goes when all in it can.
+#[tokio::test]
+async fn a_shared_sandbox_counts_once_and_goes_as_a_whole() {
+    let server = server("1").await;
+    let client = server.client();
+    client.deploy("tester").await;
+    let mut shared = Vec::new();
+    for _ in 0..3 {
+        let body = json!({ "agent": "tester", "workspace": "ours" });
+        let made = client.post("/api/sessions", body).await;
+        shared.push(made["session"]["id"].as_str().expect("an id").to_owned());
+    }
+    for id in &shared {
+        client.say(id, &format!("run: echo {id} >> all")).await;
+    }
+    busy(&client, &shared[1]).await;
+    refused(make(&client, None).await).await;
+    let_go(&client, &shared[1]).await;
+    assert_eq!(make(&client, None).await.status(), StatusCode::CREATED);
+    for id in &shared {
+        assert_eq!(client.status(id).await, "paused");
+    }
+    let all = shared.iter().fold(String::new(), |mut all, id| {
+        writeln!(all, "{id}").expect("text");
+        all
+    });
+    assert_eq!(client.text(&shared[2], "read all").await, all);
+}
+
+/// A restart with fewer places than there are sandboxes ends none of them.
+#[tokio::test]
+async fn what_lives_when_the_server_comes_back_stays() {
+    let mut server = server("3").await;
+    let client = server.client();
+    let ids = [client.create().await, client.create().await, client.create().await];
+    for id in &ids {
+        busy(&client, id).await;
+    }
+    let mut inits = Vec::new();
+    for id in &ids {
+        inits.push(server.processes(id).await.init);
+    }
+    server.set("ASH_MAX_SANDBOXES", "1");
+    server.crash_and_start().await;
+    let client = server.client();
+    eventually("all are back", async || (pool(&client).await["running"] == 3).then_some(())).await;
+    assert!(inits.iter().all(|init| is_alive(*init)), "the same sandboxes");
+    refused(make(&client, None).await).await;
+    for id in &ids {
+        client.exec(id, "touch go").await;
+    }
+    eventually("all are at rest", async || (pool(&client).await["running"] == 0).then_some(())).await;
+    assert_eq!(make(&client, None).await.status(), StatusCode::CREATED);
+    let now = pool(&client).await;
+    assert_eq!(now["waiting"], 1, "as many made way as it took: {now}");
+}
+
+fn available_mb() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").expect("the kernel says it");
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).expect("it is there");
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") / 1024
+}
+
+/// Where memory is short whoever holds it and waits makes way, whether or not somebody asks.
+#[tokio::test]
+async fn as_root_memory_is_a_capacity_too() {
+    assert!(as_root(), "it looks at the memory of a whole machine");
+    // Much more than what others take and give back meanwhile.
+    let held = available_mb() / 3;
+    let least = (available_mb() - held / 2).to_string();
+    let server = Server::with(&[("ASH_MIN_MEMORY_MB", &least)]).await;
+    let client = server.client();
+    client.deploy("tester").await;
+    let body = json!({ "agent": "tester", "limits": { "memoryMb": held * 2 } });
+    let hungry =
+        client.post("/api/sessions", body).await["session"]["id"].as_str().expect("an id").to_owned();
+    client.say(&hungry, "write kept: yes").await;
+    let hold = format!(
+        "(python3 -c 'import time; x = bytearray(b\"1\") * ({held} << 20); open(\"held\", \"w\"); time.sleep(600)' > /dev/null 2>&1 &)"
+    );
+    client.exec(&hungry, &hold).await;
+    client.until_status(&hungry, "paused").await;
+    eventually("the memory is back", async || {
+        (available_mb() > least.parse::<u64>().expect("a number")).then_some(())
+    })
+    .await;
+    let next = client.create().await;
+    assert!(client.text(&next, "hello").await.contains("This is turn 1."));
+    assert_eq!(client.text(&hungry, "read kept").await, "yes");
+
+    let starving = Server::with(&[("ASH_MIN_MEMORY_MB", "99999999")]).await;
+    let client = starving.client();
+    client.deploy("tester").await;
+    let words = refused(make(&client, None).await).await;
+    assert!(words.contains("memory") && words.contains("ASH_MIN_MEMORY_MB"), "{words}");
+}
