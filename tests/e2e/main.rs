@@ -48,6 +48,7 @@ mod prewarmed;
 #[path = "../support/proxy.rs"]
 mod proxy;
 mod restart;
+mod scale;
 #[path = "../support/servers.rs"]
 mod servers;
 mod shared;

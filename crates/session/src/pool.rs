@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{futures::Notified, mpsc, oneshot},
     time::Instant,
 };
 use warm::Shelf;
@@ -144,6 +144,11 @@ impl Pool {
     /// How many wait for a place.
     pub(crate) fn queued(&self) -> usize {
         self.places.queued()
+    }
+
+    /// Somebody came or went.
+    fn changed(&self) -> Notified<'_> {
+        self.places.changed()
     }
 
     /// For a sandbox that is there already.

@@ -366,7 +366,9 @@ pub(crate) async fn keep(rooms: Arc<Rooms>) {
             shelf.rest();
         }
         shelf.rest();
-        tokio::time::timeout(LOOK, shelf.bell.notified()).await.ok();
+        let changed =
+            futures::future::select(Box::pin(shelf.bell.notified()), Box::pin(rooms.pool.changed()));
+        tokio::time::timeout(LOOK, changed).await.ok();
         shelf.tidy();
     }
 }

@@ -1,0 +1,235 @@
+//! Many sandboxes at once, and many one after the other: what is gone leaves nothing behind.
+
+use crate::support::{Client, Server, as_root, eventually, parent, pids};
+use futures::{StreamExt as _, stream};
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+fn available_mb() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").expect("the kernel says it");
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).expect("it is there");
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") / 1024
+}
+
+/// All are alive, each answers, and each has what is its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_sandboxes_are_alive_at_once() {
+    let server = Server::start().await;
+    let client = server.client();
+    client.deploy("tester").await;
+    let before = available_mb();
+    let ids: Vec<String> = stream::iter(0..200)
+        .map(|n| {
+            let client = client.clone();
+            async move {
+                let id = client.create().await;
+                client.say(&id, &format!("run: echo {n} > mine")).await;
+                id
+            }
+        })
+        .buffered(16)
+        .collect()
+        .await;
+    let after = available_mb();
+    let health = client.get("/health").await;
+    assert_eq!(health["activeSandboxes"], 200, "{health}");
+    let alive = descendants(server.pid()).len();
+    assert!(alive >= 400, "an init and an agent each: {alive}");
+    println!(
+        "200 sandboxes: MemAvailable {before} MB before, {after} MB after, {} MB each; {alive} processes",
+        (before.saturating_sub(after)) as f64 / 200.0
+    );
+    let right = stream::iter(ids.iter().enumerate())
+        .map(|(n, id)| {
+            let client = client.clone();
+            async move { client.exec(id, "cat mine").await["stdout"] == format!("{n}\n") }
+        })
+        .buffered(16)
+        .filter(|right| futures::future::ready(*right))
+        .count()
+        .await;
+    assert_eq!(right, 200);
+    assert_eq!(client.get("/health").await["activeSandboxes"], 200, "nobody had to go");
+}
+
+/// The server's children and all beneath them: its shims and their sandboxes.
+fn descendants(of: u32) -> Vec<u32> {
+    let parents: BTreeMap<u32, u32> =
+        pids().into_iter().filter_map(|pid| parent(pid).map(|parent| (pid, parent))).collect();
+    let is_beneath = |pid: &&u32| {
+        std::iter::successors(Some(**pid), |pid| parents.get(pid).copied()).take(64).any(|up| up == of)
+    };
+    parents.keys().filter(is_beneath).copied().filter(|pid| *pid != of).collect()
+}
+
+/// What a server holds, by kind. Everything that may leak is in it.
+fn held(server: &Server) -> BTreeMap<&'static str, usize> {
+    let pid = server.pid();
+    let count = |path: String| fs::read_dir(path).map_or(0, |entries| entries.flatten().count());
+    let own = server.dir.display().to_string();
+    let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
+    let live: Vec<_> = fs::read_dir(server.data.join("live")).expect("a folder").flatten().collect();
+    let uids: BTreeSet<String> = live
+        .iter()
+        .filter_map(|dir| fs::read_to_string(dir.path().join("stamp")).ok())
+        .filter_map(|stamp| Some(serde_json::from_str::<Value>(&stamp).ok()?["uid"].to_string()))
+        .collect();
+    BTreeMap::from([
+        ("processes", descendants(pid).len()),
+        ("threads beyond 40", count(format!("/proc/{pid}/task")).saturating_sub(40)),
+        ("descriptors", descriptors(pid)),
+        ("mounts", mounts.lines().filter(|line| line.contains(&own)).count()),
+        ("groups", groups(Path::new("/sys/fs/cgroup"), 4)),
+        ("uids", uids.len()),
+        ("live trees", live.len()),
+        ("files beside the repository", files(&server.data)),
+    ])
+}
+
+/// But for packs, of which up to 64 are kept open on purpose.
+fn descriptors(pid: u32) -> usize {
+    let all = fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors").flatten();
+    let is_pack = |target: &Path| target.extension().is_some_and(|end| end == "pack");
+    all.filter(|entry| !fs::read_link(entry.path()).is_ok_and(|target| is_pack(&target))).count()
+}
+
+/// Directories named `ash` have one for each sandbox.
+fn groups(dir: &Path, depth: usize) -> usize {
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    let dirs = entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let count = |entry: fs::DirEntry| {
+        let inside = entry.path();
+        let own = usize::from(dir.file_name().is_some_and(|name| name == "ash"));
+        own + if depth > 0 { groups(&inside, depth - 1) } else { 0 }
+    };
+    dirs.map(count).sum()
+}
+
+/// Checkpoints are kept on purpose, and so is the log of what was.
+fn files(dir: &Path) -> usize {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let count = |entry: fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() && entry.file_name() == "repo" => 0,
+        Ok(kind) if kind.is_dir() => files(&entry.path()),
+        Ok(_) | Err(_) => 1,
+    };
+    entries.map(count).sum()
+}
+
+async fn at_rest(client: &Client, wanted: u64) {
+    eventually("nothing is under way", async || {
+        let pool = client.get("/health").await["pool"].clone();
+        let alive = ["warm", "waiting"].iter().filter_map(|kind| pool[*kind].as_u64()).sum::<u64>();
+        (pool["running"] == 0 && pool["warming"] == 0 && alive == wanted).then_some(())
+    })
+    .await;
+}
+
+/// One session is made, so another one has to go; that one comes back, is as it was, and ends.
+async fn cycle(client: &Client, before: &mut Vec<String>, number: usize) {
+    let id = client.create().await;
+    client.say(&id, &format!("run: echo {number} > mine")).await;
+    before.push(id);
+    if before.len() > 5 {
+        let old = before.remove(0);
+        assert_eq!(client.status(&old).await, "paused", "it was evicted");
+        let back = client.action(&old, "resume").await;
+        assert_eq!(back["resume"]["path"], "cold", "{back}");
+        let mine = client.exec(&old, "cat mine").await;
+        assert_eq!(mine["stdout"], format!("{}\n", number - 5), "{mine}");
+        let (status, body) =
+            client.ask(Method::DELETE, &format!("/api/sessions/{old}?purge=true"), None).await;
+        assert!(status.is_success(), "{body}");
+    }
+}
+
+async fn cycles_leak_nothing(uid: Option<u32>, count: usize) {
+    let env = [("ASH_MAX_SANDBOXES", "4"), ("ASH_PREWARM", "1"), ("ASH_IDLE_TIMEOUT", "0")];
+    let server = match uid {
+        Some(uid) => Server::of_user(uid, &env).await,
+        None => Server::with(&env).await,
+    };
+    let client = server.client();
+    client.deploy("tester").await;
+    let mut sessions = Vec::new();
+    for number in 0..20 {
+        cycle(&client, &mut sessions, number).await;
+    }
+    at_rest(&client, 4).await;
+    let before = held(&server);
+    for number in 20..20 + count {
+        cycle(&client, &mut sessions, number).await;
+    }
+    at_rest(&client, 4).await;
+    // Threads and connections go a moment later.
+    let mut after = held(&server);
+    let until = Instant::now() + Duration::from_secs(70);
+    while before.iter().any(|(kind, was)| after[kind] > was + 2) {
+        assert!(Instant::now() < until, "something leaks\n  before {before:?}\n  after  {after:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        after = held(&server);
+    }
+    let metrics = client.request(Method::GET, "/metrics").send().await.expect("metrics").text().await;
+    let metrics = metrics.expect("text");
+    let number =
+        |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    let evicted = number("ash_pool_evictions_total ").expect("a number");
+    assert!(evicted >= count as u64, "{evicted}");
+    println!("{count} cycles, {evicted} evictions\n  before {before:?}\n  after  {after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cycles_of_create_evict_and_resume_leak_nothing() {
+    cycles_leak_nothing(None, 60).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_root_cycles_of_an_ordinary_users_server_leak_nothing() {
+    assert!(as_root());
+    cycles_leak_nothing(Some(61_004), 40).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slowly_a_thousand_cycles_leak_nothing() {
+    cycles_leak_nothing(None, 1000).await;
+}
+
+/// A create that finds walls that stand, against one that does not, in turns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_made_in_advance_is_taken_in_less_time_than_it_takes_to_make() {
+    let server = Server::with(&[("ASH_PREWARM", "1")]).await;
+    let client = server.client();
+    client.deploy("tester").await;
+    let (mut taken, mut made) = (Vec::new(), Vec::new());
+    let body = |own: bool| match own {
+        // Other walls than those that stand.
+        true => json!({ "agent": "tester", "limits": { "maxOpenFiles": 4000 } }),
+        false => json!({ "agent": "tester" }),
+    };
+    for round in 0..40 {
+        for (own, times) in [(true, &mut made), (false, &mut taken)] {
+            eventually("one is ready", async || {
+                (client.get("/health").await["pool"]["warm"] == 1).then_some(())
+            })
+            .await;
+            let began = Instant::now();
+            let session = client.post("/api/sessions", body(own)).await;
+            times.push(began.elapsed());
+            let id = session["session"]["id"].as_str().expect("an id").to_owned();
+            client.delete(&format!("/api/sessions/{id}")).await;
+            assert!(round < 40);
+        }
+    }
+    assert_eq!(client.get("/health").await["pool"]["preWarmHits"], 40);
+    taken.sort();
+    made.sort();
+    let ratio = taken[20].as_secs_f64() / made[20].as_secs_f64();
+    println!("taken {:?}, made {:?}, ratio {ratio:.2}", taken[20], made[20]);
+    assert!(ratio < 0.75, "a busy machine is not to blame for that: {ratio:.2}");
+}
