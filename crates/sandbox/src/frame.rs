@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 use ash_model::{Consistency, Epoch, Incarnation};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Caps, Egress, Limits, Walls, container::Wanted};
+use crate::{Caps, Egress, Limits, Required, UserNamespaces, Walls, container::Wanted};
 
 pub(crate) const VERSION: u32 = 1;
 /// Longer frames are a mistake or an attack; either way the connection is worth nothing any more.
@@ -65,6 +65,11 @@ pub(crate) struct Plan {
     pub(crate) caps: Caps,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) container: Option<Wanted>,
+    #[serde(default, skip_serializing_if = "UserNamespaces::are_refused")]
+    pub(crate) user_namespaces: UserNamespaces,
+    /// Without these there is no sandbox.
+    #[serde(default, skip_serializing_if = "Required::is_nothing")]
+    pub(crate) required: Required,
 }
 
 /// A process as the host knows it; the start time tells it from a later one with the same number.
@@ -333,6 +338,8 @@ mod tests {
             orphan_ttl_ms: 3_600_000,
             caps: Caps::default(),
             container: None,
+            user_namespaces: UserNamespaces::Refused,
+            required: Required::default(),
         }
     }
 
@@ -416,6 +423,16 @@ mod tests {
         let build = FromClient::Build(Box::new(Plan { walls: Walls::Docker, container, ..plan() }));
         let bytes = build.encode();
         insta::assert_snapshot!("plan_with_container", bytes.escape_ascii());
+        assert_eq!(FromClient::decode(bytes[4], &bytes[HEADER..]), Ok(build));
+    }
+
+    #[test]
+    fn a_plan_may_require_walls_and_allow_namespaces() {
+        let required = Required::parse("limits,landlock").expect("walls");
+        let user_namespaces = UserNamespaces::Allowed;
+        let build = FromClient::Build(Box::new(Plan { user_namespaces, required, ..plan() }));
+        let bytes = build.encode();
+        insta::assert_snapshot!("plan_with_required", bytes.escape_ascii());
         assert_eq!(FromClient::decode(bytes[4], &bytes[HEADER..]), Ok(build));
     }
 

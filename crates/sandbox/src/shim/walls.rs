@@ -21,7 +21,7 @@ use rustix::{
 };
 
 use crate::{
-    Walls,
+    Wall, Walls,
     confine::{self, Bind, Policy, Root},
     control::{Control, Orders},
     egress, etc,
@@ -68,9 +68,19 @@ pub(super) fn build(plan: &Plan, left: &mut Left) -> io::Result<Raised> {
         return Ok(Raised { child: None, init: Some(init), control, status: None, complaints: None });
     }
     left.cgroup = Cgroup::create(plan.incarnation, &plan.limits);
-    raise(plan, left.cgroup.as_ref()).inspect_err(|_| {
+    let limited = limited(plan, left.cgroup.as_ref());
+    limited.and_then(|()| raise(plan, left.cgroup.as_ref())).inspect_err(|_| {
         left.cgroup.as_ref().map(Cgroup::try_remove);
     })
+}
+
+/// What could be made at the server's start need not be there for ever.
+fn limited(plan: &Plan, cgroup: Option<&Cgroup>) -> io::Result<()> {
+    let limited = cgroup.is_some_and(|cgroup| cgroup.counts_memory() && cgroup.counts_processes());
+    match plan.required.has(Wall::Limits) && !limited {
+        true => Err(io::Error::other("ASH_WALLS_REQUIRED=limits, and no control groups can be made for it")),
+        false => Ok(()),
+    }
 }
 
 /// Everything raised lives in `cgroup` from its first instruction.
@@ -106,6 +116,8 @@ fn orders(plan: &Plan, control: &OwnedFd) -> String {
         rlimits: Rlimits::of(&plan.limits),
         writable: vec![confine::WORKSPACE.into(), confine::HOME.into()],
         prefix: Vec::new(),
+        user_namespaces: plan.user_namespaces,
+        required: plan.required.clone(),
     };
     serde_json::to_string(&orders).expect("numbers and fixed paths always serialize")
 }
