@@ -48,7 +48,9 @@ mod proxy;
 mod restart;
 #[path = "../support/servers.rs"]
 mod servers;
+mod setup;
 mod shared;
 mod snapshot;
 mod support;
 mod usage;
+mod walls;

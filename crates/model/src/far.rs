@@ -2,8 +2,8 @@
 //! packs everything can be told again. A stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, Beside, Bounds, Consistency, Epoch, Image, Metadata, Needs, Options, OwnerId, Provider, Runtime, Seq,
-    SessionId, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId, luggage::Line,
+    AgentName, Beside, Bounds, Consistency, Epoch, Image, Metadata, Needs, Options, OwnerId, Provider,
+    Runtime, Seq, SessionId, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId, luggage::Line,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;

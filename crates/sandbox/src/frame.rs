@@ -99,6 +99,11 @@ pub struct Hello {
     /// Whether it understands `egress`. One that is older than that would take it for nonsense.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub egress: bool,
+    /// Walls without which it would not have been built. One that is older than this says nothing of it.
+    #[serde(default, skip_serializing_if = "Required::is_nothing")]
+    pub required: Required,
+    #[serde(default, skip_serializing_if = "UserNamespaces::are_refused")]
+    pub user_namespaces: UserNamespaces,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -378,6 +383,8 @@ mod tests {
             running: vec![3],
             init: Some(HostProcess { pid: 42, starttime: 4711 }),
             egress: false,
+            required: Required::default(),
+            user_namespaces: UserNamespaces::Refused,
         }
     }
 
@@ -441,6 +448,16 @@ mod tests {
         let hello = FromShim::Hello(Hello { egress: true, ..hello() });
         let bytes = hello.encode();
         insta::assert_snapshot!("hello_with_egress", bytes.escape_ascii());
+        assert_eq!(FromShim::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(hello));
+    }
+
+    #[test]
+    fn a_shim_may_say_what_its_walls_are_like() {
+        let required = Required::parse("uid").expect("a wall");
+        let user_namespaces = UserNamespaces::Allowed;
+        let hello = FromShim::Hello(Hello { required, user_namespaces, ..hello() });
+        let bytes = hello.encode();
+        insta::assert_snapshot!("hello_with_required", bytes.escape_ascii());
         assert_eq!(FromShim::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(hello));
     }
 

@@ -28,15 +28,8 @@ pub enum Wall {
 }
 
 impl Wall {
-    pub const ALL: [Wall; 7] = [
-        Wall::Sandbox,
-        Wall::Seccomp,
-        Wall::Landlock,
-        Wall::Scopes,
-        Wall::Limits,
-        Wall::Uid,
-        Wall::NoUserns,
-    ];
+    pub const ALL: [Wall; 7] =
+        [Wall::Sandbox, Wall::Seccomp, Wall::Landlock, Wall::Scopes, Wall::Limits, Wall::Uid, Wall::NoUserns];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -97,6 +90,11 @@ impl Required {
 
     pub fn has(&self, wall: Wall) -> bool {
         self.0.contains(&wall)
+    }
+
+    /// All of the other's.
+    pub fn covers(&self, other: &Required) -> bool {
+        self.0.is_superset(&other.0)
     }
 
     pub fn names(&self) -> String {
@@ -164,12 +162,16 @@ impl Wall {
                 "Landlock does not wall in signals and abstract sockets, with ASH_SANDBOX=none or by this kernel",
                 "unset ASH_SANDBOX, and start Linux 6.12 or newer with landlock among its security modules: lsm=landlock,…",
             ),
-            Wall::Limits => (machine.limits(), "the kernel limits neither memory nor processes of a sandbox", {
-                match machine.is_root {
-                    true => "mount cgroup2 on /sys/fs/cgroup, writable, or use ASH_SANDBOX=docker",
-                    false => "start the server as root, who alone can make control groups, or use ASH_SANDBOX=docker",
-                }
-            }),
+            Wall::Limits => {
+                (machine.limits(), "the kernel limits neither memory nor processes of a sandbox", {
+                    match machine.is_root {
+                        true => "mount cgroup2 on /sys/fs/cgroup, writable, or use ASH_SANDBOX=docker",
+                        false => {
+                            "start the server as root, who alone can make control groups, or use ASH_SANDBOX=docker"
+                        }
+                    }
+                })
+            }
             Wall::Uid => (
                 machine.is_root && !bare,
                 "all sandboxes have the uid of the server's own user",
@@ -189,7 +191,9 @@ impl Machine {
     fn limits(&self) -> bool {
         match (self.walls, self.groups) {
             (Walls::Docker, _) | (_, Groups::Unified) => true,
-            (Walls::Bubblewrap | Walls::None, Groups::Separate { memory, processes, .. }) => memory && processes,
+            (Walls::Bubblewrap | Walls::None, Groups::Separate { memory, processes, .. }) => {
+                memory && processes
+            }
             (Walls::Bubblewrap | Walls::None, Groups::None) => false,
         }
     }
@@ -238,8 +242,12 @@ mod tests {
     fn inside_an_older_landlock_is_enough_unless_its_scopes_are_required() {
         let met = |names: &str, landlock| Required::parse(names).expect("walls").met(landlock).is_ok();
         assert!(met("all", RulesetStatus::FullyEnforced) && met("limits,uid", RulesetStatus::NotEnforced));
-        assert!(met("landlock", RulesetStatus::PartiallyEnforced) && !met("landlock", RulesetStatus::NotEnforced));
-        assert!(!met("scopes", RulesetStatus::PartiallyEnforced) && !met("scopes", RulesetStatus::NotEnforced));
+        assert!(
+            met("landlock", RulesetStatus::PartiallyEnforced) && !met("landlock", RulesetStatus::NotEnforced)
+        );
+        assert!(
+            !met("scopes", RulesetStatus::PartiallyEnforced) && !met("scopes", RulesetStatus::NotEnforced)
+        );
     }
 
     #[test]

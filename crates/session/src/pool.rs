@@ -193,6 +193,7 @@ impl Sessions {
             .await?
             .ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
         Error::unless_supported(agent.runtime, &new.options)?;
+        rooms.permits(&agent.needs, new.options.limits, agent.limits)?;
         rooms.settings.program(agent.runtime, &new.options)?;
         rooms.settings.provider(&new.options, agent.provider)?;
         if new.workspace.is_some() && new.way.is_some() {

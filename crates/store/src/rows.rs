@@ -3,8 +3,8 @@
 use crate::Env;
 use ash_model::{
     AgentName, Beside, Bounds, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Lock, Metadata,
-    Needs, Note, Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId,
-    Timestamp, TurnId, WorkspaceId,
+    Needs, Note, Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status,
+    TenantId, Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
 };

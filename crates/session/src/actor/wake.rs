@@ -13,7 +13,7 @@ use crate::{
 };
 use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
 use ash_model::{Bounds, Compared, Consistency, Dialect, Fact, Incarnation, Problem, Saved, TakenBack, Tier};
-use ash_sandbox::{Inside, Link, Record, Records, Spec, Start, What};
+use ash_sandbox::{Inside, Link, Record, Records, Spec, Start, UserNamespaces, What};
 use ash_snapshot::{Folder, Owner, Taken, TreeId};
 use ash_store::{Lease, Session, Version};
 use std::{
@@ -22,7 +22,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 /// How long an agent may take to answer its greeting.
 const GREETING: Duration = Duration::from_secs(60);
@@ -78,7 +78,9 @@ pub(super) struct Waking {
     pub(super) live: Live,
     pub(super) common: Arc<Common>,
     pub(super) tree: Option<Option<u32>>,
-    logs: Arc<Logs>,
+    pub(super) logs: Arc<Logs>,
+    /// Somebody wants the session to stop: what would take long is not waited for.
+    pub(super) halt: Arc<Notify>,
     /// Its environment cannot be opened here: it was sealed on another machine.
     sealed: bool,
     /// Until the sandbox is there.
@@ -87,6 +89,8 @@ pub(super) struct Waking {
 
 impl Actor {
     pub(super) fn start_wake(&mut self) {
+        // Another one than that of the last start, which may have been told.
+        self.halt = Arc::default();
         let waking = Waking {
             rooms: self.rooms.clone(),
             session: self.session.clone(),
@@ -96,6 +100,7 @@ impl Actor {
             common: self.common.clone(),
             tree: None,
             logs: self.logs.clone(),
+            halt: self.halt.clone(),
             sealed: false,
             floor: None,
         };
@@ -165,8 +170,15 @@ impl Actor {
 
     async fn stay_down(&mut self, error: Error) -> Result<()> {
         let problem = error.problem();
-        tracing::warn!(session = %self.session.id, error = %problem.error, "the session could not be started");
-        self.note(vec![Fact::Failed { problem: problem.clone() }]).await?;
+        if matches!(error, Error::Setup(_) | Error::Halted) && self.tree().is_some() {
+            // What its scripts have done until then.
+            self.touch();
+        }
+        // Whoever told it to stop says what became of it.
+        if !(matches!(error, Error::Halted) && self.closing.is_some()) {
+            tracing::warn!(session = %self.session.id, error = %problem.error, "the session could not be started");
+            self.note(vec![Fact::Failed { problem: problem.clone() }]).await?;
+        }
         let mut replies = self.resuming.drain(..);
         // The first to ask gets the error itself, with its kind; the others its words.
         if let Some(first) = replies.next() {
@@ -252,13 +264,14 @@ impl Waking {
             self.session = self.rooms.store.session(self.session.no).await?.ok_or(Error::NotFound)?;
         }
         let version = self.version().await?;
+        self.rooms.permits(&version.needs, self.session.options.limits, version.limits)?;
         let driver = ash_driver::driver(version.runtime);
         let options = &self.session.options;
         let program = self.rooms.settings.program(version.runtime, options)?.map(Path::to_owned);
         let provider = self.rooms.settings.provider(options, version.provider)?;
         // Before anything is built: without its key it would only fail later.
         self.rooms.way_out(&self.session, version.runtime, provider)?;
-        self.floor = Some(self.free_floor().await);
+        self.floor = Some(self.unless_halted(self.free_floor()).await?);
         let tree = match self.walls() {
             Some(_) => Tree { origin: Origin::Live, uid: self.common.tree().flatten(), fallback: None },
             None => {
@@ -394,15 +407,17 @@ impl Waking {
                 self.clear().await?;
                 let room = self.rooms.admit()?;
                 let spec = self.spec(self.tree.flatten(), way);
-                let (remote, records) = self.launch(&spec).await?.split();
+                let (remote, mut records) = self.launch(&spec).await?.split();
                 let walls = Walls::new(spec.incarnation, remote, room);
+                self.set_up(&walls, &mut records, way.version).await?;
                 self.common.set_walls(Some(walls.clone()));
-                (walls, Some(records).filter(|_| !shared))
+                (walls, Some(records))
             }
         };
         let part = match walls {
-            (walls, Some(records)) => Part { walls, process: common::AGENT, records },
-            (walls, None) => {
+            (walls, Some(records)) if !shared => Part { walls, process: common::AGENT, records },
+            // Whoever heard everything until now goes when somebody else listens: the link ends with the last one.
+            (walls, _everything) => {
                 let process = self.common.free_number().ok_or(Error::Crowded)?;
                 let records = walls.remote.listen(common::numbers(process, self.lease.epoch));
                 Part { walls, process, records }
@@ -440,7 +455,7 @@ impl Waking {
     }
 
     /// Whatever an earlier shim left must be gone before its tree is used again.
-    async fn clear(&self) -> Result<()> {
+    pub(super) async fn clear(&self) -> Result<()> {
         let run = self.live.run();
         blocking(move || {
             ash_sandbox::reap(&run)?;
@@ -449,7 +464,7 @@ impl Waking {
         .await
     }
 
-    fn bounds(&self, version: &Version) -> Bounds {
+    pub(super) fn bounds(&self, version: &Version) -> Bounds {
         bounds::merged(&self.rooms, self.session.options.limits, version.limits)
     }
 
@@ -475,12 +490,16 @@ impl Waking {
             limits: bounds::of_walls(&self.bounds(way.version)),
             readonly: program.and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
             image: way.version.image.clone(),
+            user_namespaces: match way.version.needs.user_namespaces {
+                true => UserNamespaces::Allowed,
+                false => UserNamespaces::Refused,
+            },
             orphan_ttl: self.rooms.settings.orphan_ttl,
         }
     }
 
     /// What the session's caller put into it. It stays as it is, for whoever brings the key of its seal.
-    async fn own_env(&mut self) -> Result<BTreeMap<String, String>> {
+    pub(super) async fn own_env(&mut self) -> Result<BTreeMap<String, String>> {
         match self.rooms.store.env(self.session.no).await {
             Ok(env) => Ok(env.expose()),
             Err(ash_store::Error::Sealed) => {
