@@ -108,7 +108,7 @@ fn as_root_in_docker_an_agents_scripts_run_inside() {
 
 #[test]
 fn as_root_in_docker_weaker_walls_are_refused() {
-    again(&["walls::as_root_with_all_walls", "walls::nobody_asks_for_no_limits"]);
+    again(&["walls::as_root_with_all_walls", "walls::as_root_nobody_asks"]);
 }
 
 #[test]

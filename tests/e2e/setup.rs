@@ -318,7 +318,7 @@ async fn scripts_are_behind_the_same_walls_and_limits() {
     deploy(
         &client,
         "loud",
-        &[("install.sh", "yes 0123456789012345678901234567890123456789 | head -c 90000000\n")],
+        &[("install.sh", "yes $(head -c 4000 /dev/zero | tr '\\0' x) | head -c 80000000\n")],
     )
     .await;
     let body = json!({ "agent": "loud", "sessionId": "l", "limits": { "outputKbPerSecond": 0 } });

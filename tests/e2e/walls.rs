@@ -173,7 +173,7 @@ async fn as_root_with_all_walls_required_sessions_live_and_weaker_sandboxes_are_
 }
 
 #[tokio::test]
-async fn nobody_asks_for_no_limits_where_they_are_required() {
+async fn as_root_nobody_asks_for_no_limits_where_they_are_required() {
     assert!(as_root(), "whose server can have them");
     let server = Server::with(&[("ASH_WALLS_REQUIRED", "limits")]).await;
     let client = server.client();
