@@ -298,7 +298,7 @@ async fn scripts_are_behind_the_same_walls_and_limits() {
     let server = Server::start().await;
     let client = server.client();
     let look = "{ id -u; pwd; grep -E '^(NoNewPrivs|Seccomp|CapEff):' /proc/self/status; ls /sys/class/net /proc/net/route 2>/dev/null; \
-                unshare -U true 2>&1; touch /usr/x 2>&1; ulimit -n; ls -d /root 2>&1; } > seen-by-$1.tmp; sort seen-by-$1.tmp > seen-by-$1\n";
+                unshare -U true >/dev/null 2>&1 || echo refused; touch /usr/x 2>&1; ulimit -n; ls -d /root 2>&1; } > seen-by-$1.tmp; sort seen-by-$1.tmp > seen-by-$1\n";
     let install = format!("set -- script\n{look}");
     deploy(&client, "own", &[("install.sh", &install)]).await;
     session_of(&client, "own", "s").await;
