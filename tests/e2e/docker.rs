@@ -102,6 +102,16 @@ fn as_root_in_docker_sessions_share_a_workspace() {
 }
 
 #[test]
+fn as_root_in_docker_an_agents_scripts_run_inside() {
+    again(&["setup::"]);
+}
+
+#[test]
+fn as_root_in_docker_weaker_walls_are_refused() {
+    again(&["walls::as_root_with_all_walls", "walls::as_root_nobody_asks"]);
+}
+
+#[test]
 fn as_root_in_docker_named_workspaces_do_what_they_were_asked_to() {
     again(&["acceptance::with_the_built_in_agent"]);
 }

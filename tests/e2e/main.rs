@@ -51,7 +51,9 @@ mod restart;
 mod scale;
 #[path = "../support/servers.rs"]
 mod servers;
+mod setup;
 mod shared;
 mod snapshot;
 mod support;
 mod usage;
+mod walls;

@@ -2,8 +2,8 @@
 //! packs everything can be told again. A stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, Beside, Bounds, Consistency, Epoch, Image, Metadata, Options, OwnerId, Provider, Runtime, Seq,
-    SessionId, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId, luggage::Line,
+    AgentName, Beside, Bounds, Consistency, Epoch, Image, Metadata, Needs, Options, OwnerId, Provider,
+    Runtime, Seq, SessionId, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId, luggage::Line,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -26,6 +26,8 @@ pub struct FarAgent {
     pub image: Option<Image>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Bounds>,
+    #[serde(default, skip_serializing_if = "Needs::is_nothing")]
+    pub needs: Needs,
     pub origin: String,
     pub config: String,
     /// Sealed with the server's own key, which is not there.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use ash_model::{Epoch, Incarnation};
-use ash_sandbox::{Backend, Bubblewrap, Egress, Limits, Records, Spec, Start, What, reap};
+use ash_sandbox::{Backend, Bubblewrap, Egress, Limits, Records, Spec, Start, UserNamespaces, What, reap};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
@@ -135,6 +135,7 @@ fn spec(base: &Path) -> Spec {
         limits,
         readonly: vec![],
         image: None,
+        user_namespaces: UserNamespaces::Refused,
         orphan_ttl,
     }
 }

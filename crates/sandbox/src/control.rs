@@ -17,7 +17,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Walls, frame::Start, limits::Rlimits};
+use crate::{Required, UserNamespaces, Walls, frame::Start, limits::Rlimits};
 
 const LONGEST: usize = 4096;
 /// The start's description and its three pipes.
@@ -35,6 +35,9 @@ pub(crate) struct Orders {
     pub(crate) writable: Vec<PathBuf>,
     /// What goes before our own program to start it, where the image lacks its libraries.
     pub(crate) prefix: Vec<String>,
+    pub(crate) user_namespaces: UserNamespaces,
+    /// Without these nothing is started.
+    pub(crate) required: Required,
 }
 
 /// The init's end of the socket to the shim.

@@ -8,7 +8,7 @@ use std::{
 use ash_model::Image;
 
 use crate::{
-    Backend, Caps, Error, Inside, Link, Spec, Walls, confine,
+    Backend, Caps, Error, Inside, Link, Required, Spec, Walls, confine,
     container::{INCARNATION, RUN_DIR, Wanted},
     egress,
     engine::{self, Engine, Listed},
@@ -30,13 +30,19 @@ pub struct Docker {
     engine: Engine,
     image: Image,
     caps: Caps,
+    required: Required,
 }
 
 impl Docker {
     /// `host` as in DOCKER_HOST; `image` is for agents that name none. `exe` as for bubblewrap.
     pub fn new(exe: PathBuf, host: Option<&str>, image: Image) -> Result<Self, Error> {
         let engine = Engine::at(host).map_err(|why| Error::NoWalls { why, remedy: REACH })?;
-        Ok(Self { exe, engine, image, caps: Caps::default() })
+        Ok(Self { exe, engine, image, caps: Caps::default(), required: Required::default() })
+    }
+
+    /// Containers that are not started at all if they lack something of this.
+    pub fn requiring(self, required: Required) -> Self {
+        Self { required, ..self }
     }
 
     pub fn with_caps(self, caps: Caps) -> Self {
@@ -119,7 +125,7 @@ impl Backend for Docker {
             return Err(Error::Walls { why: "started by root it needs a uid of its own".to_owned() });
         }
         let image = spec.image.as_ref().unwrap_or(&self.image).to_string();
-        let plan = plan(spec, Walls::Docker, (&self.exe, Path::new("")), &self.caps)?;
+        let plan = plan(spec, Walls::Docker, (&self.exe, Path::new("")), (&self.caps, &self.required))?;
         let container = Some(Wanted { engine: self.engine.clone(), image });
         link::launch(frame::Plan { container, ..plan }).await
     }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 use ash_model::{Consistency, Epoch, Incarnation};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Caps, Egress, Limits, Walls, container::Wanted};
+use crate::{Caps, Egress, Limits, Required, UserNamespaces, Walls, container::Wanted};
 
 pub(crate) const VERSION: u32 = 1;
 /// Longer frames are a mistake or an attack; either way the connection is worth nothing any more.
@@ -65,6 +65,11 @@ pub(crate) struct Plan {
     pub(crate) caps: Caps,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) container: Option<Wanted>,
+    #[serde(default, skip_serializing_if = "UserNamespaces::are_refused")]
+    pub(crate) user_namespaces: UserNamespaces,
+    /// Without these there is no sandbox.
+    #[serde(default, skip_serializing_if = "Required::is_nothing")]
+    pub(crate) required: Required,
 }
 
 /// A process as the host knows it; the start time tells it from a later one with the same number.
@@ -94,6 +99,11 @@ pub struct Hello {
     /// Whether it understands `egress`. One that is older than that would take it for nonsense.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub egress: bool,
+    /// Walls without which it would not have been built. One that is older than this says nothing of it.
+    #[serde(default, skip_serializing_if = "Required::is_nothing")]
+    pub required: Required,
+    #[serde(default, skip_serializing_if = "UserNamespaces::are_refused")]
+    pub user_namespaces: UserNamespaces,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -333,6 +343,8 @@ mod tests {
             orphan_ttl_ms: 3_600_000,
             caps: Caps::default(),
             container: None,
+            user_namespaces: UserNamespaces::Refused,
+            required: Required::default(),
         }
     }
 
@@ -371,6 +383,8 @@ mod tests {
             running: vec![3],
             init: Some(HostProcess { pid: 42, starttime: 4711 }),
             egress: false,
+            required: Required::default(),
+            user_namespaces: UserNamespaces::Refused,
         }
     }
 
@@ -420,10 +434,30 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_may_require_walls_and_allow_namespaces() {
+        let required = Required::parse("limits,landlock").expect("walls");
+        let user_namespaces = UserNamespaces::Allowed;
+        let build = FromClient::Build(Box::new(Plan { user_namespaces, required, ..plan() }));
+        let bytes = build.encode();
+        insta::assert_snapshot!("plan_with_required", bytes.escape_ascii());
+        assert_eq!(FromClient::decode(bytes[4], &bytes[HEADER..]), Ok(build));
+    }
+
+    #[test]
     fn a_shim_may_say_that_it_has_a_way_out() {
         let hello = FromShim::Hello(Hello { egress: true, ..hello() });
         let bytes = hello.encode();
         insta::assert_snapshot!("hello_with_egress", bytes.escape_ascii());
+        assert_eq!(FromShim::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(hello));
+    }
+
+    #[test]
+    fn a_shim_may_say_what_its_walls_are_like() {
+        let required = Required::parse("uid").expect("a wall");
+        let user_namespaces = UserNamespaces::Allowed;
+        let hello = FromShim::Hello(Hello { required, user_namespaces, ..hello() });
+        let bytes = hello.encode();
+        insta::assert_snapshot!("hello_with_required", bytes.escape_ascii());
         assert_eq!(FromShim::decode(bytes[4], bytes[HEADER..].to_vec()), Ok(hello));
     }
 

@@ -67,8 +67,9 @@ fn begin(orders: &Orders) -> io::Result<Init> {
     match orders.walls {
         Walls::Bubblewrap | Walls::Docker => {
             rustix::thread::set_no_new_privs(true)?;
-            landlock::apply(&orders.writable).map_err(io::Error::other)?;
-            seccomp::apply().map_err(io::Error::other)?;
+            let enforced = landlock::apply(&orders.writable, orders.user_namespaces);
+            orders.required.met(enforced.map_err(io::Error::other)?).map_err(io::Error::other)?;
+            seccomp::apply(orders.user_namespaces).map_err(io::Error::other)?;
         }
         Walls::None => {}
     }

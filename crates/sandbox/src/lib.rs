@@ -20,6 +20,7 @@ mod link;
 mod probe;
 mod process;
 mod reap;
+mod required;
 mod shim;
 mod spent;
 
@@ -39,9 +40,10 @@ pub use frame::{Hello, HostProcess, Start};
 pub use journal::{Exit, Record, What, drain};
 pub use limits::Limits;
 pub use link::{Knocked, Link, Records, Remote, knock};
-pub use probe::{Groups, find as find_bubblewrap, groups};
+pub use probe::{Groups, find as find_bubblewrap, groups, landlock_abi};
 pub use process::keep_memory_private;
 pub use reap::{processes, reap};
+pub use required::{BadWall, Lack, Machine, Required, Wall};
 pub use spent::{Spent, nameless_bytes, scratch_files, spent};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +54,22 @@ pub enum Walls {
     Docker,
     /// `ASH_SANDBOX=none`: the agent runs as any other process of the user.
     None,
+}
+
+/// Whether processes inside may make user namespaces. In one of their own they have every capability, over nothing but
+/// what is theirs; but with it they reach parts of the kernel that nobody else inside does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UserNamespaces {
+    #[default]
+    Refused,
+    Allowed,
+}
+
+impl UserNamespaces {
+    pub(crate) fn are_refused(&self) -> bool {
+        *self == UserNamespaces::Refused
+    }
 }
 
 /// Where the patience of a shim ends. The defaults are the product's; tests make them small.
@@ -89,6 +107,7 @@ pub struct Spec {
     pub readonly: Vec<PathBuf>,
     /// The image that the agent wants, where there are images.
     pub image: Option<Image>,
+    pub user_namespaces: UserNamespaces,
     /// How long a shim waits for a server before it ends.
     pub orphan_ttl: Duration,
 }
@@ -118,14 +137,20 @@ pub struct Bubblewrap {
     bwrap: PathBuf,
     etc: Option<PathBuf>,
     caps: Caps,
+    required: Required,
 }
 
 impl Bubblewrap {
     /// Builds walls once, as sessions will, and takes them down again. `exe` is a program that calls
     /// [`shim_main`] and [`confine_main`] for its arguments `shim` and `confine`.
     pub async fn probe(exe: PathBuf) -> Result<Self, Error> {
+        Self::probe_with(exe, Required::default()).await
+    }
+
+    /// The same, for walls that are not built at all if they lack something of this.
+    pub async fn probe_with(exe: PathBuf, required: Required) -> Result<Self, Error> {
         let bwrap = probe::find()?;
-        let walls = Self { exe, bwrap, etc: None, caps: Caps::default() };
+        let walls = Self { exe, bwrap, etc: None, caps: Caps::default(), required };
         probe::try_out(&walls).await?;
         Ok(walls)
     }
@@ -159,7 +184,7 @@ impl Backend for Bubblewrap {
             // Mapped to 1000 or not, it would still be root to every file it can see.
             return Err(Error::Walls { why: "started by root it needs a uid of its own".to_owned() });
         }
-        let plan = plan(spec, Walls::Bubblewrap, (&self.exe, &self.bwrap), &self.caps)?;
+        let plan = plan(spec, Walls::Bubblewrap, (&self.exe, &self.bwrap), (&self.caps, &self.required))?;
         link::launch(frame::Plan { etc: self.etc.clone(), ..plan }).await
     }
 }
@@ -193,11 +218,17 @@ impl Backend for Bare {
     }
 
     async fn launch(&self, spec: &Spec) -> Result<Link, Error> {
-        link::launch(plan(spec, Walls::None, (&self.exe, Path::new("")), &self.caps)?).await
+        let nothing = Required::default();
+        link::launch(plan(spec, Walls::None, (&self.exe, Path::new("")), (&self.caps, &nothing))?).await
     }
 }
 
-fn plan(spec: &Spec, walls: Walls, (exe, bwrap): (&Path, &Path), caps: &Caps) -> Result<frame::Plan, Error> {
+fn plan(
+    spec: &Spec,
+    walls: Walls,
+    (exe, bwrap): (&Path, &Path),
+    (caps, required): (&Caps, &Required),
+) -> Result<frame::Plan, Error> {
     let paths = [&spec.run_dir, &spec.workspace, &spec.home].into_iter().chain(&spec.readonly);
     for path in paths.map(PathBuf::as_path).chain([exe]) {
         if path.to_str().is_none() || !path.is_absolute() {
@@ -208,6 +239,7 @@ fn plan(spec: &Spec, walls: Walls, (exe, bwrap): (&Path, &Path), caps: &Caps) ->
         let why = format!("its agent wants the image {image}, which only ASH_SANDBOX=docker can give it");
         return Err(Error::Walls { why });
     }
+    required.permits(spec, walls).map_err(|why| Error::Walls { why: why.to_owned() })?;
     Ok(frame::Plan {
         version: frame::VERSION,
         incarnation: spec.incarnation,
@@ -225,6 +257,8 @@ fn plan(spec: &Spec, walls: Walls, (exe, bwrap): (&Path, &Path), caps: &Caps) ->
         orphan_ttl_ms: u64::try_from(spec.orphan_ttl.as_millis()).unwrap_or(u64::MAX),
         caps: caps.clone(),
         container: None,
+        user_namespaces: spec.user_namespaces,
+        required: required.clone(),
     })
 }
 

@@ -286,6 +286,10 @@ impl Cgroup {
         self.memory.is_some() || self.unified.is_some()
     }
 
+    pub(crate) fn counts_processes(&self) -> bool {
+        self.pids.is_some() || self.unified.is_some()
+    }
+
     /// CPU time of all that ever ran in it.
     pub(crate) fn cpu_time(&self) -> Option<Duration> {
         let v1 =

@@ -419,7 +419,11 @@ impl Listener {
             }
             let read = tokio::select! {
                 read = self.reading.read(&mut buffer) => read,
-                () = self.records.closed(), if self.routes.are_none() => return,
+                () = self.records.closed(), if self.routes.are_none() => match self.routes.are_none() {
+                    true => return,
+                    // Somebody listens since then.
+                    false => continue,
+                },
             };
             match read {
                 Ok(0) | Err(_) => return,

@@ -10,7 +10,7 @@ use std::{
 
 use ash_model::{Epoch, Incarnation};
 
-use crate::{Backend, Bubblewrap, Error, Limits, Spec, limits::Cgroup, reap};
+use crate::{Backend, Bubblewrap, Error, Limits, Spec, UserNamespaces, limits::Cgroup, reap};
 
 const PLACES: [&str; 4] =
     ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
@@ -27,6 +27,17 @@ const ALLOW: &str = "If the kernel forbids user namespaces, allow them: on Ubunt
 pub fn find() -> Result<PathBuf, Error> {
     let found = PLACES.iter().map(PathBuf::from).find(|path| path.is_file());
     found.ok_or_else(|| Error::NoWalls { why: "bubblewrap is not installed".to_owned(), remedy: INSTALL })
+}
+
+/// With this flag the call only answers a number.
+const VERSION_ONLY: u32 = 1;
+
+/// Which Landlock this kernel has; `None`: it has none.
+pub fn landlock_abi() -> Option<u32> {
+    let nothing = std::ptr::null::<libc::c_void>();
+    // SAFETY: with this flag no memory is read.
+    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0usize, VERSION_ONLY) };
+    u32::try_from(abi).ok().filter(|abi| *abi > 0)
 }
 
 /// The control groups that a sandbox gets here.
@@ -110,6 +121,7 @@ fn spec(base: &Path) -> Result<Spec, Error> {
         limits: Limits::default(),
         readonly: Vec::new(),
         image: None,
+        user_namespaces: UserNamespaces::Refused,
         orphan_ttl: Duration::from_secs(10),
     })
 }

@@ -7,7 +7,7 @@ use crate::{
     enforced::Enforced,
     keys,
     metrics::Metrics,
-    routes,
+    routes, walls,
 };
 use ash_model::{TenantId, Timestamp};
 use ash_sandbox::{Backend, Bare, Bubblewrap, Docker};
@@ -110,7 +110,9 @@ pub async fn restore(
     check_disk(&data)?;
     let _lock = lock(&data)?;
     let store = open_store(&data).await?;
-    let config = Config { sandbox: Sandbox::None, ..config.clone() };
+    // Nothing runs meanwhile.
+    let (sandbox, walls_required) = (Sandbox::None, ash_sandbox::Required::default());
+    let config = Config { sandbox, walls_required, ..config.clone() };
     let (app, _) = build(&config, &data, store.clone()).await?;
     let rooms = app.sessions.rooms();
     let far = rooms.far.clone().ok_or_else(|| Failure("say where from: --from URL".to_owned()))?;
@@ -128,9 +130,10 @@ pub async fn far_sessions(config: &Config) -> Result<Vec<FarSession>, Failure> {
 }
 
 async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App, SocketAddr), Failure> {
+    let groups = tokio::task::spawn_blocking(ash_sandbox::groups).await.unwrap_or(ash_sandbox::Groups::None);
+    walls::check(config, groups).map_err(Failure)?;
     let backend = backend(config, data).await?;
-    let groups = tokio::task::spawn_blocking(ash_sandbox::groups).await;
-    let enforced = Enforced::of(config.sandbox, groups.unwrap_or(ash_sandbox::Groups::None));
+    let enforced = Enforced::of(config.sandbox, groups);
     let metrics = Metrics::new(format!("{}-{}", hostname(), std::process::id()));
     let settings = Settings {
         node: node_id(data)?,
@@ -157,6 +160,9 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         durability: config.durability,
         remote_timeout: config.remote_timeout,
         prices: config.prices.clone(),
+        required: config.walls_required.clone(),
+        user_namespaces: config.allow_userns,
+        setup_most: config.setup_max_seconds,
     };
     for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
         make_private(dir)?;
@@ -205,7 +211,9 @@ async fn backend(config: &Config, data: &Path) -> Result<Arc<dyn Backend>, Failu
         std::env::current_exe().map_err(|error| Failure(format!("cannot find my own program: {error}")))?;
     match config.sandbox {
         Sandbox::Bubblewrap => {
-            let walls = Bubblewrap::probe(exe).await.and_then(|walls| walls.sharing_etc(data.join("etc")));
+            let walls = Bubblewrap::probe_with(exe, config.walls_required.clone())
+                .await
+                .and_then(|walls| walls.sharing_etc(data.join("etc")));
             Ok(Arc::new(walls.map_err(|error| Failure(error.to_string()))?))
         }
         Sandbox::Docker => {

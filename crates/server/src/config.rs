@@ -50,6 +50,16 @@ pub struct Config {
     /// The most that agents and sessions may ask for, in the same words [default: anything]
     #[arg(long, env = "ASH_LIMITS_MAX", value_name = "LIMITS", default_value = "", hide_default_value = true, value_parser = bounds)]
     pub limits_max: ash_model::Bounds,
+    /// Walls without which the server does not start, and no sandbox is made, comma-separated: sandbox, seccomp, landlock, scopes,
+    /// limits, uid, no-userns; or all
+    #[arg(long, env = "ASH_WALLS_REQUIRED", value_name = "WALLS", default_value = "", hide_default_value = true, value_parser = walls)]
+    pub walls_required: ash_sandbox::Required,
+    /// Lets agents make user namespaces whose ash.toml asks for them (1 or 0); weakens the walls, see docs/security.md
+    #[arg(long, env = "ASH_ALLOW_USERNS", value_parser = switch)]
+    pub allow_userns: bool,
+    /// Seconds that an agent's install.sh or startup.sh may take at most, whatever its ash.toml says
+    #[arg(long, env = "ASH_SETUP_MAX_SECONDS", default_value = "3600", value_parser = seconds)]
+    pub setup_max_seconds: Duration,
     /// How many sandboxes may be alive at once
     #[arg(long, env = "ASH_MAX_SANDBOXES", default_value_t = 1000)]
     pub max_sandboxes: usize,
@@ -197,6 +207,19 @@ fn bounds(text: &str) -> Result<ash_model::Bounds, String> {
     ash_model::Bounds::parse(text).map_err(|error| error.to_string())
 }
 
+fn walls(text: &str) -> Result<ash_sandbox::Required, String> {
+    ash_sandbox::Required::parse(text).map_err(|error| error.to_string())
+}
+
+/// Nothing that opens a wall is switched on by a word that nobody knows.
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "true" => Ok(true),
+        "" | "0" | "false" => Ok(false),
+        _ => Err("must be 1 or 0".to_owned()),
+    }
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     text.parse().map(Duration::from_secs).map_err(|_| "must be a whole number of seconds".to_owned())
 }
@@ -281,7 +304,8 @@ impl Config {
 
     /// Sandboxes that a Docker engine makes.
     pub fn docker(&self, exe: PathBuf) -> Result<ash_sandbox::Docker, ash_sandbox::Error> {
-        ash_sandbox::Docker::new(exe, self.docker_host.as_deref(), self.docker_image.clone())
+        let docker = ash_sandbox::Docker::new(exe, self.docker_host.as_deref(), self.docker_image.clone())?;
+        Ok(docker.requiring(self.walls_required.clone()))
     }
 
     /// The real file: a link to it may lead out of what a sandbox sees.

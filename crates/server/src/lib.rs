@@ -19,6 +19,7 @@ mod shapes;
 mod sse;
 mod stretch;
 mod turn;
+mod walls;
 
 pub use app::{Failure, far_sessions, restore, serve};
 pub use ash_session::{FarSession, Returned};
@@ -26,6 +27,7 @@ pub use config::{Config, Sandbox};
 pub use disk::Disk;
 pub use enforced::Enforced;
 pub use stretch::watch_stretches;
+pub use walls::lacking;
 
 /// What clients see as the server's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -23,6 +23,9 @@ pub(crate) fn agent(agent: &Agent) -> Value {
     if let Some(limits) = &agent.limits {
         shown["limits"] = json!(limits);
     }
+    if !agent.needs.is_nothing() {
+        shown["needs"] = json!(agent.needs);
+    }
     if !agent.env.0.is_empty() {
         shown["env"] = agent.env.0.keys().map(|name| (name.clone(), json!("***"))).collect();
     }

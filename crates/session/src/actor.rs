@@ -18,6 +18,7 @@ mod retell;
 mod rewind;
 mod save;
 mod settings;
+mod setup;
 mod transcript;
 mod tree;
 mod wake;
@@ -55,7 +56,11 @@ use rewind::Rewinding;
 use save::Occasion;
 use settings::Change;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
-use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinHandle,
+    time::Instant,
+};
 
 /// How long changes between turns wait for more of them. They are promised to be captured within five seconds.
 const SETTLE: Duration = Duration::from_secs(3);
@@ -110,6 +115,8 @@ pub(crate) struct Actor {
     /// Not before this: the last capture failed.
     not_before: Option<Instant>,
     effect: Option<Effect>,
+    /// Tells a start that is under way not to go on.
+    halt: Arc<Notify>,
     /// A sandbox that is to be ended as soon as nothing else is under way.
     leaving: Option<Hands>,
     pausing: Vec<Reply<Answer>>,

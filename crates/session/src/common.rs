@@ -22,6 +22,8 @@ pub(crate) const AGENT: u16 = 1;
 pub(crate) const FIRST_COMMAND: u16 = 64;
 /// So many numbers each keeper has for commands.
 pub(crate) const COMMANDS: u16 = 1000;
+/// The number of the script that runs before any agent; above those of all commands.
+pub(crate) const SETUP: u16 = u16::MAX;
 /// How long a dead sandbox's other sessions may take to let go of it.
 const LEAVING: Duration = Duration::from_secs(20);
 

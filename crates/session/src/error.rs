@@ -53,6 +53,19 @@ pub enum Error {
     /// The sandbox or its agent could not be started, or died.
     #[error("{}", .0.error)]
     Failed(Problem),
+    /// A script of the agent's did not come to a good end.
+    #[error("{}", .0.error)]
+    Setup(Problem),
+    #[error("The session was stopped before its agent had started; resume it to start it")]
+    Halted,
+    #[error(
+        "The agent wants user namespaces ([sandbox] userNamespaces in its ash.toml), which this server does not allow: leave that out, or set ASH_ALLOW_USERNS=1 for the server; docs/security.md says what that weakens"
+    )]
+    UserNamespaces,
+    #[error(
+        "This server has no sandbox without limits (ASH_WALLS_REQUIRED=limits), and {0} would be none: ask for a number, or leave it out"
+    )]
+    Unlimited(&'static str),
     #[error("The agent refuses the setting: {0}")]
     Setting(String),
     #[error("The agent did not say within 10 s whether it goes on with the setting; ask again")]
@@ -137,6 +150,7 @@ impl Error {
             )
             | Error::Locked { .. }
             | Error::LockLost
+            | Error::Halted
             | Error::WorkspaceBusy(_)
             | Error::AnothersCheckpoint(_) => Kind::Conflict,
             Error::Refused(Refused::Unasked) => Kind::NotFound,
@@ -160,6 +174,9 @@ impl Error {
             | Error::Unpriced(_)
             | Error::NothingWhole { .. }
             | Error::Key(_)
+            | Error::Setup(_)
+            | Error::UserNamespaces
+            | Error::Unlimited(_)
             | Error::NoBucket => Kind::Unprocessable,
             Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) | Error::NotFar { .. } => {
                 Kind::Unavailable
@@ -213,7 +230,10 @@ impl Error {
             Error::Store(ash_store::Error::SlugTaken(_)) => "workspace_taken",
             Error::Store(ash_store::Error::Deleting(_)) => "workspace_deleting",
             Error::Store(ash_store::Error::OtherAgent { .. }) => "workspace_of_another_agent",
-            Error::Failed(problem) => &problem.code,
+            Error::Failed(problem) | Error::Setup(problem) => &problem.code,
+            Error::Halted => "setup_stopped",
+            Error::UserNamespaces => "user_namespaces_refused",
+            Error::Unlimited(_) => "walls_required",
             Error::NoCheckpoint => "checkpoint_not_found",
             Error::Removed(_) | Error::Store(ash_store::Error::Removed(_)) => "checkpoint_removed",
             Error::NothingWhole { .. } => "checkpoint_damaged",

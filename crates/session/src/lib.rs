@@ -21,6 +21,7 @@ mod logs;
 mod luggage;
 mod past;
 mod permission;
+mod policy;
 mod pool;
 mod retention;
 mod rooms;

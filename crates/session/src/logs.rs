@@ -1,4 +1,4 @@
-//! The last lines an agent wrote on stderr, and what happened to its sandbox. In memory only.
+//! The last lines an agent wrote on stderr, what its scripts printed, and what happened to its sandbox. In memory only.
 
 use ash_model::Timestamp;
 use std::{collections::VecDeque, sync::Mutex};
@@ -12,6 +12,9 @@ const BYTES: usize = 1 << 20;
 pub enum Level {
     Stderr,
     System,
+    /// Of its `install.sh` or `startup.sh`, whichever stream.
+    Install,
+    Startup,
 }
 
 impl Level {
@@ -19,6 +22,8 @@ impl Level {
         match self {
             Level::Stderr => "stderr",
             Level::System => "system",
+            Level::Install => "install",
+            Level::Startup => "startup",
         }
     }
 }

@@ -13,7 +13,7 @@ use ash_model::{
     Bounds, Dialect, Durability, Options, Prices, Provider, Receipt, Runtime, Saved, TakenBack, TenantId,
     Timestamp, Used, WorkspaceId,
 };
-use ash_sandbox::{Backend, Egress, Inside, Limits, Spec};
+use ash_sandbox::{Backend, Egress, Inside, Limits, Required, Spec, UserNamespaces};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
 use ash_store::{Session, Store};
 use std::{
@@ -83,6 +83,12 @@ pub struct Settings {
     pub egress: Option<Egress>,
     /// What models cost.
     pub prices: Prices,
+    /// Walls without which there is no sandbox.
+    pub required: Required,
+    /// Whether agents may have user namespaces.
+    pub user_namespaces: bool,
+    /// How long an agent's scripts may take at most.
+    pub setup_most: Duration,
 }
 
 impl Settings {
@@ -268,6 +274,7 @@ impl Rooms {
             limits: Limits::default(),
             readonly: Vec::new(),
             image: None,
+            user_namespaces: UserNamespaces::Refused,
             orphan_ttl: self.settings.orphan_ttl,
         })
     }

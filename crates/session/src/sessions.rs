@@ -194,6 +194,7 @@ impl Sessions {
         let agent = rooms.store.agent(&new.tenant, &new.agent).await?;
         let agent = agent.ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
         Error::unless_supported(agent.runtime, &new.options)?;
+        rooms.permits(&agent.needs, new.options.limits, agent.limits)?;
         rooms.settings.program(agent.runtime, &new.options)?;
         rooms.settings.provider(&new.options, agent.provider)?;
         match new.workspace.is_some() && new.way.is_some() {

@@ -3,8 +3,8 @@
 use crate::Env;
 use ash_model::{
     AgentName, Beside, Bounds, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Lock, Metadata,
-    Note, Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId,
-    Timestamp, TurnId, WorkspaceId,
+    Needs, Note, Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status,
+    TenantId, Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
 };
@@ -45,6 +45,7 @@ pub struct NewAgent {
     pub image: Option<Image>,
     /// What its sandboxes may take of the machine, as far as it says so.
     pub limits: Option<Bounds>,
+    pub needs: Needs,
     /// The folder it was deployed from, or where uploads are said to be.
     pub origin: String,
     /// `None` keeps what is there.
@@ -62,6 +63,7 @@ pub struct Agent {
     pub provider: Option<Provider>,
     pub image: Option<Image>,
     pub limits: Option<Bounds>,
+    pub needs: Needs,
     pub tree: String,
     pub origin: String,
     pub config: String,
@@ -77,6 +79,7 @@ pub struct Version {
     pub provider: Option<Provider>,
     pub image: Option<Image>,
     pub limits: Option<Bounds>,
+    pub needs: Needs,
     pub env: Env,
 }
 

@@ -84,6 +84,7 @@ async fn examine(settings: &Settings) -> Vec<Check> {
         checks.push(machine::limits(&config, ash_sandbox::Groups::None));
     }
     checks.extend([machine::landlock(), machine::seccomp()]);
+    checks.extend(walls::required(&config));
     checks.extend(place::check(&config));
     checks.extend(far::check(&config).await);
     checks.extend(agents::check(&config).await);

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
+
+use crate::UserNamespaces;
 
 /// What the rules are written for; an older kernel enforces the part it knows.
 const WRITTEN_FOR: ABI = ABI::V6;
@@ -21,7 +23,11 @@ const DEVICES: [&str; 8] = [
     "/dev/pts",
 ];
 
-pub(super) fn apply(writable: &[PathBuf]) -> Result<(), RulesetError> {
+/// Answers how much of it this kernel enforces.
+pub(super) fn apply(
+    writable: &[PathBuf],
+    user_namespaces: UserNamespaces,
+) -> Result<RulesetStatus, RulesetError> {
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(WRITTEN_FOR))?
@@ -37,8 +43,12 @@ pub(super) fn apply(writable: &[PathBuf]) -> Result<(), RulesetError> {
         ruleset =
             allow(ruleset, Path::new(device), AccessFs::WriteFile | AccessFs::ReadFile | AccessFs::IoctlDev)?;
     }
-    ruleset.restrict_self()?;
-    Ok(())
+    if user_namespaces == UserNamespaces::Allowed {
+        // Who is who in a namespace is written into files of /proc. There is no rule for these alone: they come with
+        // each process.
+        ruleset = allow(ruleset, Path::new("/proc"), AccessFs::WriteFile | AccessFs::Truncate)?;
+    }
+    Ok(ruleset.restrict_self()?.ruleset)
 }
 
 fn allow(

@@ -8,6 +8,8 @@ use seccompiler::{
     SeccompCondition as If, SeccompFilter, SeccompRule, TargetArch, sock_filter,
 };
 
+use crate::UserNamespaces;
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 #[derive(Debug, thiserror::Error)]
@@ -89,9 +91,13 @@ const NAMESPACES: [i32; 7] = [
     libc::CLONE_NEWNET,
 ];
 
-pub(super) fn apply() -> Result<(), Error> {
+/// What a program takes to put its own children behind walls, as browsers do: users, processes and a network of their
+/// own, and an empty root. Mounts it does not take, and Landlock would refuse them anyway.
+const NESTING: [i32; 3] = [libc::CLONE_NEWUSER, libc::CLONE_NEWPID, libc::CLONE_NEWNET];
+
+pub(super) fn apply(user_namespaces: UserNamespaces) -> Result<(), Error> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
-    for (rules, errno) in [(forbidden()?, libc::EPERM), (missing(), libc::ENOSYS)] {
+    for (rules, errno) in [(forbidden(user_namespaces)?, libc::EPERM), (missing(), libc::ENOSYS)] {
         let answer = SeccompAction::Errno(errno as u32);
         let program: BpfProgram =
             SeccompFilter::new(rules, SeccompAction::Allow, answer, arch)?.try_into()?;
@@ -106,10 +112,16 @@ fn missing() -> Rules {
     Rules::from([(libc::SYS_clone3, Vec::new())])
 }
 
-fn forbidden() -> Result<Rules, BackendError> {
+fn forbidden(user_namespaces: UserNamespaces) -> Result<Rules, BackendError> {
     let mut rules: Rules = NEVER.iter().chain(NEVER_HERE).map(|(call, _why)| (*call, Vec::new())).collect();
-    rules.insert(libc::SYS_clone, with_any_of(&NAMESPACES)?);
-    rules.insert(libc::SYS_unshare, with_any_of(&[&NAMESPACES[..], &[NEW_TIME]].concat())?);
+    let mut namespaces = NAMESPACES.to_vec();
+    if user_namespaces == UserNamespaces::Allowed {
+        namespaces.retain(|flag| !NESTING.contains(flag));
+        rules.remove(&libc::SYS_chroot);
+    }
+    rules.insert(libc::SYS_clone, with_any_of(&namespaces)?);
+    namespaces.push(NEW_TIME);
+    rules.insert(libc::SYS_unshare, with_any_of(&namespaces)?);
     rules.insert(libc::SYS_ioctl, terminal_injection()?);
     rules.insert(libc::SYS_socket, odd_sockets()?);
     rules.insert(libc::SYS_personality, vec![odd_personality()?]);
@@ -170,11 +182,27 @@ fn native_numbers_only() -> BpfProgram {
 mod tests {
     use super::*;
 
+    /// Each flag or argument by which a call is refused; none: whatever the arguments.
+    fn refused(user_namespaces: UserNamespaces) -> BTreeMap<i64, usize> {
+        let rules = forbidden(user_namespaces).expect("valid rules");
+        rules.into_iter().map(|(call, rules)| (call, rules.len())).collect()
+    }
+
+    #[test]
+    fn user_namespaces_take_a_few_refusals_away_and_no_other() {
+        let (mut usual, nesting) = (refused(UserNamespaces::Refused), refused(UserNamespaces::Allowed));
+        assert_eq!(usual.remove(&libc::SYS_chroot), Some(0));
+        for call in [libc::SYS_clone, libc::SYS_unshare] {
+            *usual.get_mut(&call).expect("refused") -= NESTING.len();
+        }
+        assert_eq!(nesting, usual);
+    }
+
     #[test]
     fn the_filter_compiles_for_this_machine() {
         let arch = TargetArch::try_from(std::env::consts::ARCH).expect("a known machine");
         let filter = SeccompFilter::new(
-            forbidden().expect("valid rules"),
+            forbidden(UserNamespaces::Refused).expect("valid rules"),
             SeccompAction::Allow,
             SeccompAction::Errno(1),
             arch,

@@ -112,6 +112,8 @@ impl Shim {
             running: self.processes.keys().copied().collect(),
             init: self.sandbox.as_ref().filter(|_| self.phase == Phase::Up).and_then(Sandbox::init),
             egress: true,
+            required: plan.required.clone(),
+            user_namespaces: plan.user_namespaces,
         };
         self.say(&FromShim::Hello(hello));
     }

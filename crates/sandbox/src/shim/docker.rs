@@ -98,6 +98,8 @@ fn orders(plan: &Plan, program: &Program) -> String {
         rlimits: Rlimits::of(&plan.limits),
         writable: vec![confine::WORKSPACE.into(), confine::HOME.into()],
         prefix: program.prefix(),
+        user_namespaces: plan.user_namespaces,
+        required: plan.required.clone(),
     };
     serde_json::to_string(&orders).expect("numbers and fixed paths always serialize")
 }

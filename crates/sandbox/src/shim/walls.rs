@@ -21,7 +21,7 @@ use rustix::{
 };
 
 use crate::{
-    Walls,
+    Required, Wall, Walls,
     confine::{self, Bind, Policy, Root},
     control::{Control, Orders},
     egress, etc,
@@ -68,9 +68,19 @@ pub(super) fn build(plan: &Plan, left: &mut Left) -> io::Result<Raised> {
         return Ok(Raised { child: None, init: Some(init), control, status: None, complaints: None });
     }
     left.cgroup = Cgroup::create(plan.incarnation, &plan.limits);
-    raise(plan, left.cgroup.as_ref()).inspect_err(|_| {
+    let limited = limited(&plan.required, left.cgroup.as_ref());
+    limited.and_then(|()| raise(plan, left.cgroup.as_ref())).inspect_err(|_| {
         left.cgroup.as_ref().map(Cgroup::try_remove);
     })
+}
+
+/// What could be made at the server's start need not be there for ever.
+fn limited(required: &Required, cgroup: Option<&Cgroup>) -> io::Result<()> {
+    let limited = cgroup.is_some_and(|cgroup| cgroup.counts_memory() && cgroup.counts_processes());
+    match required.has(Wall::Limits) && !limited {
+        true => Err(io::Error::other("ASH_WALLS_REQUIRED=limits, and no control groups can be made for it")),
+        false => Ok(()),
+    }
 }
 
 /// Everything raised lives in `cgroup` from its first instruction.
@@ -106,6 +116,8 @@ fn orders(plan: &Plan, control: &OwnedFd) -> String {
         rlimits: Rlimits::of(&plan.limits),
         writable: vec![confine::WORKSPACE.into(), confine::HOME.into()],
         prefix: Vec::new(),
+        user_namespaces: plan.user_namespaces,
+        required: plan.required.clone(),
     };
     serde_json::to_string(&orders).expect("numbers and fixed paths always serialize")
 }
@@ -303,4 +315,21 @@ fn become_user(uid: u32) -> io::Result<()> {
             && libc::setresuid(uid, uid, uid) == 0
     };
     if done { Ok(()) } else { complain("change of user", io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sandbox_without_groups_is_not_built_where_limits_are_required() {
+        let dir = || Some(PathBuf::from("/sys/fs/cgroup/ash"));
+        let none = Cgroup { memory: None, pids: None, freezer: dir(), unified: None, cpu: dir() };
+        let all = Cgroup { memory: dir(), pids: dir(), ..none.clone() };
+        let limits = Required::parse("limits").expect("a wall");
+        assert!(limited(&limits, Some(&all)).is_ok());
+        assert!(limited(&limits, Some(&Cgroup { pids: None, ..all })).is_err());
+        assert!(limited(&limits, Some(&none)).is_err() && limited(&limits, None).is_err());
+        assert!(limited(&Required::default(), None).is_ok());
+    }
 }

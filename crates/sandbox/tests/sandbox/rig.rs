@@ -16,7 +16,7 @@ use std::{
 use ash_model::{Epoch, Image, Incarnation};
 use ash_sandbox::{
     Backend, Bare, Bubblewrap, Caps, Docker, Exit, Hello, Limits, Link, Record, Records, Remote, Spec, Start,
-    What, reap,
+    UserNamespaces, What, reap,
 };
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -97,6 +97,7 @@ fn prepare(below: &str) -> (tempfile::TempDir, PathBuf, Spec) {
         limits: Limits::default(),
         readonly: Vec::new(),
         image: None,
+        user_namespaces: UserNamespaces::Refused,
         orphan_ttl: Duration::from_secs(600),
     };
     (base, exe, spec)

@@ -2,9 +2,9 @@
 
 use std::{fs, net::TcpListener};
 
-use ash_sandbox::{Exit, Limits, What};
+use ash_sandbox::{Bubblewrap, Exit, Limits, Required, UserNamespaces, What};
 
-use crate::rig::{DEADLINE, Rig, command, script};
+use crate::rig::{DEADLINE, Rig, command, in_docker, script};
 
 const OK: Exit = Exit { code: Some(0), signal: None, oom: false };
 
@@ -125,6 +125,88 @@ async fn the_calls_that_open_walls_are_refused() {
                     keyctl 1, x32 38, pidfd_getfd 1, mem 13, environ 13, fd 13, maps 13, vsock 1, packet 1, \
                     netlink-audit 1, tiocsti 1";
     assert_eq!((lines.join(", ").as_str(), exit), (expected, OK));
+}
+
+/// Of those that need a namespace first, and of all that need none.
+const NESTED: &str = r#"
+import ctypes, os, socket
+c = ctypes.CDLL(None, use_errno=True)
+def call(name, *args):
+    ctypes.set_errno(0)
+    got = c.syscall(*args)
+    print(name, ctypes.get_errno() if got < 0 else "allowed", flush=True)
+uid, gid = os.getuid(), os.getgid()
+call("user", 272, 0x10000000)
+for file, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+    with open("/proc/self/" + file, "w") as f: f.write(text)
+print("uid", os.getuid(), flush=True)
+call("pid", 272, 0x20000000)
+call("net", 272, 0x40000000)
+call("chroot", 161, b"/")
+call("mounts", 272, 0x00020000)
+call("ipc", 272, 0x08000000)
+call("names", 272, 0x04000000)
+call("cgroup", 272, 0x02000000)
+call("time", 272, 0x80)
+call("mount", 165, b"none", b"/tmp", b"tmpfs", 0, 0)
+call("bind", 165, b"/usr", b"/tmp", 0, 4096, 0)
+call("umount", 166, b"/tmp", 2)
+call("pivot", 155, b"/", b"/")
+call("fsopen", 430, b"tmpfs", 0)
+call("open_tree", 428, -100, b"/", 1)
+call("move_mount", 429, -100, b"/", -100, b"/tmp", 0)
+call("mount_setattr", 442, -100, b"/usr", 0, 0, 0)
+call("setns", 308, 0, 0)
+call("ptrace", 101, 16, 1, 0, 0)
+call("bpf", 321, 0, 0, 0)
+call("io_uring", 425, 8, 0)
+call("keyctl", 250, 0, -3, 0)
+call("perf", 298, 0, 0, -1, -1, 0)
+call("handle", 304, -100, 0, 0)
+call("module", 175, 0, 0, 0)
+call("clone3", 435, 0, 0)
+for name, family, proto in (("packet", 17, 0), ("netfilter", 16, 12)):
+    try:
+        socket.socket(family, socket.SOCK_RAW, proto)
+        print(name, "allowed")
+    except OSError as e: print(name, e.errno)
+for path in ("/proc/sys/kernel/domainname", "/proc/sysrq-trigger", "/proc/1/oom_score_adj", "/usr/x", "/etc/passwd"):
+    try:
+        open(path, "w")
+        print(path, "allowed")
+    except OSError as e: print(path, "no")
+"#;
+
+#[cfg(target_arch = "x86_64")]
+#[tokio::test]
+async fn where_user_namespaces_are_allowed_nothing_else_is() {
+    let mut rig = Rig::new().await;
+    rig.spec.user_namespaces = UserNamespaces::Allowed;
+    if in_docker() {
+        let error = rig.backend.launch(&rig.spec).await.expect_err("refused").to_string();
+        assert!(error.contains("a Docker engine's own filter refuses"), "{error}");
+        return;
+    }
+    let mut live = rig.launch().await;
+    live.start(command(1, &["/usr/bin/python3", "-c", NESTED])).await;
+    let (lines, exit) = live.finish().await;
+    let expected = "user allowed, uid 0, pid allowed, net allowed, chroot allowed, mounts 1, ipc 1, names 1, cgroup 1, \
+                    time 1, mount 1, bind 1, umount 1, pivot 1, fsopen 1, open_tree 1, move_mount 1, mount_setattr 1, \
+                    setns 1, ptrace 1, bpf 1, io_uring 1, keyctl 1, perf 1, handle 1, module 1, clone3 38, packet 1, \
+                    netfilter 1, /proc/sys/kernel/domainname no, /proc/sysrq-trigger no, /proc/1/oom_score_adj no, \
+                    /usr/x no, /etc/passwd no";
+    assert_eq!((lines.join(", ").as_str(), exit), (expected, OK));
+    assert_eq!(live.run("unshare -Ur id -u").await, (vec!["0".to_owned()], OK));
+}
+
+#[tokio::test]
+async fn what_is_required_and_missing_keeps_a_sandbox_from_being_built() {
+    let mut rig = Rig::new().await;
+    let required = Required::parse("no-userns").expect("a wall");
+    rig.backend = Box::new(Bubblewrap::probe_with(rig.exe.clone(), required).await.expect("walls"));
+    rig.spec.user_namespaces = UserNamespaces::Allowed;
+    let error = rig.backend.launch(&rig.spec).await.expect_err("refused").to_string();
+    assert!(error.contains("ASH_WALLS_REQUIRED=no-userns"), "{error}");
 }
 
 #[tokio::test]

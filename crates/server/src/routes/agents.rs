@@ -11,7 +11,7 @@ use crate::{
     problem::{Answer, Problem},
     shapes,
 };
-use ash_model::{AgentName, Bounds, Image, Provider, Runtime, TenantId};
+use ash_model::{AgentName, Bounds, Image, Needs, Provider, Runtime, TenantId};
 use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, TreeId, Trouble};
 use ash_store::{Agent, NewAgent};
 use axum::{
@@ -55,6 +55,23 @@ struct Manifest {
     provider: Option<Provider>,
     image: Option<Image>,
     limits: Option<Map<String, Value>>,
+    setup: Option<Setup>,
+    sandbox: Option<Walls>,
+}
+
+/// How long its scripts may take.
+#[derive(Deserialize, Default, Clone, Copy)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Setup {
+    install_seconds: Option<u64>,
+    startup_seconds: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Walls {
+    #[serde(default)]
+    user_namespaces: bool,
 }
 
 impl Manifest {
@@ -63,8 +80,26 @@ impl Manifest {
         limits::over(given, None)
             .map_err(|problem| Problem::invalid("invalid_manifest", format!("ash.toml: {}", problem.error)))
     }
+
+    fn needs(&self, scripts: Scripts) -> Answer<Needs> {
+        let Setup { install_seconds, startup_seconds } = self.setup.unwrap_or_default();
+        for (name, given) in [("installSeconds", install_seconds), ("startupSeconds", startup_seconds)] {
+            if given.is_some_and(|seconds| !SECONDS.contains(&seconds)) {
+                let (least, most) = SECONDS.into_inner();
+                let error = format!("ash.toml: setup.{name} must be {least} to {most}");
+                return Err(Problem::invalid("invalid_manifest", error));
+            }
+        }
+        Ok(Needs {
+            install_seconds: scripts.install.then(|| install_seconds.unwrap_or(Needs::INSTALL_SECONDS)),
+            startup_seconds: scripts.startup.then(|| startup_seconds.unwrap_or(Needs::STARTUP_SECONDS)),
+            user_namespaces: self.sandbox.as_ref().is_some_and(|sandbox| sandbox.user_namespaces),
+        })
+    }
 }
 
+/// More is a mistake; how long it is at most, the server says.
+const SECONDS: std::ops::RangeInclusive<u64> = 1..=86_400;
 const MANIFEST: u64 = 64 << 10;
 const CLAUDE_MD: &str = "CLAUDE.md";
 
@@ -87,7 +122,7 @@ pub(super) async fn deploy(
     let repo = app.sessions.rooms().repo(caller.tenant())?;
     let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
     let for_work = name.clone();
-    let (tree, manifest) = blocking(move || match path {
+    let (tree, manifest, scripts) = blocking(move || match path {
         Some(path) => from_path(&repo, &path),
         None => from_upload(&repo, &scratch, &for_work, (files.unwrap_or_default(), system_prompt)),
     })
@@ -99,11 +134,13 @@ pub(super) async fn deploy(
         runtime: runtime.or(manifest.runtime).unwrap_or(app.default_runtime),
         provider: manifest.provider,
         limits: manifest.limits()?,
+        needs: manifest.needs(scripts)?,
         image: manifest.image,
         origin: origin.display().to_string(),
         env,
         at: app.sessions.rooms().clock(),
     };
+    app.sessions.rooms().permits(&new.needs, None, new.limits)?;
     let claim = once(&app, &caller.0, &headers, ("POST /api/agents", &body.bytes), name.to_string()).await?;
     let agent = match existing(&app, &new).await?.filter(|_| claim.again) {
         Some(agent) => agent,
@@ -123,7 +160,16 @@ async fn existing(app: &App, new: &NewAgent) -> Answer<Option<Agent>> {
     Ok(agent.filter(same))
 }
 
-fn from_path(repo: &Repo, path: &std::path::Path) -> Answer<(String, Manifest)> {
+/// Which scripts the folder has.
+#[derive(Clone, Copy, Default)]
+struct Scripts {
+    install: bool,
+    startup: bool,
+}
+
+type Deployed = (String, Manifest, Scripts);
+
+fn from_path(repo: &Repo, path: &std::path::Path) -> Answer<Deployed> {
     if !path.is_absolute() {
         return Err(Problem::invalid("invalid_path", "The agent's path must be absolute"));
     }
@@ -133,9 +179,7 @@ fn from_path(repo: &Repo, path: &std::path::Path) -> Answer<(String, Manifest)> 
             format!("Agent directory {} cannot be read: {error}", path.display()),
         )
     })?;
-    let has =
-        |name: &str| RelPath::parse(name).is_ok_and(|name| folder.open_file(&name, Links::Inside).is_ok());
-    if !has(CLAUDE_MD) && !has("AGENTS.md") && !has("ash.toml") {
+    if ![CLAUDE_MD, "AGENTS.md", "ash.toml"].iter().any(|name| has(&folder, name)) {
         return Err(Problem::invalid(
             "agent_directory",
             "Agent directory must contain CLAUDE.md (or AGENTS.md or ash.toml)",
@@ -144,14 +188,13 @@ fn from_path(repo: &Repo, path: &std::path::Path) -> Answer<(String, Manifest)> 
     take(repo, &folder)
 }
 
+fn has(folder: &Folder, name: &str) -> bool {
+    RelPath::parse(name).is_ok_and(|name| folder.open_file(&name, Links::Inside).is_ok())
+}
+
 type Files = (Vec<Upload>, Option<String>);
 
-fn from_upload(
-    repo: &Repo,
-    scratch: &std::path::Path,
-    name: &AgentName,
-    files: Files,
-) -> Answer<(String, Manifest)> {
+fn from_upload(repo: &Repo, scratch: &std::path::Path, name: &AgentName, files: Files) -> Answer<Deployed> {
     std::fs::create_dir(scratch).map_err(Problem::internal)?;
     let taken = fill(scratch, name, files).and_then(|folder| take(repo, &folder));
     if let Err(error) = Folder::erase(scratch) {
@@ -198,10 +241,11 @@ fn write(folder: &Folder, path: &RelPath, mut content: &[u8]) -> Answer<()> {
     })
 }
 
-fn take(repo: &Repo, folder: &Folder) -> Answer<(String, Manifest)> {
+fn take(repo: &Repo, folder: &Folder) -> Answer<Deployed> {
     let manifest = manifest(folder)?;
+    let scripts = Scripts { install: has(folder, "install.sh"), startup: has(folder, "startup.sh") };
     let taken = repo.take(&Capture::of(&[Root { name: "workspace", folder }]))?;
-    Ok((taken.tree.as_str().to_owned(), manifest))
+    Ok((taken.tree.as_str().to_owned(), manifest, scripts))
 }
 
 fn manifest(folder: &Folder) -> Answer<Manifest> {
@@ -227,7 +271,7 @@ pub(super) async fn make_default(app: &App, tenant: &TenantId, name: &AgentName)
     let (repo, scratch, own) =
         (rooms.repo(tenant)?, app.scratch.join(uuid::Uuid::new_v4().to_string()), name.clone());
     let files = (Vec::new(), Some(DEFAULT_PROMPT.to_owned()));
-    let (tree, _) = blocking(move || from_upload(&repo, &scratch, &own, files)).await?;
+    let (tree, ..) = blocking(move || from_upload(&repo, &scratch, &own, files)).await?;
     let agent = NewAgent {
         tenant: tenant.clone(),
         name: name.clone(),
@@ -236,6 +280,7 @@ pub(super) async fn make_default(app: &App, tenant: &TenantId, name: &AgentName)
         provider: None,
         image: None,
         limits: None,
+        needs: Needs::default(),
         origin: "built in".to_owned(),
         env: None,
         at: rooms.clock(),

@@ -5,7 +5,7 @@ use crate::{
     app::App,
     problem::{Answer, Problem},
 };
-use ash_model::{BadBounds, Bounds, Kind, Resources};
+use ash_model::{BadBounds, Bounds, Kind, Needs, Resources};
 use ash_store::Session;
 use serde_json::{Map, Value, json};
 
@@ -38,7 +38,8 @@ pub(super) fn allowed(app: &App, bounds: Option<Bounds>) -> Answer<()> {
     let within = bounds.unwrap_or_default().within(app.sessions.rooms().settings.most);
     within.map_err(|error: BadBounds| {
         Problem::new(Kind::Unprocessable, "limit_too_high", format!("limits: {error}"))
-    })
+    })?;
+    Ok(app.sessions.rooms().permits(&Needs::default(), bounds, None)?)
 }
 
 /// What is in force, and by whom it is enforced.

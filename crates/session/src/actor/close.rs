@@ -93,6 +93,7 @@ impl Closing {
 impl Actor {
     /// A later, stronger wish takes the place of an earlier one, which is answered as refused.
     pub(super) fn close(&mut self, closing: Closing) {
+        self.halt.notify_one();
         if let Some(earlier) = self.closing.replace(closing) {
             match earlier.how {
                 How::Wish(_, replies) => tell_all(replies, Err(Error::Stopping)),

@@ -107,6 +107,7 @@ impl Actor {
             wants_capture: false,
             not_before: None,
             effect: None,
+            halt: Arc::default(),
             leaving: None,
             pausing: Vec::new(),
             resuming: Vec::new(),
@@ -212,7 +213,11 @@ impl Actor {
         let incarnation = knocked.hello.incarnation;
         let heard = self.rooms.store.positions(incarnation).await?;
         let known = self.is_shared() || heard.iter().any(|(no, _)| *no == self.session.no);
-        let usable = known && !heard.is_empty() && self.tree().is_some();
+        let strong = self.rooms.settings.is_strong(&knocked.hello);
+        if !strong {
+            tracing::warn!(session = %self.session.id, "a sandbox that outlived its server has weaker walls than are required now: it is ended");
+        }
+        let usable = strong && known && !heard.is_empty() && self.tree().is_some();
         if !usable {
             knocked.end().await.ok();
             return Ok(Found::Dead);

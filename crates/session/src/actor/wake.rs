@@ -23,7 +23,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 /// How long an agent may take to answer its greeting.
 const GREETING: Duration = Duration::from_secs(60);
@@ -81,7 +81,9 @@ pub(super) struct Waking {
     pub(super) live: Live,
     pub(super) common: Arc<Common>,
     pub(super) tree: Option<Option<u32>>,
-    logs: Arc<Logs>,
+    pub(super) logs: Arc<Logs>,
+    /// Somebody wants the session to stop: what would take long is not waited for.
+    pub(super) halt: Arc<Notify>,
     /// Its environment cannot be opened here: it was sealed on another machine.
     sealed: bool,
     /// Until the sandbox is there.
@@ -94,6 +96,8 @@ pub(super) struct Waking {
 
 impl Actor {
     pub(super) fn start_wake(&mut self) {
+        // Another one than that of the last start, which may have been told.
+        self.halt = Arc::default();
         let waking = Waking {
             rooms: self.rooms.clone(),
             session: self.session.clone(),
@@ -103,6 +107,7 @@ impl Actor {
             common: self.common.clone(),
             tree: None,
             logs: self.logs.clone(),
+            halt: self.halt.clone(),
             sealed: false,
             floor: None,
             room: self.room.take(),
@@ -174,8 +179,15 @@ impl Actor {
 
     async fn stay_down(&mut self, error: Error) -> Result<()> {
         let problem = error.problem();
-        tracing::warn!(session = %self.session.id, error = %problem.error, "the session could not be started");
-        self.note(vec![Fact::Failed { problem: problem.clone() }]).await?;
+        if matches!(error, Error::Setup(_) | Error::Halted) && self.tree().is_some() {
+            // What its scripts have done until then.
+            self.touch();
+        }
+        // Whoever told it to stop says what became of it.
+        if !(matches!(error, Error::Halted) && self.closing.is_some()) {
+            tracing::warn!(session = %self.session.id, error = %problem.error, "the session could not be started");
+            self.note(vec![Fact::Failed { problem: problem.clone() }]).await?;
+        }
         let mut replies = self.resuming.drain(..);
         // The first to ask gets the error itself, with its kind; the others its words.
         if let Some(first) = replies.next() {
@@ -261,6 +273,7 @@ impl Waking {
             self.session = self.rooms.store.session(self.session.no).await?.ok_or(Error::NotFound)?;
         }
         let version = self.version().await?;
+        self.rooms.permits(&version.needs, self.session.options.limits, version.limits)?;
         let driver = ash_driver::driver(version.runtime);
         let options = &self.session.options;
         let program = self.rooms.settings.program(version.runtime, options)?.map(Path::to_owned);
@@ -272,7 +285,7 @@ impl Waking {
             // Before the floor: who makes way may be of this workspace.
             self.reserve().await?;
         }
-        self.floor = Some(self.free_floor().await);
+        self.floor = Some(self.unless_halted(self.free_floor()).await?);
         let tree = match (self.walls(), &self.prepared) {
             (Some(_), _) => Tree { origin: Origin::Live, uid: self.common.tree().flatten(), fallback: None },
             (None, Some(_)) => {
@@ -365,7 +378,7 @@ impl Waking {
         let in_advance = self.prepared.is_some();
         match self.try_start_once(way, inside.clone(), recalled.clone()).await {
             // It died between the look at it and the start of its agent: that is nobody's fault.
-            Err(error) if in_advance && !is_about_memory(&error) => {
+            Err(error) if in_advance && is_about_sandbox(&error) => {
                 tracing::warn!(session = %self.session.id, error = %error.problem().error, "a sandbox that was made in advance could not be used; another one is made");
                 self.try_start_once(way, inside, recalled).await
             }
@@ -412,7 +425,8 @@ impl Waking {
     /// A place for its sandbox. Who wanted it has brought one; whoever comes back by itself waits for one.
     async fn reserve(&mut self) -> Result<()> {
         if self.room.is_none() {
-            self.room = Some(self.rooms.pool.room(PATIENCE).await?);
+            let rooms = self.rooms.clone();
+            self.room = Some(self.unless_halted(rooms.pool.room(PATIENCE)).await??);
         }
         Ok(())
     }
@@ -429,7 +443,8 @@ impl Waking {
         let (no, shared) = (self.session.no, self.session.slug.is_some());
         let walls = match (self.walls(), self.prepared.take()) {
             (Some(walls), _) => (walls, None),
-            (None, Some((walls, records))) => {
+            (None, Some((walls, mut records))) => {
+                self.set_up(&walls, &mut records, way.version).await?;
                 self.common.set_walls(Some(walls.clone()));
                 (walls, Some(records))
             }
@@ -437,15 +452,17 @@ impl Waking {
                 self.clear().await?;
                 let room = self.room.take().ok_or(Error::Gone)?;
                 let spec = self.spec(self.tree.flatten(), way);
-                let (remote, records) = self.launch(&spec).await?.split();
+                let (remote, mut records) = self.launch(&spec).await?.split();
                 let walls = Walls::new(spec.incarnation, remote, room);
+                self.set_up(&walls, &mut records, way.version).await?;
                 self.common.set_walls(Some(walls.clone()));
-                (walls, Some(records).filter(|_| !shared))
+                (walls, Some(records))
             }
         };
         let part = match walls {
-            (walls, Some(records)) => Part { walls, process: common::AGENT, records },
-            (walls, None) => {
+            (walls, Some(records)) if !shared => Part { walls, process: common::AGENT, records },
+            // Whoever heard everything until now goes when somebody else listens: the link ends with the last one.
+            (walls, _everything) => {
                 let process = self.common.free_number().ok_or(Error::Crowded)?;
                 let records = walls.remote.listen(common::numbers(process, self.lease.epoch));
                 Part { walls, process, records }
@@ -483,7 +500,7 @@ impl Waking {
     }
 
     /// Whatever an earlier shim left must be gone before its tree is used again.
-    async fn clear(&self) -> Result<()> {
+    pub(super) async fn clear(&self) -> Result<()> {
         let run = self.live.run();
         blocking(move || {
             ash_sandbox::reap(&run)?;
@@ -492,7 +509,7 @@ impl Waking {
         .await
     }
 
-    fn bounds(&self, version: &Version) -> Bounds {
+    pub(super) fn bounds(&self, version: &Version) -> Bounds {
         bounds::merged(&self.rooms, self.session.options.limits, version.limits)
     }
 
@@ -508,7 +525,7 @@ impl Waking {
 
     fn spec(&self, uid: Option<u32>, way: &Way<'_>) -> Spec {
         let program = way.program.as_deref();
-        let Inbuilt { limits, readonly, image } =
+        let Inbuilt { limits, readonly, image, user_namespaces } =
             Inbuilt::of(&self.rooms, way.version, &self.session.options, program);
         Spec {
             incarnation: Incarnation::fresh(),
@@ -520,12 +537,13 @@ impl Waking {
             limits,
             readonly,
             image,
+            user_namespaces,
             orphan_ttl: self.rooms.settings.orphan_ttl,
         }
     }
 
     /// What the session's caller put into it. It stays as it is, for whoever brings the key of its seal.
-    async fn own_env(&mut self) -> Result<BTreeMap<String, String>> {
+    pub(super) async fn own_env(&mut self) -> Result<BTreeMap<String, String>> {
         match self.rooms.store.env(self.session.no).await {
             Ok(env) => Ok(env.expose()),
             Err(ash_store::Error::Sealed) => {
@@ -652,6 +670,14 @@ pub(crate) async fn blocking<T: Send + 'static>(
 /// The agent itself gave up, not what is around it.
 fn is_about_memory(error: &Error) -> bool {
     matches!(error, Error::Failed(problem) if matches!(problem.code.as_str(), "agent_failed" | "agent_silent"))
+}
+
+fn is_about_sandbox(error: &Error) -> bool {
+    match error {
+        Error::Failed(problem) => problem.code == "sandbox_failed",
+        Error::Sandbox(_) => true,
+        _ => false,
+    }
 }
 
 fn failed_to_start() -> Error {

@@ -13,7 +13,7 @@ use crate::{
     rooms::Rooms,
 };
 use ash_model::{AgentName, Epoch, Image, Incarnation, Options, TenantId, WorkspaceId};
-use ash_sandbox::{Limits, Records, Spec, What};
+use ash_sandbox::{Limits, Records, Spec, UserNamespaces, What};
 use ash_snapshot::{Progress, TreeId};
 use ash_store::Version;
 use std::{
@@ -49,6 +49,7 @@ pub(crate) struct Inbuilt {
     /// Directories that appear inside at the same path.
     pub(crate) readonly: Vec<PathBuf>,
     pub(crate) image: Option<Image>,
+    pub(crate) user_namespaces: UserNamespaces,
 }
 
 impl Inbuilt {
@@ -57,6 +58,10 @@ impl Inbuilt {
             limits: bounds::of_walls(&bounds::merged(rooms, options.limits, version.limits)),
             readonly: program.and_then(Path::parent).map(Path::to_owned).into_iter().collect(),
             image: version.image.clone(),
+            user_namespaces: match version.needs.user_namespaces {
+                true => UserNamespaces::Allowed,
+                false => UserNamespaces::Refused,
+            },
         }
     }
 }
@@ -131,7 +136,7 @@ impl Prepared {
         })
         .await?;
         drop(turn);
-        let Inbuilt { limits, readonly, image } = self.kind.walls.clone();
+        let Inbuilt { limits, readonly, image, user_namespaces } = self.kind.walls.clone();
         let spec = Spec {
             incarnation: Incarnation::fresh(),
             epoch: FIRST,
@@ -142,6 +147,7 @@ impl Prepared {
             limits,
             readonly,
             image,
+            user_namespaces,
             orphan_ttl: rooms.settings.orphan_ttl,
         };
         let _turn = rooms.wakes.acquire().await.map_err(|_| Error::Stopping)?;

@@ -1,7 +1,7 @@
 //! What an object store has of all this, what is still to be sent, and rows that come back from there.
 
 use super::{
-    read::{checkpoint_row, image, limits, parsed, provider, unsigned},
+    read::{checkpoint_row, image, limits, needs, parsed, provider, unsigned},
     usage,
     write::{encoded, noted, number, save_checkpoint, save_turn, ttl, waiting},
 };
@@ -37,7 +37,7 @@ pub(super) async fn set_place(db: &mut Db, place: &str) -> Result<()> {
 
 pub(super) async fn outgoing(db: &SqlitePool, limit: u32, except: &str) -> Result<Vec<Outgoing>> {
     let agents = query(
-        "SELECT a.*, v.version AS of_version, v.tree, v.runtime, v.provider, v.image, v.limits, v.origin FROM agents a
+        "SELECT a.*, v.version AS of_version, v.tree, v.runtime, v.provider, v.image, v.limits, v.needs, v.origin FROM agents a
          JOIN agent_versions v ON v.agent = a.n
          WHERE v.far_at IS NULL OR (v.version = a.version AND a.far_changes < a.changes)
          ORDER BY a.n, v.version LIMIT ?",
@@ -82,6 +82,7 @@ fn agent(row: &SqliteRow) -> Result<FarAgent> {
         provider: provider(row)?,
         image: image(row)?,
         limits: limits(row)?,
+        needs: needs(row)?,
         origin: row.try_get("origin")?,
         config: row.try_get("config")?,
         env: row.try_get("env")?,
@@ -243,8 +244,8 @@ pub(super) async fn add_agent(db: &mut Db, agent: &FarAgent, at: Timestamp) -> R
     .execute(&mut *db)
     .await?;
     query(
-        "INSERT INTO agent_versions (agent, version, tree, runtime, provider, image, limits, origin, created_at, far_at)
-         SELECT n, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 FROM agents WHERE tenant = ?1 AND name = ?2
+        "INSERT INTO agent_versions (agent, version, tree, runtime, provider, image, limits, needs, origin, created_at, far_at)
+         SELECT n, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12 FROM agents WHERE tenant = ?1 AND name = ?2
          ON CONFLICT DO NOTHING",
     )
     .bind(agent.tenant.as_str())
@@ -255,6 +256,7 @@ pub(super) async fn add_agent(db: &mut Db, agent: &FarAgent, at: Timestamp) -> R
     .bind(agent.provider.map(Provider::as_str))
     .bind(agent.image.as_ref().map(Image::as_str))
     .bind(super::resources::stored(agent.limits)?)
+    .bind(super::resources::stored(Some(agent.needs).filter(|needs| !needs.is_nothing()))?)
     .bind(&agent.origin)
     .bind(agent.updated_at.0)
     .bind(at.0)

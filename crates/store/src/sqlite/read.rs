@@ -6,7 +6,7 @@ use crate::{
     Session, TurnRow, TurnState, Version, WhatItem,
 };
 use ash_model::{
-    AgentName, Bounds, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, OwnerId, Provider,
+    AgentName, Bounds, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, Needs, OwnerId, Provider,
     Runtime, Seq, SessionId, SessionNo, Slug, Status, TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use sqlx::{Row, SqlitePool, query, sqlite::SqliteRow};
@@ -46,7 +46,7 @@ pub(super) async fn agents(
     name: Option<&AgentName>,
 ) -> Result<Vec<Agent>> {
     let rows = query(
-        "SELECT a.*, v.tree, v.runtime, v.provider, v.image, v.limits, v.origin FROM agents a
+        "SELECT a.*, v.tree, v.runtime, v.provider, v.image, v.limits, v.needs, v.origin FROM agents a
          JOIN agent_versions v ON v.agent = a.n AND v.version = a.version
          WHERE a.tenant = ?1 AND a.deleted_at IS NULL AND (?2 IS NULL OR a.name = ?2) ORDER BY a.name",
     )
@@ -67,6 +67,7 @@ fn agent(row: &SqliteRow, seal: &Seal) -> Result<Agent> {
         provider: provider(row)?,
         image: image(row)?,
         limits: limits(row)?,
+        needs: needs(row)?,
         tree: row.try_get("tree")?,
         origin: row.try_get("origin")?,
         config: row.try_get("config")?,
@@ -91,6 +92,11 @@ pub(super) fn limits(row: &SqliteRow) -> Result<Option<Bounds>> {
     stored.map(|_| parsed(row, "limits", |text| serde_json::from_str(text).ok())).transpose()
 }
 
+pub(super) fn needs(row: &SqliteRow) -> Result<Needs> {
+    let stored: Option<&str> = row.try_get("needs")?;
+    stored.map_or(Ok(Needs::default()), |_| parsed(row, "needs", |text| serde_json::from_str(text).ok()))
+}
+
 /// Only of agents that are not deleted: a session of a deleted one does not start.
 pub(super) async fn version(
     db: &SqlitePool,
@@ -100,7 +106,7 @@ pub(super) async fn version(
     version: u32,
 ) -> Result<Option<Version>> {
     let row = query(
-        "SELECT v.tree, v.runtime, v.provider, v.image, v.limits, a.env FROM agents a JOIN agent_versions v ON v.agent = a.n
+        "SELECT v.tree, v.runtime, v.provider, v.image, v.limits, v.needs, a.env FROM agents a JOIN agent_versions v ON v.agent = a.n
          WHERE a.tenant = ? AND a.name = ? AND v.version = ? AND a.deleted_at IS NULL",
     )
     .bind(tenant.as_str())
@@ -117,6 +123,7 @@ pub(super) async fn version(
             provider: provider(&row)?,
             image: image(&row)?,
             limits: limits(&row)?,
+            needs: needs(&row)?,
             env,
         })
     })

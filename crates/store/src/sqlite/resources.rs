@@ -2,14 +2,15 @@
 
 use super::read::unsigned;
 use crate::{Error, Result};
-use ash_model::{Bounds, Incarnation, Resources, Timestamp, WorkspaceId};
+use ash_model::{Incarnation, Resources, Timestamp, WorkspaceId};
+use serde::Serialize;
 use sqlx::{SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
 type Db = SqliteConnection;
 
-pub(super) fn stored(limits: Option<Bounds>) -> Result<Option<String>> {
-    let text = limits.map(|limits| serde_json::to_string(&limits)).transpose();
-    text.map_err(|error| Error::Damaged { what: "limits", why: error.to_string() })
+pub(super) fn stored(what: Option<impl Serialize>) -> Result<Option<String>> {
+    let text = what.map(|what| serde_json::to_string(&what)).transpose();
+    text.map_err(|error| Error::Damaged { what: "limits or needs", why: error.to_string() })
 }
 
 /// Whatever somebody says from inside a sandbox: sums must not break on it.

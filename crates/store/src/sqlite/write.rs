@@ -65,8 +65,8 @@ pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<Str
         query("UPDATE agents SET env = ? WHERE n = ?").bind(env).bind(n).execute(&mut *db).await?;
     }
     query(
-        "INSERT INTO agent_versions (agent, version, tree, runtime, provider, image, limits, origin, created_at)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO agent_versions (agent, version, tree, runtime, provider, image, limits, needs, origin, created_at)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(n)
     .bind(version)
@@ -75,6 +75,7 @@ pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<Str
     .bind(agent.provider.map(Provider::as_str))
     .bind(agent.image.as_ref().map(Image::as_str))
     .bind(super::resources::stored(agent.limits)?)
+    .bind(super::resources::stored(Some(agent.needs).filter(|needs| !needs.is_nothing()))?)
     .bind(&agent.origin)
     .bind(agent.at.0)
     .execute(db)

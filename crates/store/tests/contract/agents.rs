@@ -1,7 +1,7 @@
 //! Agents with their versions, and API keys.
 
 use crate::fixture::{agent, by, env, tenant};
-use ash_model::{Bounds, Image, Provider, Runtime, Timestamp};
+use ash_model::{Bounds, Image, Needs, Provider, Runtime, Timestamp};
 use ash_store::{Agent, Env, Key, NewAgent, Store};
 use std::collections::BTreeMap;
 
@@ -14,6 +14,7 @@ pub(crate) fn new_agent(name: &str) -> NewAgent {
         provider: None,
         image: None,
         limits: None,
+        needs: Needs::default(),
         origin: "/agents/helper".into(),
         env: None,
         at: Timestamp(1),
@@ -56,6 +57,7 @@ pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
         provider: Some(Provider::Offline),
         image: Some(Image::parse("python:3.13").expect("a name")),
         limits: Bounds::parse("memoryMb=64").ok(),
+        needs: Needs { install_seconds: Some(7), user_namespaces: true, ..Needs::default() },
         origin: "elsewhere".into(),
         at: Timestamp(2),
         ..new_agent("helper")
@@ -73,6 +75,8 @@ pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
     let image = |named: &Option<Image>| named.as_ref().map(ToString::to_string);
     let named = Some("python:3.13".to_owned());
     assert_eq!((image(&one.image), image(&two.image), image(&second.image)), (None, named.clone(), named));
+    let needs = Needs { install_seconds: Some(7), user_namespaces: true, ..Needs::default() };
+    assert_eq!((one.needs, two.needs, second.needs), (Needs::default(), needs, needs));
     assert_eq!(two.env.expose(), env("K", "v").expose());
     assert!(version(0).await.is_none() && version(3).await.is_none());
     let names: Vec<u32> = store.agents(&tenant("t")).await.expect("read").iter().map(|a| a.version).collect();

@@ -5,7 +5,7 @@ use crate::{
     fixture::{agent, append, checkpoint, env, events, id, make, new_fork, step, tenant},
 };
 use ash_model::{
-    Bounds, Epoch, Fact, Image, Runtime, Status, Timestamp, TurnId, WorkspaceId,
+    Bounds, Epoch, Fact, Image, Needs, Runtime, Status, Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
 };
@@ -111,6 +111,7 @@ fn far_agent(version: u32, changes: u64) -> FarAgent {
         provider: None,
         image: Some(Image::parse("python:3.13").expect("a name")),
         limits: Bounds::parse("memoryMb=64").ok(),
+        needs: Needs { startup_seconds: Some(5), ..Needs::default() },
         origin: "/agents/helper".into(),
         config: "{}".into(),
         env: None,

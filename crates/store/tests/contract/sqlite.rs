@@ -3,7 +3,7 @@
 use crate::fixture::{
     agent, append, checkpoint, delta, env, items, lease, new_session, said, step, tenant, turn_row, whole,
 };
-use ash_model::{Incarnation, Runtime, Timestamp, TurnId};
+use ash_model::{Incarnation, Needs, Runtime, Timestamp, TurnId};
 use ash_store::{Error, NewAgent, NewSession, Scope, Seal, Session, Sqlite, Store, TurnState};
 use std::path::Path;
 use tempfile::TempDir;
@@ -37,6 +37,7 @@ async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
         provider: None,
         image: None,
         limits: None,
+        needs: Needs::default(),
         origin: "/x".into(),
         env: Some(env("KEY", "hunter2-of-the-agent")),
         at: Timestamp(1),

@@ -111,19 +111,8 @@ fn judge_groups(groups: Groups, is_root: bool) -> Check {
     }
 }
 
-const VERSION_ONLY: u32 = 1;
-
 pub(super) fn landlock() -> Check {
-    // SAFETY: with this flag the call reads no memory; it only answers a number.
-    let abi = unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            std::ptr::null::<libc::c_void>(),
-            0usize,
-            VERSION_ONLY,
-        )
-    };
-    judge_landlock(abi)
+    judge_landlock(ash_sandbox::landlock_abi().map_or(0, i64::from))
 }
 
 fn judge_landlock(abi: i64) -> Check {

@@ -44,6 +44,23 @@ pub(super) async fn check(config: &Config) -> Vec<Check> {
     checks
 }
 
+/// Whether the server would start with what its operator requires.
+pub(super) fn required(config: &Config) -> Option<Check> {
+    let (name, wanted) = ("required walls", config.walls_required.names());
+    match ash_server::lacking(config, ash_sandbox::groups()) {
+        Ok(()) if config.walls_required.is_nothing() => None,
+        Ok(()) => Some(Check::fine(name, wanted)),
+        Err(lacks) => {
+            let (why, remedies): (Vec<_>, Vec<_>) = lacks.into_iter().unzip();
+            Some(Check::problem(
+                name,
+                format!("the server does not start: {}", why.join("; ")),
+                remedies.join("\n"),
+            ))
+        }
+    }
+}
+
 /// The engine, its image, and a container as sessions get it.
 async fn docker(config: &Config) -> Vec<Check> {
     let docker = own_program().and_then(|exe| config.docker(exe));

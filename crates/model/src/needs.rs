@@ -1,0 +1,43 @@
+//! What an agent wants of its sandboxes besides an image and limits: scripts that are run in them, and calls that are
+//! refused otherwise. Kept with each version, as JSON: a stored format, see `docs/formats.md`.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Needs {
+    /// It has an `install.sh`, which may take so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub install_seconds: Option<u64>,
+    /// The same for its `startup.sh`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub startup_seconds: Option<u64>,
+    /// Its work takes user namespaces of its own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub user_namespaces: bool,
+}
+
+impl Needs {
+    /// How long scripts may take if nobody says so: an installation fetches and compiles, a start waits for somebody.
+    pub const INSTALL_SECONDS: u64 = 600;
+    pub const STARTUP_SECONDS: u64 = 60;
+
+    pub fn is_nothing(&self) -> bool {
+        *self == Needs::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_stored_as_in_the_first_version() {
+        let all = Needs { install_seconds: Some(600), startup_seconds: Some(60), user_namespaces: true };
+        let stored = r#"{"installSeconds":600,"startupSeconds":60,"userNamespaces":true}"#;
+        assert_eq!(serde_json::to_string(&all).expect("json"), stored);
+        assert_eq!(serde_json::from_str::<Needs>(stored).expect("read"), all);
+        assert_eq!(serde_json::to_string(&Needs::default()).expect("json"), "{}");
+        assert!(serde_json::from_str::<Needs>("{}").expect("read").is_nothing());
+    }
+}

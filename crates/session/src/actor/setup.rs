@@ -1,0 +1,316 @@
+//! An agent's own scripts, run in its sandbox before it starts: `install.sh` once for a workspace, `startup.sh` whenever a
+//! sandbox is made. They are files of the workspace, are run as the agent is, and may do what it may. What they print is in
+//! the session's log.
+
+use super::wake::{Waking, blocking};
+use crate::{
+    Error, Result, bounds,
+    common::{SETUP, Walls},
+    logs::Level,
+};
+use ash_model::{Needs, Problem, Reached};
+use ash_sandbox::{Exit, Record, Records, Start, What};
+use ash_snapshot::{Folder, Links, RelPath, Trouble, Weight};
+use ash_store::Version;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::PathBuf,
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// In the home: that `install.sh` has run is captured, restored, forked and taken back together with what it made. An
+/// agent that makes or removes it only deceives itself.
+const INSTALLED: &str = ".ash/installed";
+/// As the kernel reads a script's first line, but of files too that may not be executed: uploaded ones may not.
+const READ: &str = r##"[ -f "$1" ] || { echo "$1 is not there any more: nothing to do"; exit 0; }
+IFS= read -r first <"$1"
+case "$first" in '#!'*) set -f; exec ${first#??} "$1" ;; esac
+exec /bin/sh "$1""##;
+/// How often it is looked what files take meanwhile, and for how large a part of the time at most.
+const OFTEN: Duration = Duration::from_secs(1);
+const SHARE: u32 = 10;
+/// Of what a script printed, its end is told with its failure.
+const LAST_LINES: usize = 10;
+const LAST_BYTES: usize = 300;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Script {
+    Install,
+    Startup,
+}
+
+impl Script {
+    fn name(self) -> &'static str {
+        match self {
+            Script::Install => "install.sh",
+            Script::Startup => "startup.sh",
+        }
+    }
+
+    fn level(self) -> Level {
+        match self {
+            Script::Install => Level::Install,
+            Script::Startup => Level::Startup,
+        }
+    }
+
+    /// How ash.toml names its time.
+    fn seconds(self) -> &'static str {
+        match self {
+            Script::Install => "installSeconds",
+            Script::Startup => "startupSeconds",
+        }
+    }
+}
+
+/// The last lines of a script.
+#[derive(Default)]
+struct Last(VecDeque<String>);
+
+impl Last {
+    fn add(&mut self, line: &[u8]) {
+        let text = String::from_utf8_lossy(&line[..line.len().min(LAST_BYTES)]).into_owned();
+        self.0.push_back(text);
+        if self.0.len() > LAST_LINES {
+            self.0.pop_front();
+        }
+    }
+
+    fn told(&self) -> String {
+        match self.0.is_empty() {
+            true => "It printed nothing.".to_owned(),
+            false => format!("Its last lines:\n{}\n", Vec::from_iter(self.0.iter().cloned()).join("\n")),
+        }
+    }
+}
+
+/// How a script came to its end before its time.
+enum Cut {
+    Late,
+    Full(Reached),
+    Halted,
+}
+
+impl Waking {
+    /// In a sandbox that was made a moment ago, and that is gone again if this fails.
+    pub(super) async fn set_up(
+        &mut self,
+        walls: &Walls,
+        records: &mut Records,
+        version: &Version,
+    ) -> Result<()> {
+        let done = self.run_scripts(walls, records, version).await;
+        if done.is_err() {
+            walls.remote.end().await.ok();
+            self.clear().await?;
+        }
+        done
+    }
+
+    async fn run_scripts(&mut self, walls: &Walls, records: &mut Records, version: &Version) -> Result<()> {
+        let Needs { install_seconds, startup_seconds, .. } = version.needs;
+        let install = match install_seconds {
+            Some(_) if self.is_installed().await? => None,
+            wanted => wanted,
+        };
+        if install.or(startup_seconds).is_none() {
+            return Ok(());
+        }
+        let inside = self.rooms.inside(&self.live);
+        let mut env = self.rooms.base_env(&self.session, &inside);
+        env.extend(version.env.expose());
+        env.extend(self.own_env().await?);
+        let most = bounds::of_disk(&self.bounds(version));
+        if let Some(seconds) = install {
+            self.run(Script::Install, seconds, (walls, records), (&env, most)).await?;
+            self.note_installed().await;
+        }
+        if let Some(seconds) = startup_seconds {
+            self.run(Script::Startup, seconds, (walls, records), (&env, most)).await?;
+        }
+        Ok(())
+    }
+
+    async fn run(
+        &self,
+        script: Script,
+        seconds: u64,
+        (walls, records): (&Walls, &mut Records),
+        (env, most): (&BTreeMap<String, String>, Option<Weight>),
+    ) -> Result<()> {
+        let cwd = self.rooms.inside(&self.live).workspace;
+        let path = cwd.join(script.name()).display().to_string();
+        let argv = ["/bin/sh", "-c", READ, "sh", &path].map(str::to_owned).to_vec();
+        let start = Start { process: SETUP, argv, env: env.clone(), cwd, raw: false, stdin: false };
+        walls.remote.start(start).await?;
+        let limit = Duration::from_secs(seconds).min(self.rooms.settings.setup_most);
+        let (began, mut last) = (Instant::now(), Last::default());
+        let cut = tokio::select! {
+            ended = self.follow(script, (walls, records), &mut last) => {
+                return self.judge(script, ended?, &last);
+            }
+            () = tokio::time::sleep(limit) => Cut::Late,
+            reached = self.until_full(most) => Cut::Full(reached),
+            () = self.halt.notified() => Cut::Halted,
+        };
+        tracing::warn!(session = %self.session.id, script = script.name(), took = ?began.elapsed(), "a script was ended before its time");
+        Err(match cut {
+            Cut::Late => self.failed(
+                "setup_timeout",
+                format!(
+                    "{name} was not done after {limit} s and was ended ([setup] {setting} in ash.toml, at most ASH_SETUP_MAX_SECONDS). {told}",
+                    name = script.name(),
+                    limit = limit.as_secs(),
+                    setting = script.seconds(),
+                    told = last.told(),
+                ),
+                script,
+            ),
+            Cut::Full(reached) => Error::Setup(reached.problem()),
+            Cut::Halted => Error::Halted,
+        })
+    }
+
+    fn judge(&self, script: Script, exit: Exit, last: &Last) -> Result<()> {
+        match exit {
+            Exit { code: Some(0), .. } => Ok(()),
+            Exit { .. } => {
+                let told = format!("{} failed with {exit}. {}", script.name(), last.told());
+                Err(self.failed("setup_failed", told, script))
+            }
+        }
+    }
+
+    fn failed(&self, code: &str, told: String, script: Script) -> Error {
+        let (id, name) = (&self.session.id, script.name());
+        Error::Setup(Problem::new(
+            code,
+            format!(
+                "{told} All that it printed: GET /api/sessions/{id}/logs. Mend it in the session's workspace (POST /api/sessions/{id}/files with the path {name}) and resume the session, which runs it again; nothing of the workspace was lost"
+            ),
+        ))
+    }
+
+    /// To the script's end. What it printed is heard, and need not be kept by the shim.
+    async fn follow(
+        &self,
+        script: Script,
+        (walls, records): (&Walls, &mut Records),
+        last: &mut Last,
+    ) -> Result<Exit> {
+        while let Some(Record { offset, what, process }) = records.next().await {
+            walls.remote.ack(offset).await.ok();
+            if process != SETUP && !matches!(what, What::Gone { .. }) {
+                continue;
+            }
+            match what {
+                What::Gone { how, .. } => return Err(ended_in(script, &how)),
+                What::Line(line) | What::Tail(line) | What::Err(line) => {
+                    last.add(&line);
+                    self.logs.add(script.level(), &line, self.rooms.clock());
+                }
+                What::StartFailed { why } => {
+                    let told = format!("{} could not be started: {why}.", script.name());
+                    return Err(self.failed("setup_failed", told, script));
+                }
+                What::Exit(exit) => return Ok(exit),
+                What::Started { .. } | What::TooLong | What::Chunk(_) | What::ErrChunk(_) => {}
+            }
+        }
+        Err(ended_in(script, "its keeper is gone"))
+    }
+
+    /// Nobody else looks at what the files take before the agent has started.
+    async fn until_full(&self, most: Option<Weight>) -> Reached {
+        let Some(most) = most else { return std::future::pending().await };
+        let mut rest = OFTEN;
+        loop {
+            tokio::time::sleep(rest).await;
+            let (began, live) = (Instant::now(), self.live.clone());
+            // What cannot be weighed now, because it changes meanwhile, is weighed the next time.
+            let weight = blocking(move || bounds::weigh(&live, most)).await.ok();
+            if let Some(reached) = weight.and_then(|weight| bounds::reached(None, weight, most)) {
+                return reached;
+            }
+            rest = (began.elapsed() * SHARE).max(OFTEN);
+        }
+    }
+
+    /// Anything of that name counts: what the agent put there instead is its own affair.
+    async fn is_installed(&self) -> Result<bool> {
+        let home = self.live.home();
+        blocking(move || match Folder::open(&home)?.open_file(&marker(), Links::Refuse) {
+            Ok(_) => Ok(true),
+            Err(error) => Ok(error.kind() != Trouble::NotFound),
+        })
+        .await
+    }
+
+    /// If that cannot be written, which only the script itself can have brought about, it runs again the next time.
+    async fn note_installed(&self) {
+        let (home, owner): (PathBuf, _) = (self.live.home(), self.owner());
+        let text = format!("{{\"agent\":\"{}\",\"version\":{}}}\n", self.session.agent, self.session.version);
+        let written = blocking(move || {
+            Ok(Folder::open(&home)?.write_file(&marker(), &mut text.as_bytes(), owner, 0o644).map(drop)?)
+        });
+        if let Err(error) = written.await {
+            tracing::warn!(session = %self.session.id, %error, "install.sh will run again");
+        }
+    }
+
+    /// What can be waited for as long as nobody wants the session to stop.
+    pub(super) async fn unless_halted<T>(&self, waiting: impl Future<Output = T>) -> Result<T> {
+        tokio::select! {
+            done = waiting => Ok(done),
+            () = self.halt.notified() => Err(Error::Halted),
+        }
+    }
+}
+
+fn ended_in(script: Script, how: &str) -> Error {
+    let told = format!("The sandbox ended while {} ran ({how})", script.name());
+    Error::Failed(Problem::new("sandbox_failed", told))
+}
+
+fn marker() -> RelPath {
+    RelPath::parse(INSTALLED).expect("a plain name")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, process::Command};
+
+    /// As it is run inside.
+    fn ran(text: &str) -> (Option<i32>, String) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("script");
+        fs::write(&path, text).expect("written");
+        let output = Command::new("/bin/sh").args(["-c", READ, "sh"]).arg(&path).output().expect("sh");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    #[test]
+    fn a_script_runs_by_its_first_line_or_else_by_sh() {
+        assert_eq!(ran("echo plain; exit 3"), (Some(3), "plain".to_owned()));
+        assert_eq!(ran("#!/bin/bash\na=(x y); echo ${a[1]}"), (Some(0), "y".to_owned()));
+        assert_eq!(
+            ran("#! /usr/bin/env bash\necho $BASH_VERSION | cut -c1 | tr 0-9 n"),
+            (Some(0), "n".to_owned())
+        );
+        assert_eq!(ran("#!/bin/sh -e\nfalse\necho never"), (Some(1), String::new()));
+        assert_eq!(ran(""), (Some(0), String::new()));
+        assert_eq!(ran("#!/no/such/program\n").0, Some(127));
+    }
+
+    #[test]
+    fn a_failure_is_told_with_the_last_lines_and_not_with_all() {
+        let mut last = Last::default();
+        assert_eq!(last.told(), "It printed nothing.");
+        (0..LAST_LINES + 5).for_each(|n| last.add(n.to_string().as_bytes()));
+        last.add(&vec![b'x'; 100_000]);
+        let told = last.told();
+        assert!(told.starts_with("Its last lines:\n6\n7\n") && told.len() < 1000, "{told}");
+    }
+}
