@@ -57,6 +57,11 @@ fn again(tests: &[&str]) {
 }
 
 #[test]
+fn as_root_in_docker_sandboxes_make_way_and_are_made_in_advance() {
+    again(&["pool::wh", "pool::a_shared", "prewarmed::"]);
+}
+
+#[test]
 fn as_root_in_docker_every_death_means_the_same() {
     again(&["deaths::"]);
 }

@@ -95,7 +95,11 @@ async fn portrait(stage: &Stage, body: &Value, asked: &str) -> (String, Value, V
     assert_eq!(said["status"], "done", "{said}");
     let session = client.session(&id).await;
     let workspace = session["workspaceId"].as_str().expect("an id").to_owned();
-    let own = |text: &str| text.replace(&id, "SESSION").replace(&workspace, "WORKSPACE");
+    let stamp = std::fs::read_to_string(stage.server.live(&id).await.join("stamp")).expect("a stamp");
+    let stamp: Value = serde_json::from_str(&stamp).expect("JSON");
+    // A container shows the uid that is each session's own.
+    let uid = stamp["uid"].as_u64().map_or("no uid".to_owned(), |uid| uid.to_string());
+    let own = |text: &str| text.replace(&id, "SESSION").replace(&workspace, "WORKSPACE").replace(&uid, "UID");
     let mut shown = session.clone();
     for moment in ["createdAt", "lastActiveAt", "resources", "ageSeconds"] {
         shown.as_object_mut().expect("a session").remove(moment).expect(moment);
@@ -264,7 +268,13 @@ async fn none_outlives_its_use() {
 
     let old = (inits_of(&stage.server), unclaimed(&stage.server));
     assert_eq!((old.0.len(), old.1.len()), (2, 2));
-    stage.server.crash_and_start().await;
+    stage.server.kill9();
+    // One who died when the database knew the session, and before its tree was said to be somebody's.
+    let claimed = std::fs::read_dir(stage.server.data.join("live")).expect("a folder").flatten();
+    let claimed = claimed.map(|entry| entry.path()).find(|dir| !old.1.contains(dir)).expect("the session's");
+    std::fs::write(claimed.join("unclaimed"), "").expect("written");
+    stage.server.launch().await;
+    assert!(claimed.exists() && !claimed.join("unclaimed").exists(), "it is the session's");
     assert!(old.1.iter().all(|dir| !dir.exists()), "the next server cleared up: {:?}", old.1);
     assert!(old.0.iter().all(|pid| !is_alive(*pid)));
     let client = stage.server.client();
