@@ -1,5 +1,5 @@
-//! What an agent wants of its sandboxes besides an image and limits: scripts that are run in them, and calls that are
-//! refused otherwise. Kept with each version, as JSON: a stored format, see `docs/formats.md`.
+//! What an agent wants of its sandboxes besides an image and limits: scripts that are run in them, calls that are
+//! refused otherwise, and some that are made before they are wanted. Kept with each version, as JSON: a stored format, see `docs/formats.md`.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,9 @@ pub struct Needs {
     /// Its work takes user namespaces of its own.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub user_namespaces: bool,
+    /// So many of its sandboxes are kept ready for whoever comes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prewarm: Option<u32>,
 }
 
 impl Needs {
@@ -33,8 +36,13 @@ mod tests {
 
     #[test]
     fn it_is_stored_as_in_the_first_version() {
-        let all = Needs { install_seconds: Some(600), startup_seconds: Some(60), user_namespaces: true };
-        let stored = r#"{"installSeconds":600,"startupSeconds":60,"userNamespaces":true}"#;
+        let all = Needs {
+            install_seconds: Some(600),
+            startup_seconds: Some(60),
+            user_namespaces: true,
+            prewarm: Some(2),
+        };
+        let stored = r#"{"installSeconds":600,"startupSeconds":60,"userNamespaces":true,"prewarm":2}"#;
         assert_eq!(serde_json::to_string(&all).expect("json"), stored);
         assert_eq!(serde_json::from_str::<Needs>(stored).expect("read"), all);
         assert_eq!(serde_json::to_string(&Needs::default()).expect("json"), "{}");

@@ -102,6 +102,7 @@ impl Sessions {
         restless.extend(self.rooms.store.restless().await?);
         restless.sort_unstable();
         restless.dedup();
+        self.expect_all().await?;
         tokio::spawn(keep_warm(self.rooms.clone()));
         let count = restless.len();
         for no in restless {
@@ -262,7 +263,7 @@ impl Sessions {
     /// A sandbox that was made in advance, if there is one that fits. Either way its agent is in use.
     async fn claim(&self, tenant: &TenantId, agent: &Agent, options: &Options) -> Result<Option<Prepared>> {
         let rooms = &self.rooms;
-        if rooms.settings.prewarm == 0 {
+        if rooms.prewarm(&agent.needs) == 0 {
             return Ok(None);
         }
         let which = (tenant, &agent.name, agent.version);
@@ -285,8 +286,22 @@ impl Sessions {
         let which = (tenant, &agent.name, agent.version);
         let usual =
             version.and_then(|version| Kind::of(&self.rooms, which, &version, &Options::default()).ok());
-        if let Some(usual) = usual.filter(|_| self.rooms.settings.prewarm > 0) {
-            self.rooms.pool.shelf.want(usual);
+        match usual.filter(|_| self.rooms.prewarm(&agent.needs) > 0) {
+            Some(usual) => self.rooms.pool.shelf.want(usual),
+            // An older version may have wanted some.
+            None => self.expect_no_more(tenant, &agent.name),
+        }
+        Ok(())
+    }
+
+    /// Agents that want sandboxes before they are used have them from the start on.
+    async fn expect_all(&self) -> Result<()> {
+        for tenant in self.rooms.store.tenants().await? {
+            for agent in self.rooms.store.agents(&tenant).await? {
+                if agent.needs.prewarm.is_some_and(|count| count > 0) {
+                    self.expect(&tenant, &agent).await?;
+                }
+            }
         }
         Ok(())
     }

@@ -72,6 +72,7 @@ struct Setup {
 struct Walls {
     #[serde(default)]
     user_namespaces: bool,
+    prewarm: Option<u32>,
 }
 
 impl Manifest {
@@ -90,16 +91,24 @@ impl Manifest {
                 return Err(Problem::invalid("invalid_manifest", error));
             }
         }
+        let prewarm = self.sandbox.as_ref().and_then(|sandbox| sandbox.prewarm);
+        if prewarm.is_some_and(|count| count > MOST_PREWARMED) {
+            let error = format!("ash.toml: sandbox.prewarm must be 0 to {MOST_PREWARMED}");
+            return Err(Problem::invalid("invalid_manifest", error));
+        }
         Ok(Needs {
             install_seconds: scripts.install.then(|| install_seconds.unwrap_or(Needs::INSTALL_SECONDS)),
             startup_seconds: scripts.startup.then(|| startup_seconds.unwrap_or(Needs::STARTUP_SECONDS)),
             user_namespaces: self.sandbox.as_ref().is_some_and(|sandbox| sandbox.user_namespaces),
+            prewarm,
         })
     }
 }
 
 /// More is a mistake; how long it is at most, the server says.
 const SECONDS: std::ops::RangeInclusive<u64> = 1..=86_400;
+/// Of sandboxes for one agent that nobody has asked for.
+const MOST_PREWARMED: u32 = 64;
 const MANIFEST: u64 = 64 << 10;
 const CLAUDE_MD: &str = "CLAUDE.md";
 
