@@ -25,6 +25,7 @@ mod pool;
 mod retention;
 mod rooms;
 pub mod state;
+mod upload;
 mod workspaces;
 
 pub use actor::WantedLock;
@@ -43,3 +44,4 @@ pub use pool::{Counts, Executed, NewSession, Prompt, Sessions};
 pub use retention::{Leaving, Retention, Rule, before, is_at_rest};
 pub use rooms::{Rooms, Settings, Watch};
 pub use state::{Phase, Refused, Turn, Wake, plain_text};
+pub use upload::{Upload, weight_of};
