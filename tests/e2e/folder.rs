@@ -147,7 +147,7 @@ async fn links_out_of_a_folder_are_left_out_and_said_and_a_file_of_zeros_arrives
     symlink("../../etc/passwd", bench.dir.join("out")).expect("a link");
     symlink("/etc/passwd", bench.dir.join("absolute")).expect("a link");
     fs::write(bench.dir.join("zeros"), vec![0; 40 << 20]).expect("written");
-    let pushed = bench.run(&["session", "push", &bench.id, "--json"]).await;
+    let pushed = bench.ash(&["session", "push", &bench.id, "--json"]).await;
     let answer: Value = serde_json::from_str(&pushed.stdout).expect("JSON");
     let paths: Vec<&str> = answer["leftOut"]
         .as_array()

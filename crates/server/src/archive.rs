@@ -52,7 +52,9 @@ pub(crate) fn not_put(error: ash_session::Error) -> Problem {
 }
 
 fn in_the_way(cause: &ash_snapshot::Error) -> Problem {
-    let error = format!("Nothing was written: in the workspace something is in the way, {cause}. Move it, or leave that out");
+    let error = format!(
+        "Nothing was written: in the workspace something is in the way, {cause}. Move it, or leave that out"
+    );
     Problem::new(Kind::Conflict, "in_the_way", error)
 }
 

@@ -172,9 +172,13 @@ impl Ledger {
 
     /// A hard link: what it names must have come before, and counts again.
     pub(super) fn copy(&mut self, path: &RelPath, of: &RelPath) -> Result<(), Refusal> {
-        let why = || format!("is a hard link to \"{}\", which is no file that came before it", shown(of.as_bytes()));
+        let why = || {
+            format!("is a hard link to \"{}\", which is no file that came before it", shown(of.as_bytes()))
+        };
         match self.find(of) {
-            Some(What::File(_)) if path == of => Err(Refusal::entry(path.as_bytes(), "is a hard link to itself")),
+            Some(What::File(_)) if path == of => {
+                Err(Refusal::entry(path.as_bytes(), "is a hard link to itself"))
+            }
             Some(What::File(size)) => self.file(path, size),
             Some(What::Link | What::Folder) | None => Err(Refusal::entry(path.as_bytes(), why())),
         }
@@ -201,7 +205,8 @@ impl Ledger {
     fn enter(&mut self, path: &RelPath, what: What) -> Result<(), Refusal> {
         self.names = self.names.saturating_add(path.as_bytes().len());
         if self.names > self.limits.names {
-            let error = format!("the names alone take more than {} bytes; send them in parts", self.limits.names);
+            let error =
+                format!("the names alone take more than {} bytes; send them in parts", self.limits.names);
             return Err(Refusal::TooLarge(error));
         }
         let mut steps = path.as_bytes().split(|byte| *byte == b'/').peekable();

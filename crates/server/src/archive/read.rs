@@ -14,11 +14,23 @@ const OWN: u32 = 0o600;
 
 /// Checked: it may be made as it is.
 pub(super) enum Entry<'e> {
-    File { path: &'e RelPath, mode: u32, bytes: &'e mut dyn Read },
+    File {
+        path: &'e RelPath,
+        mode: u32,
+        bytes: &'e mut dyn Read,
+    },
     /// Of a file that came before it.
-    Copy { path: &'e RelPath, of: &'e RelPath },
-    Link { path: &'e RelPath, target: &'e [u8] },
-    Folder { path: &'e RelPath },
+    Copy {
+        path: &'e RelPath,
+        of: &'e RelPath,
+    },
+    Link {
+        path: &'e RelPath,
+        target: &'e [u8],
+    },
+    Folder {
+        path: &'e RelPath,
+    },
 }
 
 /// Shows every entry in its order. Whoever writes while it reads must be able to take that back: what is wrong with the last
@@ -70,7 +82,10 @@ impl Reading<'_> {
 
     fn extension(&mut self, header: &Header) -> Result<Vec<u8>, Refusal> {
         if header.size > self.limits.extension {
-            let error = format!("{} bytes that only describe an entry; it may be {}", header.size, self.limits.extension);
+            let error = format!(
+                "{} bytes that only describe an entry; it may be {}",
+                header.size, self.limits.extension
+            );
             return Err(Refusal::TooLarge(error));
         }
         let mut content = vec![0; usize::try_from(header.size).unwrap_or(0)];

@@ -186,9 +186,10 @@ fn fill(scratch: &std::path::Path, name: &AgentName, (files, system_prompt): Fil
 
 fn bad_path(refusal: Refusal) -> Problem {
     match refusal {
-        Refusal::BadEntry { name, why } => {
-            Problem::invalid("invalid_path", format!("Path \"{name}\" escapes agent directory or is invalid: it {why}"))
-        }
+        Refusal::BadEntry { name, why } => Problem::invalid(
+            "invalid_path",
+            format!("Path \"{name}\" escapes agent directory or is invalid: it {why}"),
+        ),
         refusal => refusal.into(),
     }
 }

@@ -266,7 +266,8 @@ fn expected(files: &[NewFile]) -> Vec<(RelPath, u64)> {
 /// File by file, as the answer tells: each is there as a whole or not at all.
 fn write_all(place: &Place, files: Vec<NewFile>) -> Vec<Value> {
     let (mut total, mut ledger) = (0, Ledger::new(&Limits::UPLOAD));
-    let write = |NewFile { path, content }| match write_one(place, (&path, &content), &mut total, &mut ledger) {
+    let write = |NewFile { path, content }| match write_one(place, (&path, &content), &mut total, &mut ledger)
+    {
         Ok(size) => json!({ "path": path, "written": true, "size": size }),
         Err(error) => json!({ "path": path, "written": false, "error": error }),
     };
