@@ -230,7 +230,7 @@ mod tests {
         };
         assert_eq!(of(b"8 path=a\n").err(), Some(damaged("attributes that are not as they should be")));
         assert_eq!(of(b"9 path=a\n"), Ok(b"a".to_vec()));
-        assert_eq!(of(b"10 path==\n\n").is_err(), true);
+        assert!(of(b"10 path==\n\n").is_err());
         for wrong in [
             &b"9 path=a"[..],
             b"0 path=a\n",

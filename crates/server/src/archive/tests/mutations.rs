@@ -59,7 +59,10 @@ fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
                 let block = bytes[at..at + 512].to_vec();
                 bytes.splice(at..at, block);
             }
-            5 if blocks > 2 => drop(bytes.drain(dice.roll(blocks - 1) * 512..).take(512).collect::<Vec<_>>()),
+            5 if blocks > 2 => {
+                let at = dice.roll(blocks) * 512;
+                drop(bytes.drain(at..at + 512));
+            }
             6 => bytes.truncate(length - dice.roll(600).min(length - 512)),
             _ => {
                 let at = dice.roll(length);
