@@ -10,7 +10,7 @@ use crate::{
     Error, Result, Sessions,
     actor::blocking,
     bounds::{self, of_disk},
-    files::FileSource,
+    files::{FileSource, Place},
     live::{Live, make_dir},
 };
 use ash_snapshot::{Folder, Links, Owner, RelPath, Weight};
@@ -36,7 +36,8 @@ impl Upload {
     fn begin(live: &Live, uid: Option<u32>) -> Result<Upload> {
         let dir = live.uploads().join(uuid::Uuid::new_v4().to_string());
         for name in [FILES, ASIDE] {
-            make_dir(&dir.join(name))?;
+            // Again: the end of another upload may have taken the folder of all of them away in between.
+            make_dir(&dir.join(name)).or_else(|_| make_dir(&dir.join(name)))?;
         }
         Ok(Upload { files: Folder::open(&dir.join(FILES))?, dir, uid })
     }
@@ -138,11 +139,13 @@ impl Sessions {
         if let Some(reached) = bounds::reached(None, least, most) {
             return Err(Error::NoRoom(reached));
         }
-        // The pen is not kept: whoever replaces the tree need not wait for somebody who sends slowly.
-        let FileSource::Live { uid, .. } = self.files_to_write(session).await?.source else {
-            return Err(Error::NoWorkspace);
+        let common = self.rooms().common(session.workspace);
+        // No pen is kept: whoever replaces the tree need not wait until all of it is written.
+        let uid = match common.tree() {
+            Some(uid) => uid,
+            None => self.files_to_write(session).await?.owner()?,
         };
-        let live = self.rooms().common(session.workspace).live.clone();
+        let live = common.live.clone();
         blocking(move || Upload::begin(&live, uid)).await
     }
 
@@ -150,16 +153,22 @@ impl Sessions {
     pub async fn put(&self, session: &Session, upload: Upload) -> Result<()> {
         let most = of_disk(&self.rooms().bounds(session).await?);
         let common = self.rooms().common(session.workspace);
-        let floor = common.floor().await;
-        // Another tree, whose owner the files would not have.
-        let moved = common.tree() != Some(upload.uid);
+        let (place, floor) = loop {
+            let place = self.files_to_write(session).await?;
+            match common.try_floor() {
+                Some(floor) => break (place, floor),
+                // Waited for without the pen: whoever has the floor may want that.
+                None => drop(place),
+            }
+            drop(common.floor().await);
+        };
         let live = common.live.clone();
         let put = blocking(move || {
             let _floor = floor;
-            if moved {
+            // Another tree since it was begun, whose owner the files would not have.
+            if place.owner()? != upload.uid {
                 return Err(Error::Moved);
             }
-            live.mark_dirty()?;
             upload.put(&live, most)
         })
         .await;
@@ -183,6 +192,16 @@ impl Sessions {
             Err(error) => Err(error.into()),
         })
         .await
+    }
+}
+
+impl Place {
+    /// The uid of what is written here, if it has one of its own.
+    fn owner(&self) -> Result<Option<u32>> {
+        match &self.source {
+            FileSource::Live { uid, .. } => Ok(*uid),
+            FileSource::Checkpoint { .. } => Err(Error::NoWorkspace),
+        }
     }
 }
 
