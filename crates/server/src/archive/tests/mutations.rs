@@ -123,7 +123,7 @@ fn archives_with_errors_in_them_are_refused_whole_or_written_whole() {
 
 #[test]
 fn slowly_many_archives_with_errors_in_them_are_refused_whole_or_written_whole() {
-    for seed in 1..=40 {
-        cases(10_000, seed * 0x2545_f491_4f6c_dd1d);
+    for seed in 1..=10u64 {
+        cases(5_000, seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
     }
 }
