@@ -105,14 +105,14 @@ async fn a_folder_arrives_as_it_is_without_what_git_does_not_see() {
     bench.write("run.sh", "#!/bin/sh\necho ran\n");
     fs::set_permissions(bench.dir.join("run.sh"), fs::Permissions::from_mode(0o755)).expect("chmod");
     symlink("src/deep/main.rs", bench.dir.join("link")).expect("a link");
-    symlink("../../etc//passwd", bench.dir.join("odd-link")).expect("a link");
+    symlink("../.././/run.sh", bench.dir.join("src/deep/odd-link")).expect("a link");
 
     let pushed = bench.fine(&["session", "push", &bench.id]).await;
 
     assert!(pushed.stderr.contains("✓ 7 files, "), "{}", pushed.stderr);
     let found = bench
         .run_inside(
-            "find . -type f -o -type l | sort; ./run.sh; readlink link odd-link; cat 'grüße/世界 file.txt'",
+            "find . -type f -o -type l | sort; ./run.sh; readlink link src/deep/odd-link; cat 'grüße/世界 file.txt'",
         )
         .await;
     for line in [
@@ -120,13 +120,13 @@ async fn a_folder_arrives_as_it_is_without_what_git_does_not_see() {
         "./.hidden",
         "./grüße/世界 file.txt",
         "./link",
-        "./odd-link",
         "./run.sh",
+        "./src/deep/odd-link",
         "./src/deep/main.rs",
     ] {
         assert!(found.lines().any(|found| found == line), "{line} in {found}");
     }
-    for line in ["ran", "src/deep/main.rs", "../../etc//passwd", "hello"] {
+    for line in ["ran", "src/deep/main.rs", "../.././/run.sh", "hello"] {
         assert!(found.lines().any(|found| found == line), "{line} in {found}");
     }
     for absent in ["target", "a.log", ".git/config"] {
@@ -138,6 +138,25 @@ async fn a_folder_arrives_as_it_is_without_what_git_does_not_see() {
     let everything: Value = serde_json::from_str(&everything.stdout).expect("JSON");
     assert_eq!((&everything["files"], &everything["leftOut"]), (&json!(10), &json!([])));
     assert_eq!(bench.run_inside("cat .git/config target/out a.log").await.trim(), "minebignoise");
+}
+
+#[tokio::test]
+async fn links_out_of_a_folder_are_left_out_and_said_and_a_file_of_zeros_arrives() {
+    let bench = Bench::new().await;
+    bench.write("kept", "kept");
+    symlink("../../etc/passwd", bench.dir.join("out")).expect("a link");
+    symlink("/etc/passwd", bench.dir.join("absolute")).expect("a link");
+    fs::write(bench.dir.join("zeros"), vec![0; 40 << 20]).expect("written");
+    let pushed = bench.ash(&["session", "push", &bench.id, "--json"]).await;
+    let answer: Value = serde_json::from_str(&pushed.stdout).expect("JSON");
+    let paths: Vec<&str> = answer["leftOut"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|left| left["path"].as_str())
+        .collect();
+    assert_eq!((&answer["files"], paths), (&json!(2), vec!["absolute", "out"]), "{answer}");
+    assert_eq!(bench.run_inside("stat -c %s zeros; ls").await.trim(), "41943040\nCLAUDE.md\nkept\nzeros");
 }
 
 #[tokio::test]

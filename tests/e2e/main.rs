@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 mod acceptance;
+mod archives;
 mod artifacts;
 mod bad_input;
 mod boundary;

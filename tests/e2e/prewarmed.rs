@@ -291,6 +291,29 @@ async fn none_outlives_its_use() {
     assert_eq!(left, Vec::<u32>::new());
 }
 
+/// An agent says itself how many it wants, and has them from the start of the server on.
+#[tokio::test]
+async fn an_agent_may_want_its_own() {
+    let mut server = Server::start().await;
+    let client = server.client();
+    let toml = |count: u32| BASE64.encode(format!("runtime = \"builtin\"\n[sandbox]\nprewarm = {count}\n"));
+    let deploy =
+        |count: u32| json!({ "name": "eager", "files": [{ "path": "ash.toml", "content": toml(count) }] });
+    client.deploy("tester").await;
+    client.post("/api/agents", deploy(2)).await;
+    until_warm(&client, 2).await;
+    server.crash_and_start().await;
+    let client = server.client();
+    until_warm(&client, 2).await;
+    made(&client, json!({ "agent": "eager" })).await;
+    made(&client, json!({ "agent": "tester" })).await;
+    assert_eq!(hits(&client).await, 1, "others want none");
+    client.post("/api/agents", deploy(0)).await;
+    until_warm(&client, 0).await;
+    let (status, body) = client.ask(Method::POST, "/api/agents", Some(deploy(65))).await;
+    assert_eq!((status.as_u16(), body["code"].as_str()), (400, Some("invalid_manifest")), "{body}");
+}
+
 /// They are the first to make way, and never ask anybody else to.
 #[tokio::test]
 async fn they_take_nobodys_place() {

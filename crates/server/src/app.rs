@@ -167,6 +167,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
     for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
         make_private(dir)?;
     }
+    clear(&data.join("scratch"));
     spread(&settings.live_dir);
     // As root, every workspace gets a uid of its own; anybody else has only their own.
     let is_root = rustix::process::geteuid().is_root() && config.sandbox != Sandbox::None;
@@ -196,6 +197,15 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         enforced,
     };
     Ok((app, SocketAddr::new(config.host, config.port)))
+}
+
+/// What a server that was killed left of uploads. Nobody else is here: the data directory is locked.
+fn clear(scratch: &Path) {
+    for entry in fs::read_dir(scratch).into_iter().flatten().flatten() {
+        if let Err(error) = ash_snapshot::Folder::erase(&entry.path()) {
+            tracing::warn!(%error, "what an earlier server left could not be removed");
+        }
+    }
 }
 
 async fn open_store(data: &Path) -> Result<Arc<Sqlite>, Failure> {

@@ -131,6 +131,11 @@ impl Common {
         self.floor.clone().lock_owned().await
     }
 
+    /// `None`: somebody has it. For whoever holds a pen, which others wait for on the floor.
+    pub(crate) fn try_floor(&self) -> Option<Floor> {
+        self.floor.clone().try_lock_owned().ok()
+    }
+
     /// `None`: another tree is about to be put in place.
     pub(crate) fn try_pen(&self) -> Option<Pen> {
         self.pen.clone().try_read_owned().ok()

@@ -1,7 +1,7 @@
 //! What can go wrong with a session, in the words of the one who asked.
 
 use crate::state::Refused;
-use ash_model::{Dialect, Kind, Lock, Options, Problem, Runtime, Slug, Timestamp};
+use ash_model::{Dialect, Kind, Lock, Options, Problem, Reached, Runtime, Slug, Timestamp};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -84,6 +84,12 @@ pub enum Error {
     Key(String),
     #[error("The workspace holds more than {0} files; leave folders out, or remove some")]
     TooManyFiles(usize),
+    /// Of the files that somebody sends.
+    #[error(
+        "Nothing was written: with these files the session would take {} of {}, and may take {}. Remove some with DELETE …/files/PATH, or raise limits.{} with PATCH …/config",
+        .0.used, .0.which.as_str(), .0.limit, .0.which.as_str()
+    )]
+    NoRoom(Reached),
     #[error("the workspace could not be saved: {0}")]
     Save(String),
     #[error("The server is stopping; try again in a moment")]
@@ -181,7 +187,7 @@ impl Error {
             Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) | Error::NotFar { .. } => {
                 Kind::Unavailable
             }
-            Error::TooManyFiles(_) => Kind::TooLarge,
+            Error::TooManyFiles(_) | Error::NoRoom(_) => Kind::TooLarge,
             Error::Stopping
             | Error::LittleSpace(_)
             | Error::Crowded
@@ -239,6 +245,7 @@ impl Error {
             Error::NothingWhole { .. } => "checkpoint_damaged",
             Error::Key(_) => "snapshot_key_missing",
             Error::TooManyFiles(_) => "too_many_files",
+            Error::NoRoom(_) => "disk_limit",
             Error::Save(_) => "checkpoint_failed",
             Error::Stopping => "server_stopping",
             Error::Capacity(_) | Error::LittleMemory(_) | Error::Crowded => "capacity_reached",

@@ -119,17 +119,6 @@ impl Place {
         Ok(folder.write_file(path, bytes, owner, 0o644)?)
     }
 
-    /// As `write`, with this mode.
-    pub fn write_as(&self, path: &RelPath, bytes: &mut dyn Read, mode: u32) -> Result<u64> {
-        let (folder, owner) = self.writable()?;
-        Ok(folder.replace_file(path, bytes, owner, mode)?)
-    }
-
-    pub fn link(&self, path: &RelPath, target: &[u8]) -> Result<()> {
-        let (folder, owner) = self.writable()?;
-        Ok(folder.symlink(path, target, owner)?)
-    }
-
     pub fn remove(&self, path: &RelPath) -> Result<Found> {
         let (folder, _) = self.writable()?;
         match folder.remove_file(path) {

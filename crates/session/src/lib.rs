@@ -27,6 +27,7 @@ mod retention;
 mod rooms;
 mod sessions;
 pub mod state;
+mod upload;
 mod workspaces;
 
 pub use actor::WantedLock;
@@ -46,3 +47,4 @@ pub use retention::{Leaving, Retention, Rule, before, is_at_rest};
 pub use rooms::{Rooms, Settings, Watch};
 pub use sessions::{Executed, NewSession, Prompt, Sessions};
 pub use state::{Phase, Refused, Turn, Wake, plain_text};
+pub use upload::{Upload, weight_of};

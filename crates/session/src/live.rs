@@ -178,6 +178,11 @@ impl Live {
         self.dir.join("tree/home")
     }
 
+    /// Files that are on their way into the workspace.
+    pub(crate) fn uploads(&self) -> PathBuf {
+        self.dir.join("uploads")
+    }
+
     pub(crate) fn stamp(&self) -> Option<Stamp> {
         serde_json::from_slice(&fs::read(self.dir.join("stamp")).ok()?).ok()
     }

@@ -10,8 +10,8 @@ use crate::{
     pool::Pool,
 };
 use ash_model::{
-    Bounds, Dialect, Durability, Options, Prices, Provider, Receipt, Runtime, Saved, TakenBack, TenantId,
-    Timestamp, Used, WorkspaceId,
+    Bounds, Dialect, Durability, Needs, Options, Prices, Provider, Receipt, Runtime, Saved, TakenBack,
+    TenantId, Timestamp, Used, WorkspaceId,
 };
 use ash_sandbox::{Backend, Egress, Inside, Limits, Required, Spec, UserNamespaces};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
@@ -241,6 +241,11 @@ impl Rooms {
         let common = Arc::new(Common::new(Live::new(&self.settings.live_dir, workspace)));
         commons.insert(workspace, Arc::downgrade(&common));
         common
+    }
+
+    /// How many sandboxes are made of an agent before they are wanted.
+    pub(crate) fn prewarm(&self, needs: &Needs) -> usize {
+        needs.prewarm.map_or(self.settings.prewarm, |count| count as usize)
     }
 
     /// The way to a model: the server's, or the one that the client brought.

@@ -149,7 +149,7 @@ impl Sessions {
                 continue;
             }
             self.rooms.uids.keep(live.stamp().and_then(|stamp| stamp.uid));
-            if live.run().join("sock").exists() || live.is_marked_dirty() {
+            if live.run().join("sock").exists() || live.is_marked_dirty() || live.uploads().exists() {
                 found.extend(sessions.into_iter().map(|(no, _)| no));
             }
         }

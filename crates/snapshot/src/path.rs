@@ -55,6 +55,20 @@ impl RelPath {
         &self.0
     }
 
+    /// Whether a link of this name with this target stays beneath the folder by its form. `..` counts only at the beginning:
+    /// behind a name that is a link itself it would lead somewhere else than it seems to.
+    pub fn keeps_inside(&self, target: &[u8]) -> bool {
+        let depth = self.0.iter().filter(|byte| **byte == b'/').count();
+        let mut steps =
+            target.split(|byte| *byte == b'/').filter(|step| !matches!(*step, b"" | b".")).peekable();
+        let mut up = 0;
+        while steps.next_if_eq(&&b".."[..]).is_some() {
+            up += 1;
+        }
+        let plain = !target.is_empty() && !target.starts_with(b"/") && !target.contains(&0);
+        plain && up <= depth && steps.all(|step| step != b"..")
+    }
+
     /// The folder part (`.` for a plain name) and the last name.
     pub(crate) fn split(&self) -> (&[u8], &[u8]) {
         match self.0.iter().rposition(|&b| b == b'/') {
@@ -103,6 +117,18 @@ mod tests {
         assert_eq!(RelPath::parse(&"x".repeat(256)), Err(BadPath::TooLong));
         assert_eq!(RelPath::parse(&"x/".repeat(2049)), Err(BadPath::TooLong));
         assert!(RelPath::met(&[&b"x/".repeat(2049)[..], b"x"].concat()).is_ok());
+    }
+
+    #[test]
+    fn a_link_stays_inside_if_it_climbs_first_and_not_too_far() {
+        let link = RelPath::parse("a/b/link").expect("a path");
+        for inside in ["x", "./x", "../x", "../../x/y", "..", "../..", ".././..//x", "...", "..x/y"] {
+            assert!(link.keeps_inside(inside.as_bytes()), "{inside}");
+        }
+        for outside in ["", "/", "/etc/passwd", "../../..", "../../../x", "x/../y", "x/y/z/../../..", "x\0y"]
+        {
+            assert!(!link.keeps_inside(outside.as_bytes()), "{outside}");
+        }
     }
 
     #[test]

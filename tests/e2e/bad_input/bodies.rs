@@ -202,10 +202,10 @@ async fn a_body_with_a_wrong_field_is_refused() {
         ("POST /api/sessions/<id>/files", r#"{"files":[{"path":"x","content":""}],"targetPath":"y\u0000"}"#, 400, "invalid_path"),
         ("POST /api/sessions/<id>/workspace", "", 400, "invalid_body"),
         ("POST /api/sessions/<id>/workspace", r#"{"bundle":5}"#, 400, "invalid_body"),
-        ("POST /api/sessions/<id>/workspace", r#"{"bundle":""}"#, 400, "invalid_bundle"),
+        ("POST /api/sessions/<id>/workspace", r#"{"bundle":""}"#, 400, "archive_unsupported"),
         ("POST /api/sessions/<id>/workspace", r#"{"bundle":"?"}"#, 400, "invalid_base64"),
-        ("POST /api/sessions/<id>/workspace", r#"{"bundle":"aGVsbG8="}"#, 400, "invalid_bundle"),
-        ("POST /api/sessions/<id>/workspace", r#"{"bundle":"H4sIAAAA"}"#, 400, "invalid_bundle"),
+        ("POST /api/sessions/<id>/workspace", r#"{"bundle":"aGVsbG8="}"#, 400, "archive_unsupported"),
+        ("POST /api/sessions/<id>/workspace", r#"{"bundle":"H4sIAAAA"}"#, 400, "archive_damaged"),
         // Keys
         ("POST /api/api-keys", r#"{"label":5}"#, 400, "invalid_body"),
     ]).await;

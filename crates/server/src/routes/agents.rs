@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     app::App,
+    archive::{Ledger, Limits, Refusal},
     auth::{Admin, Caller},
     once::once,
     problem::{Answer, Problem},
@@ -215,19 +216,16 @@ fn from_upload(repo: &Repo, scratch: &std::path::Path, name: &AgentName, files: 
 fn fill(scratch: &std::path::Path, name: &AgentName, (files, system_prompt): Files) -> Answer<Folder> {
     let folder = Folder::open(scratch)?;
     let mut has_prompt = false;
+    let mut ledger = Ledger::new(&Limits::UPLOAD);
     for file in files {
-        let path = RelPath::parse(&file.path).map_err(|error| {
-            Problem::invalid(
-                "invalid_path",
-                format!("Path \"{}\" escapes agent directory or is invalid: {error}", file.path),
-            )
-        })?;
+        let path = ledger.path(file.path.as_bytes()).map_err(bad_path)?;
         let content = STANDARD.decode(&file.content).map_err(|_| {
             Problem::invalid(
                 "invalid_base64",
                 format!("The content of \"{}\" is not valid base64", file.path),
             )
         })?;
+        ledger.file(&path, content.len() as u64).map_err(bad_path)?;
         write(&folder, &path, &content)?;
         has_prompt |= file.path == CLAUDE_MD;
     }
@@ -237,6 +235,16 @@ fn fill(scratch: &std::path::Path, name: &AgentName, (files, system_prompt): Fil
         write(&folder, &path, prompt.as_bytes())?;
     }
     Ok(folder)
+}
+
+fn bad_path(refusal: Refusal) -> Problem {
+    match refusal {
+        Refusal::BadEntry { name, why } => Problem::invalid(
+            "invalid_path",
+            format!("Path \"{name}\" escapes agent directory or is invalid: it {why}"),
+        ),
+        refusal => refusal.into(),
+    }
 }
 
 fn write(folder: &Folder, path: &RelPath, mut content: &[u8]) -> Answer<()> {

@@ -3,7 +3,7 @@
 use super::take::{Asked, Body, Named, Part, blocking, open_session, session};
 use crate::{
     app::App,
-    archive,
+    archive::{self, Ledger, Limits},
     auth::Caller,
     problem::{Answer, Problem},
 };
@@ -223,7 +223,9 @@ pub(super) async fn write(
     if let Some(target) = &target {
         rel(target.trim_end_matches('/'))?;
     }
-    let written = change(&app, &session, move |place| Ok(write_all(place, target.as_deref(), files))).await?;
+    let files = within(target.as_deref(), files);
+    app.sessions.make_room(&session, expected(&files)).await?;
+    let written = change(&app, &session, move |place| Ok(write_all(place, files))).await?;
     Ok(Json(json!({ "files": written })))
 }
 
@@ -244,23 +246,41 @@ async fn change<T: Send + 'static>(
     changing.await.map_err(|_| Problem::internal("the work was cut off"))?
 }
 
-fn write_all(place: &Place, target: Option<&str>, files: Vec<NewFile>) -> Vec<Value> {
-    let mut total = 0;
-    let write = |file: NewFile| {
-        let path = match target {
-            Some(target) => format!("{}/{}", target.trim_end_matches('/'), file.path),
-            None => file.path,
-        };
-        match write_one(place, &path, &file.content, &mut total) {
-            Ok(size) => json!({ "path": path, "written": true, "size": size }),
-            Err(error) => json!({ "path": path, "written": false, "error": error }),
-        }
+/// Files by their paths in the workspace.
+fn within(target: Option<&str>, files: Vec<NewFile>) -> Vec<NewFile> {
+    let Some(target) = target.map(|target| target.trim_end_matches('/')) else { return files };
+    let inside = |file: NewFile| NewFile { path: format!("{target}/{}", file.path), ..file };
+    files.into_iter().map(inside).collect()
+}
+
+/// Those that may be written, and how large they are at most.
+fn expected(files: &[NewFile]) -> Vec<(RelPath, u64)> {
+    let sized = |file: &NewFile| {
+        let size = base64::decoded_len_estimate(file.content.len());
+        let path = RelPath::parse(&file.path).ok().filter(|_| size <= MOST_WRITTEN + 2)?;
+        Some((path, size as u64))
+    };
+    files.iter().filter_map(sized).collect()
+}
+
+/// File by file, as the answer tells: each is there as a whole or not at all.
+fn write_all(place: &Place, files: Vec<NewFile>) -> Vec<Value> {
+    let (mut total, mut ledger) = (0, Ledger::new(&Limits::UPLOAD));
+    let write = |NewFile { path, content }| match write_one(place, (&path, &content), &mut total, &mut ledger)
+    {
+        Ok(size) => json!({ "path": path, "written": true, "size": size }),
+        Err(error) => json!({ "path": path, "written": false, "error": error }),
     };
     files.into_iter().map(write).collect()
 }
 
-fn write_one(place: &Place, path: &str, content: &str, total: &mut usize) -> Result<u64, String> {
-    let name = RelPath::parse(path).map_err(|_| "Invalid file path".to_owned())?;
+fn write_one(
+    place: &Place,
+    (path, content): (&str, &str),
+    total: &mut usize,
+    ledger: &mut Ledger,
+) -> Result<u64, String> {
+    let name = ledger.path(path.as_bytes()).map_err(|_| "Invalid file path".to_owned())?;
     if path.rsplit('/').next() == Some(".DS_Store") {
         return Err("Skipped: .DS_Store".to_owned());
     }
@@ -272,6 +292,7 @@ fn write_one(place: &Place, path: &str, content: &str, total: &mut usize) -> Res
     if *total > MOST_BATCH {
         return Err("Batch size limit exceeded".to_owned());
     }
+    ledger.file(&name, bytes.len() as u64).map_err(|refusal| refusal.to_string())?;
     place.write(&name, &mut bytes.as_slice()).map_err(|error| error.to_string())
 }
 
@@ -323,11 +344,31 @@ pub(super) async fn unbundle(
     let bytes = STANDARD
         .decode(&body.value.bundle)
         .map_err(|_| Problem::new(Kind::Invalid, "invalid_base64", "Invalid bundle: not valid base64"))?;
+    drop(body);
     if bytes.is_empty() {
-        return Err(Problem::invalid("invalid_bundle", "Empty bundle"));
+        return Err(Problem::invalid("archive_unsupported", "Empty bundle"));
     }
-    let unpacked = change(&app, &session, move |place| archive::unpack(place, &bytes)).await?;
     let live = session.card.status == Status::Active;
+    // To its end even if the caller hangs up: the session's keeper is told of what is there.
+    let putting = tokio::spawn(async move { put(&app, &session, bytes).await });
+    let written = putting.await.map_err(|_| Problem::internal("the work was cut off"))??;
     let message = if live { "Workspace restored to live sandbox" } else { "Workspace saved as snapshot" };
-    Ok(Json(json!({ "message": message, "written": unpacked.written, "skipped": unpacked.skipped })))
+    Ok(Json(json!({ "message": message, "written": written })))
+}
+
+/// All that is in an archive, or nothing.
+async fn put(app: &App, session: &Session, archive: Vec<u8>) -> Answer<usize> {
+    let (archive, least) = blocking(move || {
+        let least = archive::check(&archive, &Limits::UPLOAD)?;
+        Ok((archive, least))
+    })
+    .await?;
+    let upload = app.sessions.upload(session, least).await?;
+    let (upload, written) = blocking(move || {
+        let written = archive::unpack(&archive, &Limits::UPLOAD, &upload)?;
+        Ok((upload, written))
+    })
+    .await?;
+    app.sessions.put(session, upload).await.map_err(archive::not_put)?;
+    Ok(written)
 }

@@ -178,6 +178,10 @@ impl Actor {
             let live = self.live.clone();
             wake::blocking(move || live.erase_scraps()).await?;
         }
+        if first {
+            let (live, tree) = (self.live.clone(), self.tree());
+            wake::blocking(move || live.settle_uploads(tree)).await?;
+        }
         let found = match self.common.walls() {
             Some(walls) => self.step_in(walls).await?,
             None if first => self.find_sandbox().await?,

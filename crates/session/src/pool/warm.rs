@@ -40,6 +40,10 @@ pub(crate) struct Kind {
     version: u32,
     tree: String,
     walls: Inbuilt,
+    /// So many are kept.
+    target: usize,
+    /// By the agent itself, so for ever; else for as long as it is in use.
+    is_asked_for: bool,
 }
 
 /// What walls are told when they are built.
@@ -77,7 +81,8 @@ impl Kind {
         let program = rooms.settings.program(version.runtime, options)?;
         let walls = Inbuilt::of(rooms, version, options, program);
         let (tenant, agent, tree) = (tenant.clone(), agent.clone(), version.tree.clone());
-        Ok(Kind { tenant, agent, version: number, tree, walls })
+        let (target, is_asked_for) = (rooms.prewarm(&version.needs), version.needs.prewarm.is_some());
+        Ok(Kind { tenant, agent, version: number, tree, walls, target, is_asked_for })
     }
 
     fn is_of(&self, tenant: &TenantId, agent: &AgentName) -> bool {
@@ -284,13 +289,13 @@ impl Shelf {
         (!inner.ready.is_empty()).then(|| inner.ready.remove(0))
     }
 
-    fn lacking(&self, target: usize) -> Option<Kind> {
+    fn lacking(&self) -> Option<Kind> {
         let mut inner = self.inner();
         if inner.closed {
             return None;
         }
         let count = |kind: &Kind| inner.ready.iter().filter(|ready| ready.kind == *kind).count();
-        let kind = inner.wanted.iter().map(|(kind, _)| kind).find(|kind| count(kind) < target)?.clone();
+        let kind = inner.wanted.iter().map(|(kind, _)| kind).find(|kind| count(kind) < kind.target)?.clone();
         inner.making = Some(kind.clone());
         Some(kind)
     }
@@ -314,7 +319,7 @@ impl Shelf {
     fn tidy(&self) {
         let stale = {
             let mut inner = self.inner();
-            inner.wanted.retain(|(_, asked)| asked.elapsed() < FORGOTTEN);
+            inner.wanted.retain(|(kind, asked)| kind.is_asked_for || asked.elapsed() < FORGOTTEN);
             let wanted: Vec<Kind> = inner.wanted.iter().map(|(kind, _)| kind.clone()).collect();
             let (alive, stale) = std::mem::take(&mut inner.ready)
                 .into_iter()
@@ -356,7 +361,7 @@ impl Inner {
 pub(crate) async fn keep(rooms: Arc<Rooms>) {
     let Pool { shelf, .. } = &rooms.pool;
     loop {
-        while let Some(kind) = shelf.lacking(rooms.settings.prewarm) {
+        while let Some(kind) = shelf.lacking() {
             let Some(room) = rooms.pool.spare() else { break };
             match Prepared::build(&rooms, kind.clone(), room).await {
                 Ok(built) => {

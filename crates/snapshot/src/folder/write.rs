@@ -11,7 +11,7 @@ use super::{Attributes, Folder, Kind, Links, Owner, open};
 use crate::{Error, RelPath};
 
 const BUFFER: usize = 1 << 20;
-const NEW_DIRECTORY: u32 = 0o755;
+pub(super) const NEW_DIRECTORY: u32 = 0o755;
 
 impl Folder {
     /// Writes a whole file and returns its size. Readers see the old file or the new one. Missing directories

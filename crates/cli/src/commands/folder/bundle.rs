@@ -12,11 +12,18 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use flate2::{Compression, write::GzEncoder};
 use indicatif::ProgressBar;
 use serde_json::json;
-use std::{fs, io, os::unix::ffi::OsStrExt, path::Path};
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::ffi::OsStrExt,
+    path::Path,
+};
 
 /// What a bundle holds before the next one is begun; one file may be more. Small, so that the bar moves.
 const BUNDLE_BYTES: u64 = 8_000_000;
 const BUNDLE_FILES: usize = 10_000;
+/// Servers take 200.
+const MOST_RATIO: usize = 100;
 /// A target up to this long is written into the entry itself.
 const SHORT_TARGET: usize = 100;
 
@@ -65,14 +72,14 @@ impl Content<'_> {
 }
 
 struct Bundle {
-    tar: tar::Builder<GzEncoder<Vec<u8>>>,
+    tar: tar::Builder<Vec<u8>>,
     files: usize,
     bytes: u64,
 }
 
 impl Bundle {
     fn new() -> Bundle {
-        Bundle { tar: tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast())), files: 0, bytes: 0 }
+        Bundle { tar: tar::Builder::new(Vec::new()), files: 0, bytes: 0 }
     }
 
     fn is_full_with(&self, entry: &Entry) -> bool {
@@ -109,7 +116,7 @@ impl Bundle {
         if self.files == 0 {
             return Ok(());
         }
-        let packed = self.tar.into_inner().and_then(GzEncoder::finish);
+        let packed = self.tar.into_inner().and_then(packed);
         let packed = packed.map_err(Failure::local("cannot pack the folder"))?;
         api.post(&path(id, "/workspace"), &json!({ "bundle": STANDARD.encode(packed) })).await?;
         sent.files += self.files;
@@ -117,4 +124,12 @@ impl Bundle {
         bar.inc(self.bytes);
         Ok(())
     }
+}
+
+/// Gzipped; unless that makes so little of it that a server would take it for a bomb, as of a file full of zeros.
+fn packed(plain: Vec<u8>) -> io::Result<Vec<u8>> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(&plain)?;
+    let packed = gzip.finish()?;
+    Ok(if plain.len() / packed.len().max(1) > MOST_RATIO { plain } else { packed })
 }

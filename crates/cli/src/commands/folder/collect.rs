@@ -6,10 +6,11 @@ use crate::{
     out,
 };
 use ash_model::Kind;
+use ash_snapshot::RelPath;
 use ignore::{DirEntry, WalkBuilder};
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -86,17 +87,17 @@ fn walk(dir: &Path, which: Which) -> ignore::Walk {
 
 impl Found {
     fn take(&mut self, dir: &Path, entry: &DirEntry) {
+        let path = entry.path().strip_prefix(dir).unwrap_or(entry.path()).to_owned();
         // Sockets, FIFOs and devices mean nothing elsewhere; git passes over them too.
         let what = match entry.file_type() {
             Some(kind) if kind.is_file() => {
                 entry.metadata().map_err(|error| why(&error)).and_then(|meta| file(&meta))
             }
             Some(kind) if kind.is_symlink() => fs::read_link(entry.path())
-                .map(|target| What::Link { target })
-                .map_err(|error| error.to_string()),
+                .map_err(|error| error.to_string())
+                .and_then(|target| link(&path, target)),
             _ => return,
         };
-        let path = entry.path().strip_prefix(dir).unwrap_or(entry.path()).to_owned();
         match what {
             Ok(what) => {
                 self.bytes += what.size();
@@ -126,6 +127,17 @@ fn file(meta: &fs::Metadata) -> std::result::Result<What, String> {
         ));
     }
     Ok(What::File { size, mode })
+}
+
+/// What leads out of the folder leads nowhere in a workspace, and no server takes it.
+fn link(path: &Path, target: PathBuf) -> std::result::Result<What, String> {
+    let inside = RelPath::met(path.as_os_str().as_bytes())
+        .is_ok_and(|path| path.keeps_inside(target.as_os_str().as_bytes()));
+    if inside {
+        Ok(What::Link { target })
+    } else {
+        Err(format!("a link out of the folder, to {}", target.display()))
+    }
 }
 
 fn relative(dir: &Path, path: &Path) -> String {

@@ -1,0 +1,76 @@
+//! A workspace as a gzipped tar.
+
+use crate::problem::{Answer, Problem};
+use ash_model::Kind;
+use ash_session::{FoundFile, Place};
+use ash_snapshot::RelPath;
+use flate2::{Compression, write::GzEncoder};
+use std::io::{Read, Seek, Write};
+
+/// What a bundle may hold before it is packed.
+const MOST_BYTES: u64 = 100 << 20;
+
+const SKIPPED_DIRS: [&str; 11] = [
+    "node_modules",
+    ".git",
+    "__pycache__",
+    ".cache",
+    ".npm",
+    ".pnpm-store",
+    ".yarn",
+    ".venv",
+    "venv",
+    ".tmp",
+    "tmp",
+];
+const SKIPPED_FILES: [&str; 5] = [".env", ".env.local", ".env.production", ".env.development", ".DS_Store"];
+
+fn is_skipped(name: &[u8], is_dir: bool) -> bool {
+    let names: &[&str] = if is_dir { &SKIPPED_DIRS } else { &SKIPPED_FILES };
+    names.iter().any(|skipped| skipped.as_bytes() == name)
+}
+
+/// Writes the workspace's files into `file` and rewinds it.
+pub(crate) fn pack(place: &Place, file: &mut std::fs::File) -> Answer<u64> {
+    let files = place.list(&is_skipped)?;
+    fits(files.iter().map(|file| file.size).sum())?;
+    let mut total = 0;
+    let mut tar = tar::Builder::new(GzEncoder::new(&mut *file, Compression::fast()));
+    for info in &files {
+        let path = RelPath::met(&info.path).map_err(|error| Problem::internal(error.to_string()))?;
+        // Gone, replaced or grown since it was listed: the workspace is alive.
+        let FoundFile::File { size, bytes, .. } = place.open(&path)? else { continue };
+        total += size;
+        fits(total)?;
+        append(&mut tar, &info.path, (size, info.mtime_ms), bytes).map_err(Problem::internal)?;
+    }
+    tar.into_inner().and_then(GzEncoder::finish).map_err(Problem::internal)?;
+    let length = file.stream_position().map_err(Problem::internal)?;
+    file.rewind().map_err(Problem::internal)?;
+    Ok(length)
+}
+
+fn fits(total: u64) -> Answer<()> {
+    let error = || {
+        format!(
+            "The workspace holds {total} bytes, more than the {MOST_BYTES} of a bundle; fetch single files instead"
+        )
+    };
+    if total > MOST_BYTES { Err(Problem::new(Kind::TooLarge, "bundle_too_large", error())) } else { Ok(()) }
+}
+
+fn append<W: Write>(
+    tar: &mut tar::Builder<W>,
+    path: &[u8],
+    (size, mtime_ms): (u64, i64),
+    bytes: Box<dyn Read + Send>,
+) -> std::io::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    let name = std::path::Path::new("./").join(std::ffi::OsStr::from_bytes(path));
+    let mut header = tar::Header::new_gnu();
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_mtime(u64::try_from(mtime_ms / 1000).unwrap_or(0));
+    // A file that shrinks while it is read is filled up with zeros: the header has promised its size.
+    tar.append_data(&mut header, name, bytes.chain(std::io::repeat(0)).take(size))
+}

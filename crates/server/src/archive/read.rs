@@ -1,0 +1,304 @@
+//! The one reader of archives that clients send: tars, plain or gzipped, entry by entry, each checked before anybody sees it. It
+//! holds a block, one extension and the ledger in memory, never a file.
+
+use super::{
+    header::{self, BLOCK, Extra, Header},
+    ledger::{Ledger, Limits, Refusal},
+};
+use ash_snapshot::RelPath;
+use flate2::bufread::GzDecoder;
+use std::io::{self, Read};
+
+/// Whatever an archive says, the agent can read and write its own files.
+const OWN: u32 = 0o600;
+
+/// Checked: it may be made as it is.
+pub(super) enum Entry<'e> {
+    File {
+        path: &'e RelPath,
+        mode: u32,
+        bytes: &'e mut dyn Read,
+    },
+    /// Of a file that came before it.
+    Copy {
+        path: &'e RelPath,
+        of: &'e RelPath,
+    },
+    Link {
+        path: &'e RelPath,
+        target: &'e [u8],
+    },
+    Folder {
+        path: &'e RelPath,
+    },
+}
+
+/// Shows every entry in its order. Whoever writes while it reads must be able to take that back: what is wrong with the last
+/// one is known last.
+pub(super) fn each<E: From<Refusal>>(
+    archive: &[u8],
+    limits: &Limits,
+    visit: &mut dyn FnMut(Entry<'_>) -> Result<(), E>,
+) -> Result<Ledger, E> {
+    let mut reading = Reading { stream: Stream::of(archive, limits)?, ledger: Ledger::new(limits), limits };
+    let mut extra = Extra::default();
+    let mut first = true;
+    while let Some(header) = reading.header(std::mem::take(&mut first))? {
+        match header.flag {
+            b'L' => extra.long_name(&reading.extension(&header)?)?,
+            b'K' => extra.long_target(&reading.extension(&header)?)?,
+            b'x' => extra.pax(&reading.extension(&header)?)?,
+            b'g' => header::global(&reading.extension(&header)?)?,
+            _ => reading.entry(header, std::mem::take(&mut extra), visit)?,
+        }
+    }
+    if !extra.is_empty() {
+        return Err(Refusal::Damaged("it ends with a name for an entry that does not come".to_owned()).into());
+    }
+    reading.stream.end()?;
+    Ok(reading.ledger)
+}
+
+struct Reading<'a> {
+    stream: Stream<'a>,
+    ledger: Ledger,
+    limits: &'a Limits,
+}
+
+impl Reading<'_> {
+    /// `None`: the end, as an archive says it. One that just stops was cut off.
+    fn header(&mut self, first: bool) -> Result<Option<Header>, Refusal> {
+        let mut block = [0; BLOCK];
+        self.stream.exactly(&mut block)?;
+        if block.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        if first && !header::is_tar(&block) {
+            return Err(Refusal::Unsupported("a gzip file of something that is no tar"));
+        }
+        self.ledger.header()?;
+        Header::parse(&block).map(Some)
+    }
+
+    fn extension(&mut self, header: &Header) -> Result<Vec<u8>, Refusal> {
+        if header.size > self.limits.extension {
+            let error = format!(
+                "{} bytes that only describe an entry; it may be {}",
+                header.size, self.limits.extension
+            );
+            return Err(Refusal::TooLarge(error));
+        }
+        let mut content = vec![0; usize::try_from(header.size).unwrap_or(0)];
+        self.stream.exactly(&mut content)?;
+        self.pad(header.size)?;
+        Ok(content)
+    }
+
+    fn entry<E: From<Refusal>>(
+        &mut self,
+        header: Header,
+        extra: Extra,
+        visit: &mut dyn FnMut(Entry<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let name = extra.name.unwrap_or(header.name);
+        if extra.size.is_some_and(|size| size != header.size) {
+            return Err(Refusal::entry(&name, "has two sizes that differ").into());
+        }
+        let target = extra.target.unwrap_or(header.target);
+        let (bare, is_folder) = plain(&name);
+        let what = kind(header.flag, is_folder, &name)?;
+        if what != Kind::File && header.size > 0 {
+            return Err(Refusal::entry(&name, "has content, and is no file").into());
+        }
+        // The folder itself, as `tar -C folder .` writes it.
+        if what == Kind::Folder && matches!(bare, b"" | b".") && !name.starts_with(b"/") && !name.is_empty() {
+            return Ok(());
+        }
+        let path = self.ledger.path(bare)?;
+        match what {
+            Kind::Folder => {
+                self.ledger.folder(&path)?;
+                visit(Entry::Folder { path: &path })
+            }
+            Kind::Link => {
+                self.ledger.link(&path, &target)?;
+                visit(Entry::Link { path: &path, target: &target })
+            }
+            Kind::Hard => {
+                let of = self.ledger.path(plain(&target).0)?;
+                self.ledger.copy(&path, &of)?;
+                visit(Entry::Copy { path: &path, of: &of })
+            }
+            Kind::File => {
+                self.ledger.file(&path, header.size)?;
+                self.file(&path, (header.size, header.mode), visit)
+            }
+        }
+    }
+
+    fn file<E: From<Refusal>>(
+        &mut self,
+        path: &RelPath,
+        (size, mode): (u64, u32),
+        visit: &mut dyn FnMut(Entry<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut content = Content { stream: &mut self.stream, left: size };
+        visit(Entry::File { path, mode: mode | OWN, bytes: &mut content })?;
+        let left = content.left;
+        self.stream.skip(left)?;
+        Ok(self.pad(size)?)
+    }
+
+    fn pad(&mut self, size: u64) -> Result<(), Refusal> {
+        self.stream.skip(size.next_multiple_of(BLOCK as u64) - size)
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Kind {
+    File,
+    Folder,
+    Link,
+    Hard,
+}
+
+fn kind(flag: u8, is_folder: bool, name: &[u8]) -> Result<Kind, Refusal> {
+    let why = match flag {
+        // Before there was a flag for folders a slash said it.
+        b'0' | 0 if is_folder => return Ok(Kind::Folder),
+        b'0' | 0 | b'7' if !is_folder => return Ok(Kind::File),
+        b'1' => return Ok(Kind::Hard),
+        b'2' => return Ok(Kind::Link),
+        b'5' => return Ok(Kind::Folder),
+        b'3' | b'4' => "is a device; leave it out",
+        b'6' => "is a FIFO; leave it out",
+        b'S' => header::SPARSE,
+        _ => "is of a kind that is neither a file, a folder nor a link",
+    };
+    Err(Refusal::entry(name, why))
+}
+
+/// A name without `./` before it and slashes behind it, and whether there were any.
+fn plain(name: &[u8]) -> (&[u8], bool) {
+    let mut bare = name;
+    while let Some(rest) = bare.strip_prefix(b"./") {
+        bare = rest;
+    }
+    let end = bare.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+    (&bare[..end], end < bare.len() || bare.is_empty())
+}
+
+/// What is in an archive, unpacked as far as it is read.
+struct Stream<'a> {
+    from: Source<'a>,
+    read: u64,
+    most: u64,
+    /// More than this is out of all proportion to what was sent.
+    fair: u64,
+    ratio: u64,
+}
+
+enum Source<'a> {
+    Plain(&'a [u8]),
+    Gzip(Box<GzDecoder<&'a [u8]>>),
+}
+
+impl<'a> Stream<'a> {
+    fn of(archive: &'a [u8], limits: &Limits) -> Result<Stream<'a>, Refusal> {
+        let from = match archive {
+            [] => return Err(Refusal::Unsupported("empty")),
+            [0x1f, 0x8b, ..] => Source::Gzip(Box::new(GzDecoder::new(archive))),
+            [b'P', b'K', 3 | 5, ..] => return Err(Refusal::Unsupported("a zip file")),
+            [b'B', b'Z', b'h', ..] => return Err(Refusal::Unsupported("packed with bzip2")),
+            [0xfd, b'7', b'z', b'X', ..] => return Err(Refusal::Unsupported("packed with xz")),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => return Err(Refusal::Unsupported("packed with zstd")),
+            _ if archive.get(..BLOCK).is_some_and(header::is_tar) => Source::Plain(archive),
+            _ => return Err(Refusal::Unsupported("of no format that is known here")),
+        };
+        let fair = (archive.len() as u64).saturating_mul(limits.ratio).max(limits.small);
+        let fair = if matches!(from, Source::Plain(_)) { u64::MAX } else { fair };
+        Ok(Stream { from, read: 0, most: limits.stream(), fair, ratio: limits.ratio })
+    }
+
+    fn some(&mut self, buffer: &mut [u8]) -> Result<usize, Refusal> {
+        let read = match &mut self.from {
+            Source::Plain(bytes) => bytes.read(buffer),
+            Source::Gzip(gzip) => gzip.read(buffer),
+        };
+        let read = read.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => cut_off(),
+            _ => Refusal::Damaged(format!("what gzip packed cannot be unpacked ({error})")),
+        })?;
+        self.read = self.read.saturating_add(read as u64);
+        if self.read > self.fair {
+            return Err(Refusal::Ratio { most: self.ratio });
+        }
+        if self.read > self.most {
+            return Err(Refusal::TooLarge(format!("the archive unpacks to more than {} bytes", self.most)));
+        }
+        Ok(read)
+    }
+
+    fn exactly(&mut self, mut buffer: &mut [u8]) -> Result<(), Refusal> {
+        while !buffer.is_empty() {
+            match self.some(buffer)? {
+                0 => return Err(cut_off()),
+                read => buffer = &mut buffer[read..],
+            }
+        }
+        Ok(())
+    }
+
+    fn skip(&mut self, mut left: u64) -> Result<(), Refusal> {
+        let mut buffer = [0; 16 << 10];
+        while left > 0 {
+            let part = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+            self.exactly(&mut buffer[..part])?;
+            left -= part as u64;
+        }
+        Ok(())
+    }
+
+    /// After its end an archive is filled up with zeros. What else follows is seen by some readers and not by others.
+    fn end(&mut self) -> Result<(), Refusal> {
+        let more = || Refusal::Damaged("something follows its end".to_owned());
+        let mut buffer = [0; 16 << 10];
+        loop {
+            match self.some(&mut buffer)? {
+                0 => break,
+                read if buffer[..read].iter().all(|byte| *byte == 0) => {}
+                _ => return Err(more()),
+            }
+        }
+        match &self.from {
+            Source::Gzip(gzip) if !gzip.get_ref().is_empty() => Err(more()),
+            Source::Gzip(_) | Source::Plain(_) => Ok(()),
+        }
+    }
+}
+
+fn cut_off() -> Refusal {
+    Refusal::Damaged("it ends in the middle".to_owned())
+}
+
+/// The bytes of one file.
+struct Content<'s, 'a> {
+    stream: &'s mut Stream<'a>,
+    left: u64,
+}
+
+impl Read for Content<'_, '_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let part = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        if part == 0 {
+            return Ok(0);
+        }
+        match self.stream.some(&mut buffer[..part]).map_err(io::Error::other)? {
+            0 => Err(io::Error::other(cut_off())),
+            read => {
+                self.left -= read as u64;
+                Ok(read)
+            }
+        }
+    }
+}

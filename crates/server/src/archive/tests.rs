@@ -1,0 +1,138 @@
+//! Archives that mean harm. Each is shown beside one that differs only in the harm and is taken.
+
+mod attacks;
+mod mutations;
+mod tools;
+
+use super::*;
+use ash_snapshot::{Folder, Links};
+use flate2::{Compression, write::GzEncoder};
+use std::{io::Write, path::Path};
+
+/// Small, so that archives that are too large need not be.
+const SMALL: Limits = Limits {
+    entries: 60,
+    bytes: 100_000,
+    one: 50_000,
+    depth: 20,
+    names: 5_000,
+    ratio: 20,
+    small: 50_000,
+    extension: 5_000,
+};
+
+/// A tar written by hand: libraries would not write these.
+#[derive(Clone, Default)]
+struct Tar(Vec<u8>);
+
+impl Tar {
+    fn entry(
+        self,
+        flag: u8,
+        name: impl AsRef<[u8]>,
+        target: impl AsRef<[u8]>,
+        content: impl AsRef<[u8]>,
+    ) -> Tar {
+        self.patched(flag, name.as_ref(), target.as_ref(), content.as_ref(), |_| {})
+    }
+
+    /// With a header that somebody has been at; its checksum is right again.
+    fn patched(
+        mut self,
+        flag: u8,
+        name: &[u8],
+        target: &[u8],
+        content: &[u8],
+        patch: impl FnOnce(&mut [u8]),
+    ) -> Tar {
+        let mut header = [0; 512];
+        header[..name.len()].copy_from_slice(name);
+        header[100..107].copy_from_slice(b"0000644");
+        header[108..115].copy_from_slice(b"0000000");
+        header[116..123].copy_from_slice(b"0000000");
+        header[124..135].copy_from_slice(format!("{:011o}", content.len()).as_bytes());
+        header[136..147].copy_from_slice(b"14762050600");
+        header[156] = flag;
+        header[157..157 + target.len()].copy_from_slice(target);
+        header[257..265].copy_from_slice(b"ustar\x0000");
+        patch(&mut header);
+        sign(&mut header);
+        self.0.extend_from_slice(&header);
+        self.bytes(content)
+    }
+
+    fn bytes(mut self, content: &[u8]) -> Tar {
+        self.0.extend_from_slice(content);
+        self.0.resize(self.0.len().next_multiple_of(512), 0);
+        self
+    }
+
+    fn file(self, name: impl AsRef<[u8]>, content: impl AsRef<[u8]>) -> Tar {
+        self.entry(b'0', name, "", content)
+    }
+
+    fn folder(self, name: &str) -> Tar {
+        self.entry(b'5', name, "", "")
+    }
+
+    fn link(self, name: &str, target: impl AsRef<[u8]>) -> Tar {
+        self.entry(b'2', name, target, "")
+    }
+
+    fn hard(self, name: &str, target: &str) -> Tar {
+        self.entry(b'1', name, target, "")
+    }
+
+    fn pax(self, records: &[(&str, &[u8])]) -> Tar {
+        self.attributes(b'x', records)
+    }
+
+    fn attributes(self, flag: u8, records: &[(&str, &[u8])]) -> Tar {
+        let content: Vec<u8> = records.iter().flat_map(|(key, value)| record(key, value)).collect();
+        self.entry(flag, "PaxHeaders/x", "", content)
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.0.extend_from_slice(&[0; 1024]);
+        self.0
+    }
+}
+
+fn record(key: &str, value: &[u8]) -> Vec<u8> {
+    let rest = key.len() + value.len() + 3;
+    let length = (1..9).map(|digits| rest + digits).find(|length| length.to_string().len() + rest == *length);
+    [length.expect("a length").to_string().as_bytes(), b" ", key.as_bytes(), b"=", value, b"\n"].concat()
+}
+
+fn sign(header: &mut [u8]) {
+    header[148..156].fill(b' ');
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(bytes).expect("packed");
+    gzip.finish().expect("packed")
+}
+
+/// As an upload is written: checked first, then entry by entry.
+fn unpack_into(dir: &Path, archive: &[u8], limits: &Limits) -> Result<usize, Refusal> {
+    check(archive, limits)?;
+    let (folder, mut written) = (Folder::open(dir).expect("opened"), 0);
+    read::each(archive, limits, &mut |entry| {
+        written += usize::from(!matches!(entry, Entry::Folder { .. }));
+        let done = match entry {
+            Entry::File { path, mode, bytes } => folder.replace_file(path, bytes, None, mode).map(drop),
+            Entry::Copy { path, of } => {
+                let (mut file, stat) = folder.open_file(of, Links::Refuse).expect("what came before");
+                folder.replace_file(path, &mut file, None, stat.mode).map(drop)
+            }
+            Entry::Link { path, target } => folder.symlink(path, target, None),
+            Entry::Folder { path } => folder.make_sub(path, None),
+        };
+        done.expect("what was checked can be written");
+        Ok::<(), Refusal>(())
+    })?;
+    Ok(written)
+}

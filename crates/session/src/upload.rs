@@ -1,0 +1,220 @@
+//! Many files that come at once: all of them are put into the workspace, or none is.
+//!
+//! They are written into a folder of ours beside the tree, where no sandbox sees them. When that is whole it gets a name that
+//! says so, and only then its files are moved to their places, while nobody captures or replaces the tree. Checking first
+//! and then writing into the workspace itself would do as long as nobody dies and nothing is in the way; this does
+//! also if the server is killed between any two files: whoever takes the workspace over throws away what was not whole,
+//! and goes on with what was.
+
+use crate::{
+    Error, Result, Sessions,
+    actor::blocking,
+    bounds::{self, of_disk},
+    files::{FileSource, Place},
+    live::{Live, make_dir},
+};
+use ash_snapshot::{Folder, Links, Owner, RelPath, Weight};
+use ash_store::Session;
+use std::{fs, io::Read, path::PathBuf};
+
+/// Says that everything of an upload is there.
+const WHOLE: &str = "whole";
+/// What is to be put in place, and what gave way to it until all of it is.
+const FILES: &str = "files";
+const ASIDE: &str = "aside";
+/// What file systems give out at once.
+const BLOCK: u64 = 4096;
+
+/// An upload on its way. Dropped before it is put in place, nothing of it was ever there.
+pub struct Upload {
+    dir: PathBuf,
+    files: Folder,
+    uid: Option<u32>,
+}
+
+impl Upload {
+    fn begin(live: &Live, uid: Option<u32>) -> Result<Upload> {
+        let dir = live.uploads().join(uuid::Uuid::new_v4().to_string());
+        for name in [FILES, ASIDE] {
+            // Again: the end of another upload may have taken the folder of all of them away in between.
+            make_dir(&dir.join(name)).or_else(|_| make_dir(&dir.join(name)))?;
+        }
+        Ok(Upload { files: Folder::open(&dir.join(FILES))?, dir, uid })
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        self.uid.map(|uid| Owner { uid, gid: uid })
+    }
+
+    pub fn file(&self, path: &RelPath, bytes: &mut dyn Read, mode: u32) -> Result<()> {
+        Ok(self.files.replace_file(path, bytes, self.owner(), mode).map(drop)?)
+    }
+
+    /// A file that came before, under another name.
+    pub fn copy(&self, path: &RelPath, of: &RelPath) -> Result<()> {
+        let (mut file, stat) = self.files.open_file(of, Links::Refuse)?;
+        self.file(path, &mut file, stat.mode)
+    }
+
+    pub fn link(&self, path: &RelPath, target: &[u8]) -> Result<()> {
+        Ok(self.files.symlink(path, target, self.owner())?)
+    }
+
+    pub fn folder(&self, path: &RelPath) -> Result<()> {
+        Ok(self.files.make_sub(path, self.owner())?)
+    }
+
+    fn put(self, live: &Live, most: Option<Weight>) -> Result<()> {
+        let tree = Folder::open(&live.workspace())?;
+        let replaced = tree.would_replace(&self.files)?;
+        if let Some(most) = most {
+            fits(live, most, (self.files.weigh(Weight::MOST)?, replaced))?;
+        }
+        fs::write(self.dir.join(WHOLE), b"").map_err(Error::io("cannot finish an upload"))?;
+        self.finish(&tree)
+    }
+
+    fn finish(&self, tree: &Folder) -> Result<()> {
+        let aside = self.dir.join(ASIDE);
+        Folder::erase(&aside)?;
+        make_dir(&aside)?;
+        Ok(tree.merge(&self.files, &Folder::open(&aside)?, self.owner())?)
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // What is half erased must not be taken for whole.
+        fs::remove_file(self.dir.join(WHOLE)).ok();
+        if let Err(error) = Folder::erase(&self.dir) {
+            tracing::warn!(%error, "an upload that is over could not be removed");
+        }
+        // The last one; others may be on their way.
+        if let Some(uploads) = self.dir.parent() {
+            fs::remove_dir(uploads).ok();
+        }
+    }
+}
+
+/// Whether there is room for something new in place of something old.
+fn fits(live: &Live, most: Weight, (new, old): (Weight, Weight)) -> Result<()> {
+    let room = |most: u64, new: u64, old: u64| most.saturating_add(old).saturating_sub(new);
+    let room = Weight {
+        bytes: room(most.bytes, new.bytes, old.bytes),
+        files: room(most.files, new.files, old.files),
+    };
+    let is = bounds::weigh(live, room)?;
+    let then = Weight {
+        bytes: is.bytes.saturating_add(new.bytes).saturating_sub(old.bytes),
+        files: is.files.saturating_add(new.files).saturating_sub(old.files),
+    };
+    bounds::reached(None, then, most).map_or(Ok(()), |reached| Err(Error::NoRoom(reached)))
+}
+
+impl Live {
+    /// Of a server that died in the middle: what was whole is put into the tree, if that is the one it was meant for.
+    pub(crate) fn settle_uploads(&self, tree: Option<Option<u32>>) -> Result<()> {
+        let Ok(found) = fs::read_dir(self.uploads()) else { return Ok(()) };
+        for dir in found.flatten().map(|entry| entry.path()) {
+            let Ok(files) = Folder::open(&dir.join(FILES)) else {
+                Folder::erase(&dir)?;
+                continue;
+            };
+            let upload = Upload { dir, files, uid: tree.flatten() };
+            if let (Some(_), true) = (tree, upload.dir.join(WHOLE).exists())
+                && let Err(error) = upload.finish(&Folder::open(&self.workspace())?)
+            {
+                tracing::warn!(%error, "an upload that a dead server had begun does not fit any more: it is dropped");
+            }
+        }
+        fs::remove_dir(self.uploads()).ok();
+        Ok(())
+    }
+}
+
+impl Sessions {
+    /// Begins an upload of at least so much. `put` is what makes it count.
+    pub async fn upload(&self, session: &Session, least: Weight) -> Result<Upload> {
+        let most = of_disk(&self.rooms().bounds(session).await?).unwrap_or(Weight::MOST);
+        if let Some(reached) = bounds::reached(None, least, most) {
+            return Err(Error::NoRoom(reached));
+        }
+        let common = self.rooms().common(session.workspace);
+        // No pen is kept: whoever replaces the tree need not wait until all of it is written.
+        let uid = match common.tree() {
+            Some(uid) => uid,
+            None => self.files_to_write(session).await?.owner()?,
+        };
+        let live = common.live.clone();
+        blocking(move || Upload::begin(&live, uid)).await
+    }
+
+    /// All of it. In one go for everybody who captures the files or replaces them.
+    pub async fn put(&self, session: &Session, upload: Upload) -> Result<()> {
+        let most = of_disk(&self.rooms().bounds(session).await?);
+        let common = self.rooms().common(session.workspace);
+        let (place, floor) = loop {
+            let place = self.files_to_write(session).await?;
+            match common.try_floor() {
+                Some(floor) => break (place, floor),
+                // Waited for without the pen: whoever has the floor may want that.
+                None => drop(place),
+            }
+            drop(common.floor().await);
+        };
+        let live = common.live.clone();
+        let put = blocking(move || {
+            let _floor = floor;
+            // Another tree since it was begun, whose owner the files would not have.
+            if place.owner()? != upload.uid {
+                return Err(Error::Moved);
+            }
+            upload.put(&live, most)
+        })
+        .await;
+        self.touched(session.no).await?;
+        put
+    }
+
+    /// Whether files of these sizes may come in place of what is there. Refused, nothing was written.
+    pub async fn make_room(&self, session: &Session, files: Vec<(RelPath, u64)>) -> Result<()> {
+        let Some(most) = of_disk(&self.rooms().bounds(session).await?) else { return Ok(()) };
+        let live = self.rooms().common(session.workspace).live.clone();
+        blocking(move || match Folder::open(&live.workspace()) {
+            Ok(tree) => {
+                fits(&live, most, (weight_of(files.iter().map(|(_, size)| *size)), replaced(&tree, &files)))
+            }
+            // Not made yet: what it will hold is the agent's own files.
+            Err(ash_snapshot::Error::NotFound { .. }) => {
+                let reached = bounds::reached(None, weight_of(files.iter().map(|(_, size)| *size)), most);
+                reached.map_or(Ok(()), |reached| Err(Error::NoRoom(reached)))
+            }
+            Err(error) => Err(error.into()),
+        })
+        .await
+    }
+}
+
+impl Place {
+    /// The uid of what is written here, if it has one of its own.
+    fn owner(&self) -> Result<Option<u32>> {
+        match &self.source {
+            FileSource::Live { uid, .. } => Ok(*uid),
+            FileSource::Checkpoint { .. } => Err(Error::NoWorkspace),
+        }
+    }
+}
+
+/// What files of these sizes will take.
+pub fn weight_of(sizes: impl Iterator<Item = u64>) -> Weight {
+    let blocks = |size: u64| size.div_ceil(BLOCK).saturating_mul(BLOCK);
+    sizes.fold(Weight::default(), |sum, size| sum.plus(Weight { bytes: blocks(size), files: 1 }))
+}
+
+fn replaced(tree: &Folder, files: &[(RelPath, u64)]) -> Weight {
+    let mut paths: Vec<&RelPath> = files.iter().map(|(path, _)| path).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    let size = |path: &&RelPath| tree.open_file(path, Links::Refuse).ok().map(|(_, stat)| stat.size);
+    weight_of(paths.iter().filter_map(size))
+}

@@ -1,0 +1,277 @@
+//! Putting a whole folder of ours into one that somebody else may be writing to: looked at first, then moved name by name,
+//! and taken back if something turns out to be in the way.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use super::write::{NEW_DIRECTORY, give_to, make_directory};
+use super::{Attributes, Folder, Kind, Met, Owner, Tour, Weight, open};
+use crate::{Error, RelPath};
+
+/// What the folder that is moved holds: a directory comes before what is in it.
+type Entries = Vec<(RelPath, Kind)>;
+
+/// Done, and how to take it back.
+enum Step {
+    Made,
+    New,
+    /// What was there is kept under this number.
+    Replaced(usize),
+}
+
+impl Folder {
+    /// Whether everything in `from` can be put into this folder: then what would give way takes so much. Nothing is changed.
+    pub fn would_replace(&self, from: &Folder) -> Result<Weight, Error> {
+        let mut replaced = Weight::default();
+        for (path, kind) in entries(from)? {
+            let (folder, name) = path.split();
+            let folder = match open::beneath(self.fd(), folder, open::DIRECTORY, super::Links::Refuse) {
+                Err(Errno::NOENT) => continue,
+                Err(Errno::NOTDIR) => return Err(Error::NotAFolder { path: path.to_string() }),
+                opened => opened.map_err(|e| Error::system("look at", path.as_bytes(), e))?,
+            };
+            let is = match rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => continue,
+                found => found.map_err(|e| Error::system("look at", path.as_bytes(), e))?,
+            };
+            agree(&path, kind, Attributes::from(is).kind)?;
+            if kind != Kind::Dir && is.st_nlink < 2 {
+                let bytes = u64::try_from(is.st_blocks).unwrap_or(0).saturating_mul(512);
+                replaced = replaced.plus(Weight { bytes, files: 1 });
+            } else if kind == Kind::Dir {
+                replaced = replaced.plus(Weight { bytes: 0, files: 1 });
+            }
+        }
+        Ok(replaced)
+    }
+
+    /// Moves everything in `from` to the same places in here. Files and links give way, directories are shared. Readers
+    /// see the old file or the new one. What gave way is kept in `aside`, an empty folder of ours, until all of it is done: if
+    /// something is in the way everything is put back. Done again after a crash it goes on where it was. All three
+    /// folders are in one file system.
+    pub fn merge(&self, from: &Folder, aside: &Folder, as_owner: Option<Owner>) -> Result<(), Error> {
+        let mut moving = Moving { into: self, from, aside, as_owner, done: Vec::new() };
+        for (path, kind) in entries(from)? {
+            if let Err(error) = moving.step(&path, kind) {
+                moving.take_back();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn entries(from: &Folder) -> Result<Entries, Error> {
+    let (mut tour, mut found) = (Tour::start(from)?, Vec::new());
+    while let Some(met) = tour.meet()? {
+        let Met::Entry(name) = met else { continue };
+        let path = RelPath::met(&tour.path_of(&name))?;
+        let failed = |e| Error::system("look at", path.as_bytes(), e);
+        let kind = tour.attributes(&name).map_err(failed)?.kind;
+        if kind == Kind::Dir {
+            tour.enter(&name).map_err(failed)?;
+        }
+        found.push((path, kind));
+    }
+    Ok(found)
+}
+
+fn agree(path: &RelPath, new: Kind, old: Kind) -> Result<(), Error> {
+    match (new == Kind::Dir, old == Kind::Dir) {
+        (true, true) | (false, false) => Ok(()),
+        (false, true) => Err(Error::NotAFile { path: path.to_string() }),
+        (true, false) => Err(Error::NotAFolder { path: path.to_string() }),
+    }
+}
+
+struct Moving<'a> {
+    into: &'a Folder,
+    from: &'a Folder,
+    aside: &'a Folder,
+    as_owner: Option<Owner>,
+    done: Vec<(RelPath, Step)>,
+}
+
+impl Moving<'_> {
+    fn step(&mut self, path: &RelPath, kind: Kind) -> Result<(), Error> {
+        let (folder, name) = path.split();
+        let failed = |e: Errno| match e {
+            Errno::NOTDIR => Error::NotAFolder { path: path.to_string() },
+            e => Error::system("put in place", path.as_bytes(), io::Error::from(e)),
+        };
+        let to = place(self.into, folder).map_err(failed)?;
+        let there = match Attributes::at(&to, name) {
+            Err(Errno::NOENT) => None,
+            found => Some(found.map_err(failed)?.kind),
+        };
+        if let Some(old) = there {
+            agree(path, kind, old)?;
+        }
+        let step = match (kind, there) {
+            (Kind::Dir, Some(_)) => return Ok(()),
+            (Kind::Dir, None) => {
+                self.make(to.as_fd(), name).map_err(failed)?;
+                Step::Made
+            }
+            (_, Some(_)) => {
+                let number = self.done.len();
+                // A second name for what is there: it never has none.
+                rustix::fs::linkat(&to, name, self.aside.fd(), number.to_string(), AtFlags::empty())
+                    .map_err(failed)?;
+                Step::Replaced(number)
+            }
+            (_, None) => Step::New,
+        };
+        if kind != Kind::Dir {
+            let from = place(self.from, folder).map_err(failed)?;
+            rustix::fs::renameat(from, name, to, name).map_err(failed)?;
+        }
+        self.done.push((path.clone(), step));
+        Ok(())
+    }
+
+    fn make(&self, to: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<()> {
+        make_directory(to, name, NEW_DIRECTORY)?;
+        give_to(open::open_beneath(to, name)?.as_fd(), self.as_owner)
+    }
+
+    /// The last first. New files go back to where they came from: whoever is killed in between finds them there.
+    fn take_back(&mut self) {
+        while let Some((path, step)) = self.done.pop() {
+            let (folder, name) = path.split();
+            let back = || {
+                let to = place(self.into, folder)?;
+                match step {
+                    Step::Made => rustix::fs::unlinkat(to, name, AtFlags::REMOVEDIR),
+                    Step::New => rustix::fs::renameat(to, name, place(self.from, folder)?, name),
+                    Step::Replaced(number) => {
+                        rustix::fs::renameat(&to, name, place(self.from, folder)?, name)?;
+                        rustix::fs::renameat(self.aside.fd(), number.to_string(), to, name)
+                    }
+                }
+            };
+            // Somebody inside was at it again: what is there now is theirs.
+            if let Err(error) = back() {
+                tracing::warn!(%path, %error, "what was put into a folder could not be taken back");
+            }
+        }
+    }
+}
+
+fn place(root: &Folder, folder: &[u8]) -> rustix::io::Result<OwnedFd> {
+    open::open_beneath(root.fd(), folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use super::*;
+
+    struct Bench {
+        dir: tempfile::TempDir,
+    }
+
+    impl Bench {
+        fn new(files: &[(&str, &str)]) -> Bench {
+            let dir = tempfile::tempdir().expect("a directory");
+            for name in ["into", "from", "aside"] {
+                fs::create_dir(dir.path().join(name)).expect("made");
+            }
+            let bench = Bench { dir };
+            for (path, text) in files {
+                let path = bench.at(path);
+                fs::create_dir_all(path.parent().expect("a parent")).expect("made");
+                fs::write(path, text).expect("written");
+            }
+            bench
+        }
+
+        fn at(&self, path: &str) -> std::path::PathBuf {
+            self.dir.path().join(path)
+        }
+
+        fn folder(&self, name: &str) -> Folder {
+            Folder::open(&self.at(name)).expect("opened")
+        }
+
+        fn merge(&self) -> Result<(), Error> {
+            self.folder("into").merge(&self.folder("from"), &self.folder("aside"), None)
+        }
+
+        fn files(&self, under: &str) -> Vec<(String, String)> {
+            let all = self.folder(under).walk(&|_, _| false, 100).expect("walked");
+            let read = |path: &[u8]| {
+                let path = String::from_utf8_lossy(path).into_owned();
+                let text = fs::read_to_string(self.at(under).join(Path::new(&path))).expect("read");
+                (path, text)
+            };
+            all.iter().map(|file| read(&file.path)).collect()
+        }
+    }
+
+    fn of(files: &[(&str, &str)]) -> Vec<(String, String)> {
+        files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn everything_is_put_in_place_and_what_was_there_besides_stays() {
+        let bench = Bench::new(&[
+            ("into/a/old", "old"),
+            ("into/a/both", "old"),
+            ("from/a/both", "new"),
+            ("from/b/c/new", "new"),
+        ]);
+        symlink("both", bench.at("from/a/link")).expect("linked");
+        fs::create_dir(bench.at("from/empty")).expect("made");
+        bench.merge().expect("merged");
+        let wanted = [("a/both", "new"), ("a/old", "old"), ("b/c/new", "new")];
+        assert_eq!(bench.files("into"), of(&wanted));
+        assert_eq!(fs::read_link(bench.at("into/a/link")).expect("a link"), Path::new("both"));
+        assert!(bench.at("into/empty").is_dir());
+        assert_eq!(bench.files("from"), []);
+        bench.merge().expect("what is done is not done again");
+        assert_eq!(bench.files("into"), of(&wanted));
+    }
+
+    #[test]
+    fn whatever_is_in_the_way_of_the_last_one_takes_all_of_it_back() {
+        type Plant = fn(&Bench);
+        let plants: [Plant; 4] = [
+            |bench| fs::create_dir(bench.at("into/z")).expect("made"),
+            |bench| symlink(bench.at("outside"), bench.at("into/y")).expect("linked"),
+            |bench| fs::write(bench.at("into/y"), "a file").expect("written"),
+            |bench| symlink("a", bench.at("into/y")).expect("linked"),
+        ];
+        for (number, plant) in plants.iter().enumerate() {
+            let bench = Bench::new(&[
+                ("into/a/both", "old"),
+                ("from/a/both", "new"),
+                ("from/a/new", "new"),
+                ("from/b/c/d", "new"),
+                ("from/y/in", "new"),
+                ("from/z", "new"),
+            ]);
+            fs::create_dir(bench.at("outside")).expect("made");
+            plant(&bench);
+            let (into, from) = (bench.files("into"), bench.files("from"));
+            assert!(bench.folder("into").would_replace(&bench.folder("from")).is_err(), "{number}");
+            bench.merge().expect_err("in the way");
+            assert_eq!((bench.files("into"), bench.files("from")), (into, from), "{number}");
+            assert!(!bench.at("into/b").exists() && !bench.at("outside/in").exists(), "{number}");
+        }
+    }
+
+    #[test]
+    fn what_gives_way_is_weighed_and_nothing_else() {
+        let bench = Bench::new(&[("into/a/b", &"x".repeat(100_000)), ("into/other", "x"), ("from/a/b", "")]);
+        let replaced = bench.folder("into").would_replace(&bench.folder("from")).expect("looked at");
+        assert_eq!(replaced.files, 2, "the folder and the file");
+        assert!((100_000..200_000).contains(&replaced.bytes), "{replaced:?}");
+    }
+}
