@@ -1,7 +1,7 @@
 //! More sessions than sandboxes: whoever waits makes way for whoever works, nothing is lost by it, and whoever cannot be
 //! served is told so, or waits in line.
 
-use crate::support::{Client, Server, as_root, eventually, is_alive};
+use crate::support::{Client, Server, as_root, available_mb, eventually, is_alive};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -205,12 +205,6 @@ async fn what_lives_when_the_server_comes_back_stays() {
     assert_eq!(make(&client, None).await.status(), StatusCode::CREATED);
     let now = pool(&client).await;
     assert_eq!(now["waiting"], 1, "as many made way as it took: {now}");
-}
-
-fn available_mb() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").expect("the kernel says it");
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).expect("it is there");
-    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") / 1024
 }
 
 /// Where memory is short whoever holds it and waits makes way, whether or not somebody asks.

@@ -1,6 +1,6 @@
 //! Many sandboxes at once, and many one after the other: what is gone leaves nothing behind.
 
-use crate::support::{Client, Server, as_root, eventually, parent, pids};
+use crate::support::{Client, Server, as_root, available_mb, eventually, parent, pids};
 use futures::{StreamExt as _, stream};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -10,12 +10,6 @@ use std::{
     path::Path,
     time::{Duration, Instant},
 };
-
-fn available_mb() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").expect("the kernel says it");
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).expect("it is there");
-    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") / 1024
-}
 
 /// All are alive, each answers, and each has what is its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

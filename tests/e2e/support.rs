@@ -311,6 +311,13 @@ pub fn cmdline(pid: u32) -> String {
     String::from_utf8_lossy(&bytes).replace('\0', " ")
 }
 
+/// Of the machine's memory.
+pub fn available_mb() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").expect("the kernel says it");
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).expect("it is there");
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") / 1024
+}
+
 /// Waits for a condition instead of sleeping.
 pub async fn eventually<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
     let until = Instant::now() + DEADLINE;
