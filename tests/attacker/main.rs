@@ -1,7 +1,10 @@
 //! What a hostile agent would do, as a program that runs anywhere: outside, where each attempt has to succeed, and as the
 //! agent inside a sandbox, where each has to fail. `attacker LIST REPORT`: one attempt a line, its words separated by
-//! tabs, the first of them its name. With other words it floods whoever listens.
+//! tabs, the first of them its name. With other words it floods whoever listens, or takes more than it may; started as
+//! Claude Code is, it is the agent.
 
+mod agent;
+mod bombs;
 mod calls;
 mod files;
 mod network;
@@ -23,6 +26,9 @@ const PATIENCE: u32 = 5;
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["-p", ..] => agent::live(),
+        ["bomb", ..] => bombs::go_off(&words[1..]),
+        ["complain", count] => complain(count.parse().expect("a number")),
         ["euid"] => println!("euid {}", files::euid()),
         ["lines", count] => lines(count.parse().expect("a number")),
         ["endless", megabytes] => endless(io::stdout().lock(), megabytes.parse().expect("a number")),
@@ -37,6 +43,15 @@ fn lines(count: u64) {
     let mut out = io::BufWriter::new(io::stdout().lock());
     for number in 0..count {
         if writeln!(out, "{{\"type\":\"system\",\"line\":{number}}}").is_err() {
+            return;
+        }
+    }
+}
+
+fn complain(count: u64) {
+    let mut err = io::BufWriter::new(io::stderr().lock());
+    for number in 0..count {
+        if writeln!(err, "complaint {number}").is_err() {
             return;
         }
     }

@@ -169,7 +169,7 @@ fn shared_memory(key: i32) -> Tried {
     }
 }
 
-fn many_processes(wanted: i32) -> Tried {
+pub(crate) fn many_processes(wanted: i32) -> Tried {
     let mut made = Vec::new();
     let mut refused = None;
     for _ in 0..wanted {

@@ -3,8 +3,10 @@
 //! fail. Meanwhile another session of the same server answers, and afterwards nothing outside has changed.
 
 mod attempts;
+mod bombs;
 mod decoys;
 mod floods;
+mod streams;
 
 use self::{
     attempts::{Attempt, Targets, World, attempts},

@@ -1,7 +1,7 @@
 //! How much of the machine a session may take. Each limit is hit in one sandbox, beside another one that goes on working
 //! and must not notice; in root's server and in that of somebody who is not.
 
-use crate::support::{Client, Frame, Processes, Server, as_root, eventually, is_alive};
+use crate::support::{Client, Frame, Processes, Server, as_root, eventually, in_docker, is_alive};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::{
@@ -122,7 +122,8 @@ async fn a_session_is_over_its_agent_and_its_agent_over_the_server_and_nobody_ov
     let mut values = shown.clone();
     let enforced = values.as_object_mut().and_then(|all| all.remove("enforcedBy")).expect("by whom");
     assert_eq!(values, expected, "{shown}");
-    assert!(enforced["memoryMb"].as_str().expect("a word").starts_with("cgroup"), "{enforced}");
+    let by = if in_docker() { "docker" } else { "cgroup" };
+    assert!(enforced["memoryMb"].as_str().expect("a word").starts_with(by), "{enforced}");
     assert_eq!(enforced["diskMb"], "watchdog");
     assert_eq!(client.exec("one", "ulimit -n").await["stdout"], "500\n");
     // What counts when a sandbox starts makes it start again; what is left out stays.
@@ -234,11 +235,11 @@ async fn as_root_a_sandbox_gets_so_much_of_a_processor_and_no_more() {
     let id = limited(&client, json!({ "cpuPercent": 20 })).await;
     let neighbour = Neighbour::at_work(&server).await;
     // Of three seconds; user time of what the shell waited for is the first of the second line.
-    let busy = "timeout 3 sh -c 'while :; do :; done'; times";
+    let busy = "sh -c 'while :; do :; done' & sleep 3; kill $!; wait; times";
     let (_, said) = exec(&client, &id, busy).await;
     let times = said["stdout"].as_str().expect("text").to_owned();
     let user = times.lines().nth(1).and_then(|line| line.split(['m', 's']).nth(1)?.parse::<f64>().ok());
-    assert!(user.is_some_and(|user| user < 1.5), "{times}");
+    assert!(user.is_some_and(|user| (0.1..1.5).contains(&user)), "{times}");
     neighbour.did_not_notice().await;
 }
 
@@ -319,6 +320,8 @@ async fn the_neighbour_of_a_full_sandbox_does_not_notice() {
         let client = server.client();
         let id = limited(&client, json!({ "diskMb": 20, "maxFiles": 500 })).await;
         let neighbour = Neighbour::at_work(&server).await;
+        // Whose server may not look into a container does not count what is in its /tmp: there only memory is limited.
+        let looks_in = !in_docker() || server.uid() == 0;
         for bomb in [
             // Small files in the workspace, and where they are memory.
             "i=0; while :; do i=$((i+1)); : > f$i; done",
@@ -328,6 +331,9 @@ async fn the_neighbour_of_a_full_sandbox_does_not_notice() {
             // What cannot be looked into by others.
             "mkdir closed; for i in $(seq 60); do head -c 1000000 /dev/urandom > closed/$i; done; chmod 0 closed; sleep 60",
         ] {
+            if bomb.contains("/tmp") && !looks_in {
+                continue;
+            }
             let (status, said) = exec(&client, &id, bomb).await;
             assert_eq!((status.as_u16(), &said["code"]), (500, &json!("disk_limit")), "{bomb}: {said}");
             client.until_status(&id, "error").await;

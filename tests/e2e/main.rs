@@ -23,6 +23,7 @@ mod far_clean;
 mod far_faults;
 mod files;
 mod folder;
+mod full_disk;
 #[path = "../support/gcs.rs"]
 mod gcs;
 mod guide;

@@ -65,7 +65,17 @@ impl Server {
     /// A server run by somebody who is not root, with the binary and the data beneath a 0700 directory of theirs.
     /// Only root can be somebody else: others are themselves.
     pub async fn of_user(uid: u32, env: &[(&str, &str)]) -> Server {
+        let mut server = Server::prepared_for(uid, env);
+        server.launch().await;
+        server
+    }
+
+    /// As before, and not yet started. Root's is an ordinary one.
+    pub fn prepared_for(uid: u32, env: &[(&str, &str)]) -> Server {
         let mut server = Server::prepare(env);
+        if uid == 0 {
+            return server;
+        }
         server.exe = server.dir.join("ash");
         std::fs::copy(ash(), &server.exe).expect("a copy of the binary");
         if own_uid() == 0 {
@@ -75,7 +85,6 @@ impl Server {
             server.uid = Some(uid);
             server.gid = in_docker().then(crate::docker::group);
         }
-        server.launch().await;
         server
     }
 

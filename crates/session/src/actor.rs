@@ -110,6 +110,8 @@ pub(crate) struct Actor {
     dirty: Option<Instant>,
     /// When the turn that runs began, or was last captured.
     captured: Instant,
+    /// What the log has got since then, which travels with the next checkpoint.
+    unpacked: u64,
     /// Somebody waits for a capture that begins after they asked.
     wants_capture: bool,
     /// Not before this: the last capture failed.

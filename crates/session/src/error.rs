@@ -143,9 +143,30 @@ pub enum Error {
     Gone,
 }
 
+const DISK_FULL: &str = "disk_full";
+
 impl Error {
+    /// There is no space left, whoever found out: it may work again later, and nothing else is wrong.
+    pub(crate) fn is_full(&self) -> bool {
+        let of_disk = |source: &std::io::Error| {
+            matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+        };
+        match self {
+            Error::Io { source, .. } => of_disk(source),
+            // In the words of whoever was told.
+            Error::Failed(problem) => problem.code == DISK_FULL,
+            other => matches!(
+                other,
+                Error::LittleSpace(_)
+                    | Error::Store(ash_store::Error::Full)
+                    | Error::Snapshot(ash_snapshot::Error::Full { .. })
+            ),
+        }
+    }
+
     pub fn kind(&self) -> Kind {
         match self {
+            full if full.is_full() => Kind::Unavailable,
             Error::Refused(Refused::Gone) => Kind::Gone,
             Error::Refused(
                 Refused::Busy
@@ -206,6 +227,7 @@ impl Error {
 
     pub fn code(&self) -> &str {
         match self {
+            full if full.is_full() => DISK_FULL,
             Error::Refused(Refused::Gone) => "session_ended",
             Error::Refused(Refused::Busy) => "turn_running",
             Error::Refused(Refused::Occupied) => "session_busy",
@@ -249,7 +271,7 @@ impl Error {
             Error::Save(_) => "checkpoint_failed",
             Error::Stopping => "server_stopping",
             Error::Capacity(_) | Error::LittleMemory(_) | Error::Crowded => "capacity_reached",
-            Error::LittleSpace(_) | Error::Store(ash_store::Error::Full) => "disk_full",
+            Error::LittleSpace(_) => DISK_FULL,
             Error::Store(ash_store::Error::Taken(_)) => "session_exists",
             Error::Store(ash_store::Error::Stale) | Error::Gone | Error::Moved => "try_again",
             Error::Store(_) => "store_failed",

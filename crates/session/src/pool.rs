@@ -20,7 +20,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc, LazyLock, Mutex, MutexGuard,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -85,6 +85,8 @@ pub(crate) struct Keeper {
     pub(crate) logs: Arc<Logs>,
     pub(crate) mood: Arc<MoodCell>,
     pub(crate) workspace: WorkspaceId,
+    /// It gave up because the disk is full.
+    pub(crate) full: Arc<AtomicBool>,
 }
 
 pub(crate) type Keepers = tokio::sync::Mutex<HashMap<SessionNo, Keeper>>;

@@ -17,6 +17,7 @@ use ash_sandbox::Egress;
 use ash_store::{Agent, Env, Fate, Order, Scope, Session};
 use futures::future::BoxFuture;
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -36,6 +37,8 @@ const LONGEST: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct Sessions {
     rooms: Arc<Rooms>,
+    /// Those who get another keeper in a moment. One of us sees to it, however many visit meanwhile.
+    recalled: Arc<std::sync::Mutex<HashSet<SessionNo>>>,
     stopping: Arc<AtomicBool>,
     /// Bytes that are left on the disk.
     free: Arc<AtomicU64>,
@@ -85,6 +88,7 @@ impl Sessions {
     pub fn new(rooms: Rooms) -> Sessions {
         Sessions {
             rooms: Arc::new(rooms),
+            recalled: Arc::default(),
             stopping: Arc::default(),
             free: Arc::new(AtomicU64::new(u64::MAX)),
             returning: Arc::default(),
@@ -598,15 +602,33 @@ impl Sessions {
     pub(crate) async fn ask<T>(&self, no: SessionNo, request: impl FnOnce(Reply<T>) -> Request) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let mut request = request(reply);
-        loop {
+        let keeper = loop {
             let keeper = self.keeper(no).await?;
             match keeper.inbox.send(request).await {
-                Ok(()) => break,
+                Ok(()) => break keeper,
                 // It went while we were on our way; the next one gets it.
                 Err(mpsc::error::SendError(back)) => request = back,
             }
+        };
+        match answer.await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.why_gone(no, &keeper).await),
         }
-        answer.await.map_err(|_| Error::Gone)?
+    }
+
+    /// Of a keeper that answers nothing any more.
+    async fn why_gone(&self, no: SessionNo, keeper: &Keeper) -> Error {
+        // Why is noted before its place is free.
+        while keeper.inbox.is_closed()
+            && let Some(there) = self.rooms.pool.keepers.lock().await.get(&no)
+            && there.inbox.same_channel(&keeper.inbox)
+        {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        match keeper.full.load(Ordering::Relaxed) {
+            true => Error::Store(ash_store::Error::Full),
+            false => Error::Gone,
+        }
     }
 
     /// Whoever looks after the session, called in if nobody does.
@@ -629,9 +651,11 @@ impl Sessions {
     fn recall(self, no: SessionNo) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let mut wait = Duration::from_secs(1);
-            while !self.is_stopping() {
+            while !self.is_stopping() && self.recalling().insert(no) {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(LONGEST);
+                // Before the next one is called, which may give up at once.
+                self.recalling().remove(&no);
                 match self.rooms.store.restless().await {
                     Ok(restless) if !restless.contains(&no) => return,
                     Ok(_) if self.keeper(no).await.is_ok() => return,
@@ -639,6 +663,10 @@ impl Sessions {
                 }
             }
         })
+    }
+
+    fn recalling(&self) -> std::sync::MutexGuard<'_, HashSet<SessionNo>> {
+        self.recalled.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// The lock is held only to put the keeper in place; loading happens behind its inbox, so that one slow
@@ -654,14 +682,21 @@ impl Sessions {
         }
         self.open_for_work()?;
         let (sender, inbox) = mpsc::channel(64);
-        let keeper = Keeper { inbox: sender, logs: Arc::default(), mood: Arc::default(), workspace };
+        let keeper = Keeper {
+            inbox: sender,
+            logs: Arc::default(),
+            mood: Arc::default(),
+            workspace,
+            full: Arc::default(),
+        };
         let seat = Seat { logs: keeper.logs.clone(), mood: keeper.mood.clone(), inbox };
         let loading = load(self.rooms.clone(), seat);
         // A task of its own: if it panics, the rest of us goes on.
         let keeping = tokio::spawn(async move { Box::pin(loading.await?.run()).await });
-        let sessions = self.clone();
+        let (sessions, full) = (self.clone(), keeper.full.clone());
         tokio::spawn(async move {
             let kept = keeping.await.unwrap_or(Err(Error::Gone));
+            full.store(kept.as_ref().err().is_some_and(Error::is_full), Ordering::Relaxed);
             sessions.rooms.pool.keepers.lock().await.remove(&no);
             if let Err(error) = kept {
                 tracing::error!(session = no.0, %error, "a session's keeper gave up; another one is called");

@@ -132,6 +132,16 @@ static void mend(int root, int count, char **targets) {
         close(erased);
     }
     put(root, "pipe/f"), put(root, "socket/f"), put(root, "small");
+    mkdirat(root, "up", 0755), mkdirat(root, "down", 0755);
+    if (!is(root, "up/in", S_IFDIR) && !is(root, "down/in", S_IFDIR)) mkdirat(root, "up/in", 0755);
+    fill(root, "up/in"), fill(root, "down/in");
+}
+
+// A name of what is a file now and a link that leads outside in a moment; and a folder whose parent is another one.
+static void relink(int root) {
+    unlinkat(root, "hard", 0);
+    if (linkat(root, "s1/f", root, "hard", 0) == 0) swaps++;
+    if (renameat(root, "up/in", root, "down/in") == 0 || renameat(root, "down/in", root, "up/in") == 0) swaps++;
 }
 
 static void race(int root, int count) {
@@ -152,6 +162,7 @@ static void race(int root, int count) {
     swap(root, "small", "node_modules/huge");
     swap(root, "deep", "deeper");
     swap(root, "deep/d/d/d", "deeper/d");
+    relink(root);
 }
 
 static void attempt(int count, char **paths) {

@@ -142,7 +142,7 @@ fn check_content(content: &Value) -> Answer<()> {
 /// Waits for the end of the turn and answers it whole.
 async fn wait(app: &App, session: &Session, mut turn: Turn, queued: u64) -> Answer<Response> {
     let mut follower = app.sessions.follow(session.no, Cursor::event(queued));
-    let (mut text, mut usage) = (String::new(), Value::Null);
+    let (mut text, mut usage, mut unsaved) = (String::new(), Value::Null, None);
     loop {
         let Heard::Items(items) = follower.next().await? else { continue };
         for item in items {
@@ -156,9 +156,14 @@ async fn wait(app: &App, session: &Session, mut turn: Turn, queued: u64) -> Answ
                     text = said;
                     usage = serde_json::to_value(used).unwrap_or_default();
                 }
+                WhatItem::Event(Fact::SaveFailed { turn: Some(of), error }) if of == turn.id() => {
+                    unsaved = Some(ash_model::Problem::new("checkpoint_failed", error));
+                }
                 WhatItem::Event(Fact::Finished { turn: over, how, checkpoint, problem })
                     if over == turn.id() =>
                 {
+                    // An answer that stands, and files that are not safe: whoever waits is told both.
+                    let problem = problem.or(unsaved);
                     let body = json!({ "turn": over, "status": how, "text": text, "usage": usage, "checkpoint": checkpoint, "error": problem });
                     return Ok(Json(body).into_response());
                 }

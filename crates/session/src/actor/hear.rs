@@ -138,8 +138,10 @@ impl Actor {
         }
         self.deltas = deltas.unwrap_or(self.deltas);
         if let Some(hands) = self.hands.as_mut().filter(|hands| hands.incarnation == place.incarnation) {
+            let bytes = place.position.saturating_sub(hands.position);
             hands.position = place.position;
             hands.walls.ack(self.session.no, place.position).await;
+            self.said(bytes, meaning.facts.len());
         }
         self.note_held();
         self.execs.answer();

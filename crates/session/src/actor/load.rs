@@ -104,6 +104,7 @@ impl Actor {
             lease,
             dirty: None,
             captured: Instant::now(),
+            unpacked: 0,
             wants_capture: false,
             not_before: None,
             effect: None,

@@ -16,6 +16,12 @@ use ash_store::{Checkpoint, Session};
 use std::sync::Arc;
 use tokio::time::Instant;
 
+/// What was said since the last capture is packed with the next one, and held in memory for it: who says this much is captured
+/// on its way, however long its turn has been.
+const MUCH: u64 = 32 << 20;
+/// What an event takes beside its words.
+const EVENT: u64 = 256;
+
 /// What a capture is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Occasion {
@@ -159,17 +165,26 @@ impl Actor {
 
     /// When the turn that runs is captured next.
     pub(super) fn midway(&self) -> Option<Instant> {
-        let every = Some(self.rooms.settings.checkpoint_every).filter(|every| !every.is_zero())?;
+        let every = Some(self.rooms.settings.checkpoint_every).filter(|every| !every.is_zero());
+        let at = match self.unpacked > MUCH {
+            true => Some(self.captured),
+            false => every.and_then(|every| self.captured.checked_add(every)),
+        };
         let running = self.state.current().is_some_and(|turn| matches!(turn.phase, Phase::Running { .. }));
         let can =
             !self.is_ephemeral() && self.hands.is_some() && self.tree().is_some() && self.effect.is_none();
-        (running && can && self.closing.is_none()).then(|| self.captured.checked_add(every)).flatten()
+        at.filter(|_| running && can && self.closing.is_none())
+    }
+
+    /// The log has these bytes more, in so many events.
+    pub(super) fn said(&mut self, bytes: u64, events: usize) {
+        self.unpacked = self.unpacked.saturating_add(bytes).saturating_add(EVENT * events as u64);
     }
 
     pub(super) fn start_save(&mut self, occasion: Occasion) {
         let newest = self.state.checkpoint;
         let began = Instant::now();
-        self.captured = began;
+        (self.captured, self.unpacked) = (began, 0);
         let newest_is_settled = newest.is_some() && self.state.settled == newest;
         let may_skip = occasion == Occasion::Between && newest_is_settled && self.dirty.is_none();
         let saving = Saving { may_skip, ..self.saving() };

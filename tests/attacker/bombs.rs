@@ -1,0 +1,228 @@
+//! Taking more than one's part, until somebody says no: bytes, files, names, memory, processors. Each says how far it got,
+//! so that the same words show harm where nothing limits them.
+
+use crate::{Tried, answer, c, processes::many_processes, word};
+use std::{
+    ffi::CString,
+    fs::{self, File},
+    io::{self, Write},
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::{ffi::OsStrExt, net::UnixListener},
+    },
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// Files in one folder, so that no folder of these is slow by itself.
+const FOLDER: u64 = 5_000;
+const MIB: usize = 1 << 20;
+
+type Bomb = fn(&[String]) -> Tried;
+
+const BOMBS: &[(&str, Bomb)] = &[
+    ("fill", |args| fill(Path::new(word(args, 0)), number(args, 1))),
+    ("empty", |args| many(word(args, 0), number(args, 1), |path| File::create(path).map(drop))),
+    ("names", |args| names(word(args, 0), number(args, 1))),
+    ("attributes", |args| attributes(word(args, 0), number(args, 1))),
+    ("nest", |args| nest(word(args, 0), number(args, 1))),
+    ("depth", |args| depth(word(args, 0))),
+    ("sparse", |args| {
+        let file = File::create(place(word(args, 0))?.join("sparse"))?;
+        file.set_len(number(args, 1))?;
+        Ok(format!("{} bytes", file.metadata()?.len()))
+    }),
+    ("odd", |args| odd(&place(word(args, 0))?)),
+    ("grow", |args| grow(number(args, 0))),
+    ("spin", |args| spin(number(args, 0), Duration::from_secs(number(args, 1)))),
+    ("processes", |args| many_processes(word(args, 0).parse().expect("a number"))),
+    ("forks", |_| forks()),
+];
+
+/// What became of it, on stdout.
+pub(crate) fn go_off(words: &[String]) {
+    let (kind, args) = words.split_first().expect("a bomb");
+    let bomb = BOMBS.iter().find(|(name, _)| name == kind).unwrap_or_else(|| panic!("no bomb {kind}")).1;
+    match bomb(args) {
+        Ok(got) => println!("reached {got}"),
+        Err(why) => println!("refused {why}"),
+    }
+}
+
+fn number(args: &[String], n: usize) -> u64 {
+    word(args, n).parse().expect("a number")
+}
+
+fn place(dir: &str) -> io::Result<PathBuf> {
+    let dir = Path::new(dir).join("bomb");
+    fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+/// What no compression makes smaller.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut state: u64 = 0x5eed;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    (0..bytes / 8).flat_map(|_| next()).collect()
+}
+
+fn fill(dir: &Path, megabytes: u64) -> Tried {
+    let dir = place(&dir.to_string_lossy())?;
+    let mut buffer = noise(MIB);
+    for n in 0..megabytes {
+        buffer[..8].copy_from_slice(&n.to_le_bytes());
+        fs::write(dir.join(n.to_string()), &buffer)?;
+    }
+    Ok(format!("{megabytes} MiB"))
+}
+
+fn many(dir: &str, count: u64, make: impl Fn(&Path) -> io::Result<()>) -> Tried {
+    let mut dir = place(dir)?;
+    for n in 0..count {
+        if n % FOLDER == 0 {
+            dir = dir.parent().unwrap_or(&dir).join(format!("f{n}"));
+            fs::create_dir_all(&dir)?;
+        }
+        make(&dir.join(n.to_string()))?;
+    }
+    Ok(format!("{count} files"))
+}
+
+/// Of few files: a file may have tens of thousands.
+fn names(dir: &str, count: u64) -> Tried {
+    let dir = place(dir)?;
+    for n in 0..count {
+        let of = dir.join(format!("of{}", n / FOLDER));
+        if n % FOLDER == 0 {
+            File::create(&of)?;
+        }
+        fs::hard_link(&of, dir.join(format!("name{n}")))?;
+    }
+    Ok(format!("{count} names"))
+}
+
+/// As large as the file system takes them, which is less than a block for some and 64 KiB for others.
+fn attributes(dir: &str, count: u64) -> Tried {
+    let dir = place(dir)?;
+    let value = noise(64 << 10);
+    let mut bytes = 0;
+    for n in 0..count {
+        let path = dir.join(n.to_string());
+        File::create(&path)?;
+        let path = CString::new(path.as_os_str().as_bytes()).expect("no NUL");
+        let fits = [64 << 10, 16 << 10, 3 << 10, 1 << 10].into_iter().find(|size| {
+            // SAFETY: pointers and length are of values that outlive the call.
+            let done = unsafe {
+                let name = c("user.bomb");
+                libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), *size, 0)
+            };
+            done == 0
+        });
+        bytes += fits.ok_or_else(io::Error::last_os_error)?;
+    }
+    Ok(format!("{count} files with {bytes} bytes beside them"))
+}
+
+/// By relative steps: the whole path is longer than any that the kernel takes.
+fn nest(dir: &str, count: u64) -> Tried {
+    let mut at: OwnedFd = File::open(place(dir)?)?.into();
+    let step = c("d");
+    for _ in 0..count {
+        // SAFETY: the name outlives the call.
+        answer(unsafe { libc::mkdirat(at.as_raw_fd(), step.as_ptr(), 0o755) }.into())?;
+        at = below(&at)?;
+    }
+    Ok(format!("{count} deep"))
+}
+
+fn below(at: &OwnedFd) -> io::Result<OwnedFd> {
+    // SAFETY: the name outlives the call; the new descriptor has no other owner.
+    unsafe {
+        let next = libc::openat(at.as_raw_fd(), c("d").as_ptr(), libc::O_DIRECTORY | libc::O_NOFOLLOW);
+        Ok(OwnedFd::from_raw_fd(answer(next.into())? as i32))
+    }
+}
+
+/// What `nest` has made.
+fn depth(dir: &str) -> Tried {
+    let (mut at, mut deep): (OwnedFd, usize) = (File::open(place(dir)?)?.into(), 0);
+    while let Ok(next) = below(&at) {
+        (at, deep) = (next, deep + 1);
+    }
+    Ok(format!("{deep} deep"))
+}
+
+/// What is no file, and names that are no words.
+fn odd(dir: &Path) -> Tried {
+    let newlines = "\n".repeat(255);
+    fs::write(dir.join(&newlines), "kept")?;
+    fs::write(dir.join(std::ffi::OsStr::from_bytes(&[0xff; 255])), "kept")?;
+    let named = |name: &str| CString::new(dir.join(name).as_os_str().as_bytes()).expect("no NUL");
+    let numbers = [("pipe", libc::S_IFIFO | 0o666), ("whiteout", libc::S_IFCHR)];
+    for (name, mode) in numbers {
+        // SAFETY: a name that outlives the call, and numbers.
+        answer(unsafe { libc::mknod(named(name).as_ptr(), mode, 0) }.into())?;
+    }
+    UnixListener::bind(dir.join("socket"))?;
+    // Held open on both sides, so that whoever opens it is not waited for either.
+    let pipe = File::options().read(true).write(true).open(dir.join("pipe"))?;
+    (&pipe).write_all(b"endless")?;
+    Ok("a name of newlines, a pipe, a socket, a device".to_owned())
+}
+
+/// Step by step, as what leaks does.
+fn grow(megabytes: u64) -> Tried {
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for n in 0..megabytes / 20 {
+        let mut more = vec![0; 20 * MIB];
+        more.iter_mut().step_by(4096).for_each(|byte| *byte = n as u8 | 1);
+        all.push(more);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let held = all.iter().flatten().step_by(4096).filter(|byte| **byte != 0).count();
+    Ok(format!("{} MiB", held >> 8))
+}
+
+/// How much of the processors so many processes get in this time.
+fn spin(processes: u64, time: Duration) -> Tried {
+    let until = Instant::now() + time;
+    for _ in 0..processes {
+        // SAFETY: one thread; the child counts and ends.
+        if unsafe { libc::fork() } == 0 {
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+    }
+    // SAFETY: a plain structure of numbers; all children are ours.
+    let usage = unsafe {
+        while libc::wait(std::ptr::null_mut()) > 0 {}
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+        usage
+    };
+    let millis = usage.ru_utime.tv_sec * 1000 + i64::from(usage.ru_utime.tv_usec as i32) / 1000;
+    // Little, so that it is much also where everybody else is busy.
+    let allowed = i64::try_from(time.as_millis()).expect("a short time") / 10;
+    if millis > allowed { Ok(format!("{millis} ms")) } else { Err(io::Error::other(format!("{millis} ms"))) }
+}
+
+/// The real one: whoever is left forks again, and leaves its parents.
+fn forks() -> Tried {
+    loop {
+        // SAFETY: numbers only, in processes of one thread each.
+        unsafe {
+            if libc::fork() == 0 {
+                libc::setsid();
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The agent itself is the attacker: the program that the server starts and talks to, in the place of Claude Code. Shim and
+//! driver get whatever it says, straight from its stdout; the server stays well, and who is beside it does not notice.
+
+use super::{
+    Beside,
+    bombs::{IMPATIENT, Pulse},
+    program, put,
+};
+use crate::support::{Client, Frame, Server, Sse, as_root, eventually};
+use serde_json::{Value, json};
+
+const SOMEBODY: u32 = 61_008;
+/// What a server may ever have used, whatever agents say. A debug build.
+const MEMORY: u64 = 300 << 20;
+/// As many lines of its complaints are kept.
+const LOGS: usize = 10_000;
+const MILLION: usize = 1_000_000;
+/// More than any server that kept them in memory would have room for, and not for minutes.
+const MANY: usize = 100_000;
+
+#[tokio::test]
+async fn an_agent_that_says_what_it_likes_hurts_only_its_own_session() {
+    listen(Server::prepared_for(0, &IMPATIENT), MANY).await;
+}
+
+#[tokio::test]
+async fn as_root_an_agent_of_an_ordinary_users_server_that_says_what_it_likes_hurts_only_its_own_session() {
+    assert!(as_root(), "only root can be somebody else");
+    listen(Server::prepared_for(SOMEBODY, &IMPATIENT), MANY).await;
+}
+
+/// Slow: each of them is kept.
+#[tokio::test]
+async fn slowly_a_million_lines_of_an_agent_hurt_only_its_own_session() {
+    listen(Server::prepared_for(0, &IMPATIENT), MILLION).await;
+}
+
+async fn listen(mut server: Server, lines: usize) {
+    replace_claude(&mut server);
+    server.launch().await;
+    let client = server.client();
+    client.post("/api/agents", json!({ "name": "hostile", "path": server.dir.join("agent") })).await;
+    let (bystander, victim) = (calm(&client).await, calm(&client).await);
+    let (beside, pulse) = (Beside::begin(&server, bystander), Pulse::begin(&server));
+
+    frames_that_are_none_of_its_business(&client, &victim).await;
+    complaints_without_end(&client).await;
+    a_line_without_end(&client).await;
+    many_lines(&client, lines).await;
+    lines_without_end(&client).await;
+    silence(&client).await;
+
+    let answers = beside.end().await;
+    println!("the session beside answered {answers} times; {}", pulse.end().await);
+    assert!(!server.log().contains("panicked"), "{}", server.log());
+    let peak = peak(server.pid());
+    println!("the server used {} MiB at most", peak >> 20);
+    assert!(peak < MEMORY, "the server used {} MiB", peak >> 20);
+}
+
+/// With a program that does what messages ask it to.
+fn replace_claude(server: &mut Server) {
+    let bin = server.dir.join("bin");
+    std::fs::create_dir(&bin).expect("a folder");
+    put(&program(), &bin.join("claude"), 0o755);
+    let agent = server.dir.join("agent");
+    std::fs::create_dir(&agent).expect("a folder");
+    std::fs::write(agent.join("ash.toml"), "runtime = \"claude\"\n").expect("written");
+    server.set("ASH_CLAUDE_BIN", bin.join("claude").to_str().expect("a name"));
+    server.set("ANTHROPIC_API_KEY", "sk-only-outside");
+    server.set("ANTHROPIC_BASE_URL", "http://127.0.0.1:9");
+}
+
+/// There is a key here, and nobody to talk to.
+async fn calm(client: &Client) -> String {
+    client.deploy("tester").await;
+    let made = client.post("/api/sessions", json!({ "agent": "tester", "provider": "offline" })).await;
+    made["session"]["id"].as_str().expect("an id").to_owned()
+}
+
+async fn hostile(client: &Client, limits: Value) -> String {
+    let made = client.post("/api/sessions", json!({ "agent": "hostile", "limits": limits })).await;
+    let id = made["session"]["id"].as_str().expect("an id").to_owned();
+    obeys(client, &id).await;
+    id
+}
+
+/// It is there, and speaks as Claude Code does.
+async fn obeys(client: &Client, id: &str) {
+    assert_eq!(client.text(id, "nothing").await, "obeyed");
+}
+
+async fn end(client: &Client, id: &str) {
+    client.delete(&format!("/api/sessions/{id}")).await;
+}
+
+fn told(frames: &[Frame]) -> Option<&str> {
+    frames.iter().find(|frame| frame.event == "error").and_then(|frame| frame.data["code"].as_str())
+}
+
+/// No message at all, messages of wrong shapes, and messages about a turn of somebody else that runs meanwhile.
+async fn frames_that_are_none_of_its_business(client: &Client, victim: &str) {
+    let (mut stream, turn) = waits(client, victim).await;
+    let id = hostile(client, json!({})).await;
+    let mut said = client.send(&id, &format!("frames {victim} {turn}")).await;
+    let frames = said.until("done").await;
+    assert_eq!(frames.last().expect("the end").data["status"], "done", "{:#?}", frames.last());
+    let garbled = frames.iter().filter(|frame| frame.data["subtype"] == "garbled").count();
+    println!("{} frames, of which {garbled} were none", frames.len());
+    assert!(garbled >= 20 * 9, "{garbled}");
+    // Whose turn it was about has heard nothing of it.
+    client.exec(victim, "touch go").await;
+    let frames = stream.until("done").await;
+    assert!(!frames.iter().any(|frame| frame.data.to_string().contains("forged")), "{frames:#?}");
+    let complete = frames.iter().rfind(|frame| frame.event == "turn_complete").expect("turn_complete");
+    assert_eq!(complete.data["result"], "released");
+    obeys(client, &id).await;
+    client.get(&format!("/api/sessions/{id}/events?limit=1000")).await;
+    client.get(&format!("/api/sessions/{id}/messages?limit=1000")).await;
+    end(client, &id).await;
+}
+
+/// A turn in the middle of a tool call, and its id.
+async fn waits(client: &Client, id: &str) -> (Sse, String) {
+    let wait = "run: until [ -e go ]; do sleep 0.01; done; rm go; echo released";
+    let mut stream = client.send(id, wait).await;
+    let frames = stream.until("tool_use").await;
+    let turn = frames[0].data["turn"].as_str().expect("a turn").to_owned();
+    (stream, turn)
+}
+
+async fn complaints_without_end(client: &Client) {
+    let id = hostile(client, json!({})).await;
+    assert_eq!(client.text(&id, &format!("complain {MILLION}")).await, "obeyed");
+    let last = format!("complaint {}", MILLION - 1);
+    let logs = eventually("all of it was read", async || {
+        let logs = client.get(&format!("/api/sessions/{id}/logs")).await["logs"].as_array().cloned()?;
+        logs.iter().any(|entry| entry["text"] == last.as_str()).then_some(logs)
+    })
+    .await;
+    assert!(logs.len() <= LOGS, "{} lines of a million are kept", logs.len());
+    end(client, &id).await;
+}
+
+async fn a_line_without_end(client: &Client) {
+    let id = hostile(client, json!({})).await;
+    let frames = client.send(&id, "endless 40").await.rest().await;
+    assert_eq!(told(&frames), Some("line_too_long"));
+    client.until_status(&id, "error").await;
+    assert_eq!(client.session(&id).await["error"]["code"], "line_too_long");
+    end(client, &id).await;
+}
+
+/// All of them are heard, and the turn is captured on its way, so that nobody has to carry all of them at once.
+async fn many_lines(client: &Client, lines: usize) {
+    let id = hostile(client, json!({})).await;
+    let began = std::time::Instant::now();
+    assert_eq!(client.text(&id, &format!("lines {lines}")).await, "obeyed");
+    let last = client.session(&id).await["checkpoint"]["local"].as_u64().expect("a number");
+    println!("{lines} lines took {:?}, and {last} checkpoints", began.elapsed());
+    assert!(last as usize > lines / MILLION * 5, "{last}");
+    end(client, &id).await;
+}
+
+/// Those who never stop are held to what they may say in a second, and to their time.
+async fn lines_without_end(client: &Client) {
+    // Not without any limit: what it says then takes minutes to write down here.
+    let (much, kb, seconds) = (512, 32, 3);
+    let free = chatter(client, json!({ "outputKbPerSecond": much, "turnSeconds": seconds })).await;
+    let bound = chatter(client, json!({ "outputKbPerSecond": kb, "turnSeconds": seconds })).await;
+    // Four seconds' worth comes at once, and it has another one after it was asked to stop; twice that on a busy machine.
+    let most = (kb << 10) * 2 * (4 + seconds + 1);
+    println!("{free} bytes of an agent that talks as it likes, {bound} of one that may not");
+    assert!(free > most && bound < most, "{free} and {bound} bytes, of at most {most}");
+}
+
+/// How many bytes of it came until it was stopped.
+async fn chatter(client: &Client, limits: Value) -> usize {
+    let id = hostile(client, limits).await;
+    let frames = client.send(&id, "forever").await.until("done").await;
+    assert_eq!(told(&frames), Some("turn_timeout"), "{:#?}", frames.last());
+    let said = frames.iter().filter(|frame| frame.event == "message");
+    let bytes = said.map(|frame| frame.data.to_string().len()).sum();
+    obeys(client, &id).await;
+    end(client, &id).await;
+    bytes
+}
+
+/// It closes its stdout, and lives on.
+async fn silence(client: &Client) {
+    let id = hostile(client, json!({ "turnSeconds": 2 })).await;
+    let frames = client.send(&id, "shut").await.until("done").await;
+    assert_eq!(told(&frames), Some("turn_timeout"), "{frames:#?}");
+    obeys(client, &id).await;
+    end(client, &id).await;
+}
+
+fn peak(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("VmHWM");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
