@@ -1,6 +1,7 @@
 //! How fast and how small the server is, as ratios to what the machine itself needs, from one run: noise then
 //! hits both sides alike. `cargo run --release -p ash-bench --bin http`.
 
+mod advance;
 mod bare;
 mod crowd;
 mod floor;
@@ -100,6 +101,8 @@ async fn run(args: &Args, stage: &Stage) -> Result<Report> {
     let line = memory::measure(&server, stage, &mut report).await?;
     eprintln!("{} rounds of everything …", args.samples);
     life::measure(&client, &line, stage, &mut report).await?;
+    eprintln!("made in advance …");
+    advance::measure(&client, stage, &mut report).await?;
     eprintln!("forks …");
     forks::measure(&server, &client, &mut report).await?;
     eprintln!("{} sessions by 4 clients …", args.crowd);

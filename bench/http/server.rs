@@ -13,7 +13,7 @@ use std::{
 };
 
 const KEY: &str = "bench-key";
-const AGENT: &str = "bench";
+pub(crate) const AGENT: &str = "bench";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Server {
@@ -141,8 +141,27 @@ impl Client {
         self.json(Method::POST, "/api/agents", Some(&agent)).await.map(drop)
     }
 
+    pub(crate) async fn deploy_folder(&self, name: &str, folder: &Path) -> Result<()> {
+        let agent = json!({ "name": name, "path": folder });
+        self.json(Method::POST, "/api/agents", Some(&agent)).await.map(drop)
+    }
+
+    pub(crate) async fn remove(&self, agent: &str) -> Result<()> {
+        self.json(Method::DELETE, &format!("/api/agents/{agent}"), None).await.map(drop)
+    }
+
+    /// How many sandboxes are ready for whoever comes.
+    pub(crate) async fn warm(&self) -> Result<u64> {
+        let health = self.json(Method::GET, "/health", None).await?;
+        health["pool"]["warm"].as_u64().context("a number")
+    }
+
     pub(crate) async fn create(&self) -> Result<Value> {
-        let made = self.json(Method::POST, "/api/sessions", Some(&json!({ "agent": AGENT }))).await?;
+        self.create_of(AGENT).await
+    }
+
+    pub(crate) async fn create_of(&self, agent: &str) -> Result<Value> {
+        let made = self.json(Method::POST, "/api/sessions", Some(&json!({ "agent": agent }))).await?;
         ensure!(made["session"]["status"] == "active", "a new session is active, not {made}");
         Ok(made["session"].clone())
     }

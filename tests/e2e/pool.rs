@@ -179,6 +179,25 @@ async fn a_shared_sandbox_counts_once_and_goes_as_a_whole() {
     assert_eq!(client.text(&shared[2], "read all").await, all);
 }
 
+/// Whoever would lose something by going does not have to: files that no checkpoint holds.
+#[tokio::test]
+async fn whoever_would_lose_something_stays() {
+    let server = server("2").await;
+    let client = server.client();
+    client.deploy("tester").await;
+    let body = json!({ "agent": "tester", "ephemeral": true });
+    let fleeting =
+        client.post("/api/sessions", body).await["session"]["id"].as_str().expect("an id").to_owned();
+    client.say(&fleeting, "write here: only").await;
+    let mut last = String::new();
+    for _ in 0..3 {
+        last = client.create().await;
+        client.say(&last, "hello").await;
+    }
+    assert_eq!([client.status(&fleeting).await, client.status(&last).await], ["active", "active"]);
+    assert_eq!(client.text(&fleeting, "read here").await, "only");
+}
+
 /// A restart with fewer places than there are sandboxes ends none of them.
 #[tokio::test]
 async fn what_lives_when_the_server_comes_back_stays() {

@@ -81,7 +81,7 @@ echo "== environment"; env | sort
 echo "== limits"; ulimit -a; cat /proc/self/limits
 echo "== walls"; grep -E 'NoNewPrivs|Seccomp|Cap|Groups|Uid|Gid' /proc/self/status; cat /proc/self/oom_score_adj
 echo "== mounts"; sed 's/[0-9]*:[0-9]* //; s/^[0-9]* [0-9]* //; s/ [^ ]*tree\/[a-z]* / TREE /; s/master:[0-9]*//' /proc/self/mountinfo | awk '{print $2, $3, $4}' | sort
-echo "== processes"; ps -eo user,ni,args 2>/dev/null | grep -v 'ps -eo\|sort\|sh -c' | sort
+echo "== processes"; all=$(ps -eo user,ni,args 2>/dev/null); echo "$all" | grep -v 'ps -eo\|sh -c' | sort
 "#;
 
 /// What a session sees of itself and the model of it, with all that is its own called by one name.
@@ -280,6 +280,12 @@ async fn none_outlives_its_use() {
     let client = stage.server.client();
     let read = client.text(&id, "read CLAUDE.md").await;
     assert!(read.contains("here"), "and harmed nobody: {read}");
+    made(&client, json!({ "agent": "one" })).await;
+    until_warm(&client, 2).await;
+
+    stage.server.leave().await;
+    stage.server.launch().await;
+    let client = stage.server.client();
     made(&client, json!({ "agent": "one" })).await;
     until_warm(&client, 2).await;
 

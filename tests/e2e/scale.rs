@@ -225,5 +225,5 @@ async fn what_was_made_in_advance_is_taken_in_less_time_than_it_takes_to_make() 
     made.sort();
     let ratio = taken[20].as_secs_f64() / made[20].as_secs_f64();
     println!("taken {:?}, made {:?}, ratio {ratio:.2}", taken[20], made[20]);
-    assert!(ratio < 0.75, "a busy machine is not to blame for that: {ratio:.2}");
+    assert!(ratio < 0.6, "{ratio:.2}");
 }

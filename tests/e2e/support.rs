@@ -173,6 +173,14 @@ impl Server {
         assert!(status.success(), "{status}\n{}", self.log());
     }
 
+    /// SIGHUP: the next server takes over what lives.
+    pub async fn leave(&mut self) {
+        let mut child = self.child.take().expect("a running server");
+        signal(child.id(), libc::SIGHUP);
+        let status = eventually("the server leaves", async || child.try_wait().expect("wait")).await;
+        assert!(status.success(), "{status}\n{}", self.log());
+    }
+
     /// From the next start on.
     pub fn set(&mut self, name: &str, value: &str) {
         self.env.insert(name.to_owned(), value.to_owned());

@@ -194,11 +194,17 @@ impl Backend for Bubblewrap {
 pub struct Bare {
     exe: PathBuf,
     caps: Caps,
+    required: Required,
 }
 
 impl Bare {
     pub fn new(exe: PathBuf) -> Self {
-        Self { exe, caps: Caps::default() }
+        Self { exe, caps: Caps::default(), required: Required::default() }
+    }
+
+    /// Processes that are not started at all if they lack something of this.
+    pub fn requiring(self, required: Required) -> Self {
+        Self { required, ..self }
     }
 
     pub fn with_caps(self, caps: Caps) -> Self {
@@ -218,8 +224,8 @@ impl Backend for Bare {
     }
 
     async fn launch(&self, spec: &Spec) -> Result<Link, Error> {
-        let nothing = Required::default();
-        link::launch(plan(spec, Walls::None, (&self.exe, Path::new("")), (&self.caps, &nothing))?).await
+        let paths = (self.exe.as_path(), Path::new(""));
+        link::launch(plan(spec, Walls::None, paths, (&self.caps, &self.required))?).await
     }
 }
 

@@ -91,7 +91,8 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
         tokio::spawn(sweep_forever(app.sessions.clone(), config.gc_every, config.keep()));
     }
     tokio::spawn(clean_forever(app.sessions.clone(), config.retention.clone(), config.gc_every));
-    tokio::spawn(watch_machine(app.sessions.clone(), data.clone(), config.keep()));
+    tokio::spawn(watch_memory(app.sessions.clone()));
+    tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.keep()));
     run(listener, &app, config.stop_grace).await?;
     store.close().await;
     fs::remove_file(data.join("server.json")).ok();
@@ -233,7 +234,7 @@ async fn backend(config: &Config, data: &Path) -> Result<Arc<dyn Backend>, Failu
             tracing::warn!(
                 "ASH_SANDBOX=none: agents run WITHOUT WALLS, with all your rights. Use it only where you would run the agent by hand"
             );
-            Ok(Arc::new(Bare::new(exe)))
+            Ok(Arc::new(Bare::new(exe).requiring(config.walls_required.clone())))
         }
     }
 }
@@ -307,8 +308,16 @@ async fn prune_forever(store: Arc<Sqlite>) {
     }
 }
 
-/// Disk and memory.
-async fn watch_machine(sessions: Sessions, data: PathBuf, keep: ash_session::Keep) {
+async fn watch_memory(sessions: Sessions) {
+    let mut rounds = tokio::time::interval(LOOK_AT_MACHINE);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        sessions.ease_memory().await;
+    }
+}
+
+async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::Keep) {
     let mut rounds = tokio::time::interval(LOOK_AT_MACHINE);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -317,7 +326,6 @@ async fn watch_machine(sessions: Sessions, data: PathBuf, keep: ash_session::Kee
             Ok(disk) => sessions.set_free(disk.free_bytes, &keep).await,
             Err(error) => tracing::warn!(%error, "nobody knows how much space is left"),
         }
-        sessions.ease_memory().await;
     }
 }
 

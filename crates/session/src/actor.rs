@@ -133,7 +133,7 @@ pub(crate) struct Actor {
     idle_since: Instant,
     idle: Idle,
     /// What was wanted while the session let go of its sandbox.
-    later: Vec<(Wish, Reply<Answer>)>,
+    later: Vec<(Wish, Option<Room>, Reply<Answer>)>,
     /// The number under which a tree that could not be trusted was kept, for the next receipt.
     salvage: Option<u64>,
     /// When an agent that was asked to stop its turn is ended instead.

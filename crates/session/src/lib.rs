@@ -45,6 +45,6 @@ pub use past::Past;
 pub use pool::Counts;
 pub use retention::{Leaving, Retention, Rule, before, is_at_rest};
 pub use rooms::{Rooms, Settings, Watch};
-pub use sessions::{Executed, NewSession, Prompt, Sessions};
+pub use sessions::{Executed, NewSession, Prompt, Reserved, Sessions};
 pub use state::{Phase, Refused, Turn, Wake, plain_text};
 pub use upload::{Upload, weight_of};

@@ -97,6 +97,8 @@ pub(crate) struct Pool {
     pub(crate) shelf: Shelf,
     /// With less memory than this nobody new comes in.
     least_memory: u64,
+    /// Of sandboxes that outlived the last server, until somebody has looked after them.
+    left: Mutex<HashMap<WorkspaceId, Room>>,
     /// Those that were asked to go and have not answered.
     going: Mutex<HashSet<WorkspaceId>>,
 }
@@ -121,6 +123,7 @@ impl Pool {
             places: Places::new(most),
             shelf: Shelf::default(),
             least_memory,
+            left: Mutex::default(),
             going: Mutex::default(),
         }
     }
@@ -153,9 +156,20 @@ impl Pool {
         self.places.changed()
     }
 
-    /// For a sandbox that is there already.
-    pub(crate) fn count_in(&self) -> Room {
-        self.places.count_in()
+    /// A sandbox that a dead server left: it has a place before anybody else is given one.
+    pub(crate) fn expect(&self, workspace: WorkspaceId) {
+        let room = self.places.count_in();
+        self.left.lock().expect("nobody panics while holding it").insert(workspace, room);
+    }
+
+    pub(crate) fn is_expected(&self, workspace: WorkspaceId) -> bool {
+        self.left.lock().expect("nobody panics while holding it").contains_key(&workspace)
+    }
+
+    /// Of a sandbox that is there, or is found not to be.
+    pub(crate) fn found(&self, workspace: WorkspaceId) -> Room {
+        let left = self.left.lock().expect("nobody panics while holding it").remove(&workspace);
+        left.unwrap_or_else(|| self.places.count_in())
     }
 
     /// Room for a sandbox that somebody may want later: nobody makes way for it.
@@ -164,10 +178,10 @@ impl Pool {
         self.take(&ticket).ok()
     }
 
-    /// Room for one more sandbox. If there is none somebody makes way; if nobody can, it is waited for that long, in the
-    /// order in which they came.
-    pub(crate) async fn room(&self, patience: Duration) -> Result<Room> {
-        let deadline = Instant::now() + patience;
+    /// Room for one more sandbox. If there is none somebody makes way; if nobody can, it is waited for that long, or without
+    /// end, in the order in which they came. Whoever makes way is waited for in any case.
+    pub(crate) async fn room(&self, patience: Option<Duration>) -> Result<Room> {
+        let deadline = patience.map(|patience| Instant::now() + patience);
         let ticket = self.places.line_up();
         let mut stay = HashSet::new();
         loop {
@@ -179,12 +193,13 @@ impl Pool {
             if self.make_way(&mut stay).await {
                 continue;
             }
-            if Instant::now() >= deadline {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(why);
             }
             // Whoever was at work may be at rest by then.
             stay.clear();
-            let look = (Instant::now() + LOOK).min(deadline);
+            let look = Instant::now() + LOOK;
+            let look = deadline.map_or(look, |deadline| look.min(deadline));
             tokio::time::timeout_at(look, changed).await.ok();
         }
     }
@@ -213,7 +228,8 @@ impl Pool {
     /// True: a sandbox is gone. `stay` are those who said that they cannot go.
     async fn make_way(&self, stay: &mut HashSet<WorkspaceId>) -> bool {
         if let Some(prepared) = self.shelf.oldest() {
-            prepared.discard().await;
+            // To its end, whoever hangs up meanwhile.
+            tokio::spawn(prepared.discard()).await.ok();
             return true;
         }
         while let Some((going, sessions)) = self.least_used(stay).await {

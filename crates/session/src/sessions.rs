@@ -14,6 +14,7 @@ use ash_model::{
     SessionNo, Slug, Status, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use ash_sandbox::Egress;
+use ash_snapshot::Folder;
 use ash_store::{Agent, Env, Fate, Order, Scope, Session};
 use futures::future::BoxFuture;
 use std::{
@@ -64,11 +65,13 @@ pub struct NewSession {
     pub patience: Option<Duration>,
 }
 
+/// A place for a sandbox, if one is needed.
+pub struct Reserved(Option<Room>);
+
 /// Where a new session is to live.
 enum Place {
     Prepared(Box<Prepared>),
     Room(Option<Room>),
-    Unknown,
 }
 
 #[derive(Debug, Clone)]
@@ -132,7 +135,13 @@ impl Sessions {
     async fn look_around(&self) -> Result<Vec<SessionNo>> {
         let mut found = Vec::new();
         let root = self.rooms.settings.live_dir.clone();
-        let names = tokio::task::spawn_blocking(move || list_names(&root)).await.map_err(|_| Error::Gone)?;
+        let names = tokio::task::spawn_blocking(move || {
+            if let Err(error) = Folder::finish_erasing(&root) {
+                tracing::warn!(%error, "what a dead server was erasing could not be erased");
+            }
+            list_names(&root)
+        });
+        let names = names.await.map_err(|_| Error::Gone)?;
         for workspace in names.iter().filter_map(|name| WorkspaceId::parse(name)) {
             let live = Live::new(&self.rooms.settings.live_dir, workspace);
             let sessions = self.rooms.store.sessions_of(workspace).await?;
@@ -154,6 +163,9 @@ impl Sessions {
             }
             self.rooms.uids.keep(live.stamp().and_then(|stamp| stamp.uid));
             if live.run().join("sock").exists() || live.is_marked_dirty() || live.uploads().exists() {
+                if live.run().join("sock").exists() && !sessions.is_empty() {
+                    self.rooms.pool.expect(workspace);
+                }
                 found.extend(sessions.into_iter().map(|(no, _)| no));
             }
         }
@@ -163,6 +175,7 @@ impl Sessions {
     /// A sandbox that was made in advance by somebody who died. One whose session is known is that session's.
     async fn clear_unclaimed(&self, live: &Live, nobodys: bool) {
         let (live, rooms) = (live.clone(), self.rooms.clone());
+        let uid = live.stamp().and_then(|stamp| stamp.uid);
         let cleared = blocking(move || match nobodys {
             true => {
                 ash_sandbox::reap(&live.run())?;
@@ -171,6 +184,8 @@ impl Sessions {
             false => live.claim(),
         });
         if let Err(error) = cleared.await {
+            // Somebody may still run there.
+            self.rooms.uids.keep(uid);
             tracing::warn!(%error, "a sandbox that was made in advance could not be removed");
         }
     }
@@ -180,8 +195,11 @@ impl Sessions {
         self.open_for_more()?;
         let agent = self.agent_of(&new).await?;
         let place = match new.workspace {
-            // Where that is, and whether it has a sandbox, comes out later.
-            Some(_) => Place::Unknown,
+            Some(ref slug) => {
+                let scope = Scope { tenant: new.tenant.clone(), owner: new.owner.clone() };
+                let known = self.rooms.store.find_workspace(&scope, slug).await?;
+                Place::Room(self.room(known.map(|workspace| workspace.id), new.patience).await?)
+            }
             None => match self.claim(&new.tenant, &agent, &new.options).await? {
                 Some(prepared) => Place::Prepared(Box::new(prepared)),
                 None => Place::Room(self.room(None, new.patience).await?),
@@ -221,7 +239,6 @@ impl Sessions {
         let (prepared, room) = match place {
             Place::Prepared(prepared) => (Some(*prepared), None),
             Place::Room(room) => (None, room),
-            Place::Unknown => (None, self.room(known, new.patience).await?),
         };
         let created =
             Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };
@@ -260,11 +277,18 @@ impl Sessions {
         let _common = prepared.map(Prepared::hand_over).transpose()?;
         let (no, workspace) = (session.no, session.workspace);
         self.seat(no, workspace, |rooms, seat| Actor::newborn(rooms, session, state, (seat, room))).await?;
-        self.wish(no, Wish::Resume).await?;
+        let woken = self.wish(no, Wish::Resume).await;
+        // Not before: the next one can wait, this one does.
+        if rooms.prewarm(&agent.needs) > 0
+            && let Err(error) = self.expect(&new.tenant, &agent).await
+        {
+            tracing::warn!(%error, "nothing is made in advance");
+        }
+        woken?;
         self.get(no).await
     }
 
-    /// A sandbox that was made in advance, if there is one that fits. Either way its agent is in use.
+    /// A sandbox that was made in advance, if there is one that fits.
     async fn claim(&self, tenant: &TenantId, agent: &Agent, options: &Options) -> Result<Option<Prepared>> {
         let rooms = &self.rooms;
         if rooms.prewarm(&agent.needs) == 0 {
@@ -277,14 +301,10 @@ impl Sessions {
         if claimed.is_some() {
             rooms.watch.claimed();
         }
-        // What most sessions of it want, not what this one does.
-        if let Ok(usual) = Kind::of(rooms, which, &version, &Options::default()) {
-            rooms.pool.shelf.want(usual);
-        }
         Ok(claimed)
     }
 
-    /// An agent was deployed, and somebody will use it.
+    /// An agent was deployed or used, and somebody will use it. What most sessions of it want is made.
     pub async fn expect(&self, tenant: &TenantId, agent: &Agent) -> Result<()> {
         let version = self.rooms.store.version(tenant, &agent.name, agent.version).await?;
         let which = (tenant, &agent.name, agent.version);
@@ -321,13 +341,13 @@ impl Sessions {
             return Ok(None);
         }
         let patience = patience.unwrap_or(self.rooms.settings.queue_patience);
-        self.rooms.pool.room(patience).await.map(Some)
+        self.rooms.pool.room(Some(patience)).await.map(Some)
     }
 
     /// Room for the sandbox of a session that is to come back, if it needs one: better to say now that there is none than
     /// to let it fail.
     async fn room_to_wake(&self, session: &Session, patience: Option<Duration>) -> Result<Option<Room>> {
-        if session.card.status == Status::Ended {
+        if session.card.status == Status::Ended || self.rooms.pool.is_expected(session.workspace) {
             return Ok(None);
         }
         let mood = self.rooms.pool.keepers.lock().await.get(&session.no).map(|keeper| keeper.mood.get());
@@ -461,18 +481,20 @@ impl Sessions {
         self.get(no).await
     }
 
+    /// A place for a session that is to come back: before anything about it is changed.
+    pub async fn reserve(&self, session: &Session, patience: Option<Duration>) -> Result<Reserved> {
+        self.open_for_more()?;
+        self.room_to_wake(session, patience).await.map(Reserved)
+    }
+
     /// The receipt is missing if the session was active all along.
-    pub async fn resume(
-        &self,
-        session: &Session,
-        patience: Option<Duration>,
-    ) -> Result<(Session, Option<Receipt>)> {
+    pub async fn resume(&self, session: &Session, place: Reserved) -> Result<(Session, Option<Receipt>)> {
         self.open_for_more()?;
         let known = self.rooms.store.agent(&session.tenant, &session.agent).await?.is_some();
         if !known && session.card.status != Status::Ended {
             return Err(Error::NoAgent(session.agent.to_string()));
         }
-        let room = self.room_to_wake(session, patience).await?;
+        let Reserved(room) = place;
         let answer = self.ask(session.no, |reply| Request::Wish { wish: Wish::Resume, room, reply }).await?;
         Ok((self.get(session.no).await?, answer.receipt))
     }

@@ -4,18 +4,20 @@
 //! says so, and only then its files are moved to their places, while nobody captures or replaces the tree. Checking first
 //! and then writing into the workspace itself would do as long as nobody dies and nothing is in the way; this does
 //! also if the server is killed between any two files: whoever takes the workspace over throws away what was not whole,
-//! and goes on with what was.
+//! and goes on with what was. Only if the agent meanwhile put something in the way of the rest does what was moved before
+//! the crash stay.
 
 use crate::{
     Error, Result, Sessions,
     actor::blocking,
     bounds::{self, of_disk},
+    common::Common,
     files::{FileSource, Place},
     live::{Live, make_dir},
 };
 use ash_snapshot::{Folder, Links, Owner, RelPath, Weight};
 use ash_store::Session;
-use std::{fs, io::Read, path::PathBuf};
+use std::{fs, io::Read, path::PathBuf, sync::Arc};
 
 /// Says that everything of an upload is there.
 const WHOLE: &str = "whole";
@@ -30,16 +32,18 @@ pub struct Upload {
     dir: PathBuf,
     files: Folder,
     uid: Option<u32>,
+    /// As long as it is on its way nobody takes it for a dead server's.
+    _common: Option<Arc<Common>>,
 }
 
 impl Upload {
-    fn begin(live: &Live, uid: Option<u32>) -> Result<Upload> {
-        let dir = live.uploads().join(uuid::Uuid::new_v4().to_string());
+    fn begin(common: Arc<Common>, uid: Option<u32>) -> Result<Upload> {
+        let dir = common.live.uploads().join(uuid::Uuid::new_v4().to_string());
         for name in [FILES, ASIDE] {
             // Again: the end of another upload may have taken the folder of all of them away in between.
             make_dir(&dir.join(name)).or_else(|_| make_dir(&dir.join(name)))?;
         }
-        Ok(Upload { files: Folder::open(&dir.join(FILES))?, dir, uid })
+        Ok(Upload { files: Folder::open(&dir.join(FILES))?, dir, uid, _common: Some(common) })
     }
 
     fn owner(&self) -> Option<Owner> {
@@ -120,7 +124,7 @@ impl Live {
                 Folder::erase(&dir)?;
                 continue;
             };
-            let upload = Upload { dir, files, uid: tree.flatten() };
+            let upload = Upload { dir, files, uid: tree.flatten(), _common: None };
             if let (Some(_), true) = (tree, upload.dir.join(WHOLE).exists())
                 && let Err(error) = upload.finish(&Folder::open(&self.workspace())?)
             {
@@ -145,8 +149,7 @@ impl Sessions {
             Some(uid) => uid,
             None => self.files_to_write(session).await?.owner()?,
         };
-        let live = common.live.clone();
-        blocking(move || Upload::begin(&live, uid)).await
+        blocking(move || Upload::begin(common, uid)).await
     }
 
     /// All of it. In one go for everybody who captures the files or replaces them.

@@ -67,6 +67,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: Body<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
+    let patience = patience(&headers)?;
     let New { agent, session_id, workspace, owner, metadata, extra_env, env, options } = body.value;
     let owner = owners::for_whom(&caller, owner)?.owner;
     let metadata = owners::metadata(metadata.unwrap_or_default())?;
@@ -85,7 +86,6 @@ pub(super) async fn create(
         once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
     let tenant = caller.tenant().clone();
-    let patience = patience(&headers)?;
     let new =
         NewSession { tenant, owner, metadata, id: id.clone(), agent, workspace, options, env, way, patience };
     let made = match made_before(&app, &caller, &claim, &id).await {
@@ -232,13 +232,14 @@ pub(super) async fn resume(
 ) -> Answer<Json<Value>> {
     let patience = patience(&headers)?;
     let found = session_anywhere(&app, &caller, &id).await?;
+    let place = app.sessions.reserve(&found, patience).await?;
     // Without a single field there is nothing to change.
     if found.card.status != Status::Ended && body.bytes.contains(&b':') {
         // To its end even if the caller hangs up.
         let changing = tokio::spawn(change_live(app.clone(), found.no, body.value));
         changing.await.map_err(|_| Problem::internal("the change was cut off"))??;
     }
-    let (session, receipt) = app.sessions.resume(&found, patience).await?;
+    let (session, receipt) = app.sessions.resume(&found, place).await?;
     Ok(Json(json!({ "session": shown(&app, &session), "resume": receipt })))
 }
 

@@ -192,7 +192,8 @@ impl Actor {
         match closing.how {
             How::Wish(wish, replies) => {
                 self.conclude_wish(&wish, replies).await?;
-                for (wish, reply) in std::mem::take(&mut self.later) {
+                for (wish, room, reply) in std::mem::take(&mut self.later) {
+                    self.room = room.or(self.room.take());
                     Box::pin(self.grant(wish, reply)).await?;
                 }
                 Ok(())
@@ -211,6 +212,13 @@ impl Actor {
     async fn conclude_wish(&mut self, wish: &Wish, replies: Vec<Reply<Answer>>) -> Result<()> {
         // The last capture failed, and the tree is the only copy: do not pretend that all is well.
         if self.dirty.is_some() && self.tree().is_some() && self.not_before.is_some() {
+            if matches!(wish, Wish::Release { .. }) {
+                // Its sandbox is gone all the same. Active, it would start again at once; the tree is captured later.
+                let facts = self.state.decide(wish).unwrap_or_default();
+                if !facts.is_empty() {
+                    self.note(facts).await?;
+                }
+            }
             tell_all(replies, Err(Error::Save("see the server's log".to_owned())));
             return Ok(());
         }

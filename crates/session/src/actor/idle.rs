@@ -76,9 +76,15 @@ impl Actor {
         self.state.status == Status::Active
     }
 
+    /// What it has would not come back: files that are never captured, or cannot be now, and a key that is kept nowhere.
+    fn would_lose(&self) -> bool {
+        let fleeting = self.is_ephemeral() && !self.is_shared();
+        fleeting || self.not_before.is_some() || self.session.options.own_provider.is_some()
+    }
+
     /// Gives up its sandbox for somebody else, unless it is at work.
     pub(super) async fn make_way(&mut self, reply: Reply<Answer>) -> Result<()> {
-        if self.is_used() {
+        if self.is_used() || self.would_lose() {
             reply.send(Err(Refused::Busy.into())).ok();
             return Ok(());
         }

@@ -206,6 +206,7 @@ impl Actor {
 
     /// A shim that outlived the last server is taken over; any other is ended.
     async fn find_sandbox(&mut self) -> Result<Found> {
+        let room = self.rooms.pool.found(self.session.workspace);
         let knocked = match ash_sandbox::knock(&self.live.run(), self.lease.epoch).await {
             Ok(Some(knocked)) => knocked,
             Ok(None) => return Ok(Found::Dead),
@@ -227,7 +228,6 @@ impl Actor {
             knocked.end().await.ok();
             return Ok(Found::Dead);
         }
-        let room = self.rooms.pool.count_in();
         let from = heard.iter().map(|(_, heard)| heard.position).min().unwrap_or(0);
         let numbers = |(_, heard): &(SessionNo, Heard)| common::numbers(heard.process, self.lease.epoch);
         let (hello, remote, records) = knocked.follow_each(from, heard.iter().map(numbers).collect()).await?;

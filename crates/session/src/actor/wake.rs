@@ -29,8 +29,6 @@ use tokio::{sync::Notify, time::Instant};
 const GREETING: Duration = Duration::from_secs(60);
 const SEALED: &str =
     "environment variables: they were sealed with another seal.key; bring them again with `env`";
-/// How long a session that comes back by itself waits for a place.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the end of a sandbox may come after that of a process in it.
 const A_MOMENT: Duration = Duration::from_millis(500);
 
@@ -185,7 +183,9 @@ impl Actor {
         }
         // Whoever told it to stop says what became of it.
         if !(matches!(error, Error::Halted) && self.closing.is_some()) {
-            tracing::warn!(session = %self.session.id, error = %problem.error, "the session could not be started");
+            // What a script printed is the tenant's own, not the operator's.
+            let told = if matches!(error, Error::Setup(_)) { &problem.code } else { &problem.error };
+            tracing::warn!(session = %self.session.id, error = %told, "the session could not be started");
             self.note(vec![Fact::Failed { problem: problem.clone() }]).await?;
         }
         let mut replies = self.resuming.drain(..);
@@ -267,6 +267,18 @@ impl Actor {
 
 impl Waking {
     async fn wake(mut self) -> Result<Woken> {
+        let woken = self.start_all().await;
+        // A sandbox that was made in advance, and that it did not come to use.
+        let unused = self.prepared.take().or_else(|| self.common.take_prepared());
+        if let Some((walls, _)) = unused.filter(|_| woken.is_err()) {
+            walls.remote.end().await.ok();
+            drop(walls);
+            self.clear().await?;
+        }
+        woken
+    }
+
+    async fn start_all(&mut self) -> Result<Woken> {
         let began = Instant::now();
         if self.state.resuming {
             // Options may have been changed since the keeper came.
@@ -422,27 +434,33 @@ impl Waking {
         }
     }
 
-    /// A place for its sandbox. Who wanted it has brought one; whoever comes back by itself waits for one.
+    /// A place for its sandbox. Who wanted it has brought one; whoever comes back by itself waits until there is one.
     async fn reserve(&mut self) -> Result<()> {
         if self.room.is_none() {
             let rooms = self.rooms.clone();
-            self.room = Some(self.unless_halted(rooms.pool.room(PATIENCE)).await??);
+            self.room = Some(self.unless_halted(rooms.pool.room(None)).await??);
         }
         Ok(())
     }
 
     /// Into the sandbox that is there, or into a new one.
     async fn enter(&mut self, way: &Way<'_>) -> Result<Part> {
-        if self.prepared.is_none() && self.walls().is_none() {
+        if self.prepared.is_none() && self.walls().is_none() && self.room.is_none() {
+            // Without the floor: whoever has the place that it waits for may wait for that.
+            self.floor = None;
             self.reserve().await?;
         }
         let floor = match self.floor.take() {
             Some(floor) => floor,
-            None => self.free_floor().await,
+            None => self.unless_halted(self.free_floor()).await?,
         };
         let (no, shared) = (self.session.no, self.session.slug.is_some());
         let walls = match (self.walls(), self.prepared.take()) {
-            (Some(walls), _) => (walls, None),
+            (Some(walls), _) => {
+                // Somebody else was faster, and it is his that counts.
+                self.room = None;
+                (walls, None)
+            }
             (None, Some((walls, mut records))) => {
                 self.set_up(&walls, &mut records, way.version).await?;
                 self.common.set_walls(Some(walls.clone()));

@@ -215,7 +215,7 @@ impl Actor {
             None => reply,
         };
         if self.closing.as_ref().is_some_and(Closing::is_release) && !matches!(wish, Wish::Stop | Wish::End) {
-            self.later.push((wish, reply));
+            self.later.push((wish, self.room.take(), reply));
             return Ok(());
         }
         if let Some(refusal) = self.closing.as_ref().and_then(|closing| closing.refusal(&wish)) {

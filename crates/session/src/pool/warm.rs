@@ -114,7 +114,7 @@ impl Prepared {
                 Ok(prepared)
             }
             Err(error) => {
-                prepared.clear_away().await;
+                clear_away(&prepared.rooms, &prepared.common).await;
                 Err(error)
             }
         }
@@ -181,37 +181,35 @@ impl Prepared {
 
     /// Ends it, and waits until nothing of it is left.
     pub(crate) async fn discard(mut self) {
-        if let Some((walls, mut records)) = self.inside.take() {
-            walls.remote.end().await.ok();
-            tokio::time::timeout(LOOK, async { while records.next().await.is_some() {} }).await.ok();
-            self.clear_away().await;
-        }
-    }
-
-    async fn clear_away(&self) {
-        let (rooms, live) = (self.rooms.clone(), self.common.live.clone());
-        let cleared = blocking(move || {
-            ash_sandbox::reap(&live.run())?;
-            live.erase(&rooms.uids)
-        });
-        if let Err(error) = cleared.await {
-            tracing::warn!(workspace = %self.workspace, %error, "a sandbox that nobody used could not be removed; the next start does");
+        if let Some(inside) = self.inside.take() {
+            end(self.rooms.clone(), self.common.clone(), inside).await;
         }
     }
 }
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        let Some(inside) = self.inside.take() else { return };
-        let left = Prepared {
-            rooms: self.rooms.clone(),
-            kind: self.kind.clone(),
-            workspace: self.workspace,
-            common: self.common.clone(),
-            uid: self.uid,
-            inside: Some(inside),
-        };
-        tokio::spawn(left.discard());
+        if let Some(inside) = self.inside.take() {
+            // Where nothing runs any more, it is the next server's to end.
+            tokio::spawn(end(self.rooms.clone(), self.common.clone(), inside));
+        }
+    }
+}
+
+async fn end(rooms: Arc<Rooms>, common: Arc<Common>, (walls, mut records): (Arc<Walls>, Records)) {
+    walls.remote.end().await.ok();
+    tokio::time::timeout(LOOK, async { while records.next().await.is_some() {} }).await.ok();
+    clear_away(&rooms, &common).await;
+}
+
+async fn clear_away(rooms: &Arc<Rooms>, common: &Common) {
+    let (rooms, live) = (rooms.clone(), common.live.clone());
+    let cleared = blocking(move || {
+        ash_sandbox::reap(&live.run())?;
+        live.erase(&rooms.uids)
+    });
+    if let Err(error) = cleared.await {
+        tracing::warn!(%error, "a sandbox that nobody used could not be removed; the next start does");
     }
 }
 
@@ -231,6 +229,8 @@ struct Inner {
     wanted: Vec<(Kind, Instant)>,
     /// One that is being built.
     making: Option<Kind>,
+    /// Nothing is built before: the last one could not be.
+    not_before: Option<Instant>,
     closed: bool,
 }
 
@@ -291,7 +291,7 @@ impl Shelf {
 
     fn lacking(&self) -> Option<Kind> {
         let mut inner = self.inner();
-        if inner.closed {
+        if inner.closed || inner.not_before.is_some_and(|at| at > Instant::now()) {
             return None;
         }
         let count = |kind: &Kind| inner.ready.iter().filter(|ready| ready.kind == *kind).count();
@@ -309,6 +309,10 @@ impl Shelf {
         }
         inner.ready.push(built);
         None
+    }
+
+    fn try_later(&self) {
+        self.inner().not_before = Some(Instant::now() + LOOK);
     }
 
     fn rest(&self) {
@@ -371,7 +375,7 @@ pub(crate) async fn keep(rooms: Arc<Rooms>) {
                 }
                 Err(error) => {
                     tracing::warn!(agent = %kind.agent, %error, "no sandbox could be made in advance");
-                    shelf.forget(&kind.tenant, &kind.agent);
+                    shelf.try_later();
                 }
             }
             shelf.rest();
