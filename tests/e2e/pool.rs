@@ -168,7 +168,7 @@ async fn a_shared_sandbox_counts_once_and_goes_as_a_whole() {
     busy(&client, &shared[1]).await;
     refused(make(&client, None).await).await;
     let_go(&client, &shared[1]).await;
-    assert_eq!(make(&client, None).await.status(), StatusCode::CREATED);
+    assert_eq!(make(&client, Some("wait=30")).await.status(), StatusCode::CREATED);
     for id in &shared {
         assert_eq!(client.status(id).await, "paused");
     }
@@ -221,7 +221,7 @@ async fn what_lives_when_the_server_comes_back_stays() {
         client.exec(id, "touch go").await;
     }
     eventually("all are at rest", async || (pool(&client).await["running"] == 0).then_some(())).await;
-    assert_eq!(make(&client, None).await.status(), StatusCode::CREATED);
+    assert_eq!(make(&client, Some("wait=30")).await.status(), StatusCode::CREATED);
     let now = pool(&client).await;
     assert_eq!(now["waiting"], 1, "as many made way as it took: {now}");
 }
