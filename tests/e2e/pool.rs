@@ -4,7 +4,7 @@
 use crate::support::{Client, Server, as_root, available_mb, eventually, is_alive};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
-use std::fmt::Write as _;
+use std::{fmt::Write as _, process::Stdio};
 
 async fn server(most: &str) -> Server {
     Server::with(&[("ASH_MAX_SANDBOXES", most)]).await
@@ -134,6 +134,23 @@ async fn whoever_is_at_work_stays_and_others_are_told_or_wait() {
     assert_eq!(client.status(&worker).await, "paused");
     let sessions = client.get("/api/sessions").await;
     assert_eq!(sessions["sessions"].as_array().map(Vec::len), Some(3), "{sessions}");
+}
+
+/// People at a terminal wait, and know what for.
+#[tokio::test]
+async fn the_command_line_waits_in_line_and_says_so() {
+    let server = server("1").await;
+    let client = server.client();
+    let worker = client.create().await;
+    busy(&client, &worker).await;
+    let mut command = server.command_of(&["session", "create", "tester", "--json"]);
+    command.env("ASH_SERVER_URL", &server.url).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let waiting = command.spawn().expect("ash");
+    eventually("it waits", async || (pool(&client).await["queued"] == 1).then_some(())).await;
+    let_go(&client, &worker).await;
+    let output = waiting.wait_with_output().expect("ran");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("waiting in line"), "{said}");
 }
 
 #[tokio::test]

@@ -5,6 +5,9 @@ use ash_model::Kind;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
+/// Seconds.
+const IN_LINE: u32 = 60;
+
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     http: reqwest::Client,
@@ -77,12 +80,25 @@ impl Api {
         }
     }
 
+    /// Where every sandbox is at work we wait in line, and say so.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Result<Response> {
-        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
-        if response.status().is_success() {
-            return Ok(response);
+        let again = request.try_clone();
+        match (self.send_once(request).await?, again) {
+            (Err(refused), Some(again)) if refused.code == "capacity_reached" => {
+                eprintln!("every sandbox is at work; waiting in line for up to {IN_LINE} s …");
+                let waited = self.send_once(again.header("prefer", format!("wait={IN_LINE}"))).await?;
+                waited.map_err(|refused| refused.failure)
+            }
+            (answer, _) => answer.map_err(|refused| refused.failure),
         }
-        Err(refusal(response).await)
+    }
+
+    async fn send_once(&self, request: RequestBuilder) -> Result<std::result::Result<Response, Refused>> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        match response.status().is_success() {
+            true => Ok(Ok(response)),
+            false => Ok(Err(refusal(response).await)),
+        }
     }
 
     pub(crate) fn unreachable(&self, error: &reqwest::Error) -> Failure {
@@ -180,7 +196,13 @@ fn root(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-async fn refusal(response: Response) -> Failure {
+/// What a server said no with.
+struct Refused {
+    code: String,
+    failure: Failure,
+}
+
+async fn refusal(response: Response) -> Refused {
     let status = response.status();
     let body: Value = response.json().await.unwrap_or_default();
     let said = body["error"].as_str().map_or_else(|| status.to_string(), str::to_owned);
@@ -191,7 +213,8 @@ async fn refusal(response: Response) -> Failure {
         ),
         _ => said,
     };
-    Failure { kind, message }
+    let code = body["code"].as_str().unwrap_or_default().to_owned();
+    Refused { code, failure: Failure { kind, message } }
 }
 
 fn kind(status: StatusCode) -> Kind {
