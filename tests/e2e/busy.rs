@@ -292,7 +292,7 @@ async fn what_was_heard_in_the_middle_of_a_turn_outlives_everybody() {
         let client = server.client();
         client.post("/api/sessions", json!({ "agent": runtime, "sessionId": "s" })).await;
         // One model goes on with what it hears in the middle, the other with what it began: both are long at it.
-        let begun = "run: echo the first >> order; sleep 1\nrun: sleep 20";
+        let begun = "run: echo the first >> order; sleep 1\nrun: sleep 7";
         let mut running = client.send("s", begun).await;
         running.until("tool_use").await;
         let gap = "slow 500: mind the gap between the train and the platform edge all the way";

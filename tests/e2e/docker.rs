@@ -92,17 +92,17 @@ fn as_root_in_docker_an_agent_of_an_ordinary_users_server_gets_nowhere() {
 }
 
 #[test]
-fn as_root_in_docker_bombs_hurt_only_those_who_light_them() {
+fn slowly_as_root_in_docker_bombs_hurt_only_those_who_light_them() {
     again(&["boundary::bombs::"]);
 }
 
 #[test]
-fn as_root_in_docker_an_agent_that_says_what_it_likes_hurts_only_its_own_session() {
+fn slowly_as_root_in_docker_an_agent_that_says_what_it_likes_hurts_only_its_own_session() {
     again(&["boundary::streams::an_agent", "boundary::streams::as_root_an_agent"]);
 }
 
 #[test]
-fn as_root_in_docker_limits_are_hit_beside_neighbours_who_do_not_notice() {
+fn slowly_as_root_in_docker_limits_are_hit_beside_neighbours_who_do_not_notice() {
     // Not how important they are: engines have weights of their own for that.
     again(&["limits::a_", "limits::as_root_", "limits::the_", "limits::what_"]);
 }

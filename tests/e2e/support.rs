@@ -127,8 +127,15 @@ impl Server {
     pub async fn launch(&mut self) {
         let log =
             std::fs::OpenOptions::new().create(true).append(true).open(self.dir.join("log")).expect("a log");
-        let child =
-            self.command().stderr(log.try_clone().expect("a handle")).stdout(log).spawn().expect("ash serve");
+        // A copy of the binary is busy for a moment if another thread forked while it was written.
+        let child = eventually("the binary can be run", async || {
+            let (out, err) = (log.try_clone().expect("a handle"), log.try_clone().expect("a handle"));
+            match self.command().stderr(err).stdout(out).spawn() {
+                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
+                spawned => Some(spawned.expect("ash serve")),
+            }
+        })
+        .await;
         let pid = child.id();
         self.child = Some(child);
         let info = self.data.join("server.json");
