@@ -295,7 +295,7 @@ async fn what_was_heard_in_the_middle_of_a_turn_outlives_everybody() {
         let begun = "run: echo the first >> order; sleep 1\nrun: sleep 7";
         let mut running = client.send("s", begun).await;
         running.until("tool_use").await;
-        let gap = "slow 500: mind the gap between the train and the platform edge all the way";
+        let gap = "slow 250: mind the gap between the train and the platform edge all the way";
         let body = json!({ "content": gap, "onBusy": "steer" });
         let request = client.request(Method::POST, "/api/sessions/s/messages").json(&body);
         let mut steered = crate::support::Sse::of(request.send().await.expect("sent"));
