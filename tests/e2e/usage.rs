@@ -124,6 +124,20 @@ async fn what_the_model_said_it_used_is_what_was_counted() {
         let metrics = metrics.text().await.expect("text");
         let line = format!("ash_tokens_total{{kind=\"input\"}} {}", said(&stage).0);
         assert!(metrics.contains(&line), "{line}: {metrics}");
+        // So is what it took of the machine.
+        client.action(&id, "stop").await;
+        let taken = client.session(&id).await["resources"].clone();
+        assert!(taken["cpuSeconds"].as_f64() > Some(0.0), "{taken}");
+        let usage = client.get("/api/usage?by=session").await;
+        assert_eq!(
+            (&usage["usage"][0]["resources"], &usage["total"]["resources"]),
+            (&taken, &taken),
+            "{usage}"
+        );
+        let nobody = client.get("/api/usage?by=session&agent=nobody").await;
+        assert_eq!(nobody["total"]["resources"]["cpuSeconds"], 0.0, "{nobody}");
+        let stats = client.get("/api/usage/stats").await["stats"]["totalComputeSeconds"].clone();
+        assert_eq!(stats.as_f64(), taken["cpuSeconds"].as_f64().map(f64::trunc));
     }
 }
 

@@ -216,6 +216,10 @@ pub trait Store: Send + Sync {
     async fn took(&self, workspace: WorkspaceId, of: (Incarnation, Resources), at: Timestamp) -> Result<()>;
     /// What a workspace took so far, or all of them together.
     async fn taken(&self, workspace: Option<WorkspaceId>) -> Result<Resources>;
+    /// What those took together that somebody may see and asks for, over their whole lives.
+    async fn taken_of(&self, scope: &Scope, query: &UsageQuery) -> Result<Resources>;
+    /// What each of these took. A workspace that several share is each one's.
+    async fn taken_by(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<(SessionId, Resources)>>;
 
     // Once
     async fn once(

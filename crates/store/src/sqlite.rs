@@ -424,6 +424,14 @@ impl Store for Sqlite {
         resources::taken(&self.readers, workspace).await
     }
 
+    async fn taken_of(&self, scope: &Scope, query: &UsageQuery) -> Result<Resources> {
+        resources::taken_of(&self.readers, scope, query).await
+    }
+
+    async fn taken_by(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<(SessionId, Resources)>> {
+        resources::taken_by(&self.readers, scope, sessions).await
+    }
+
     async fn once(
         &self,
         tenant: &TenantId,

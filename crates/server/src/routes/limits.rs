@@ -58,12 +58,15 @@ pub(super) async fn in_force(app: &App, session: &Session) -> Answer<Value> {
 
 /// What it took of the machine.
 pub(super) async fn resources(app: &App, session: &Session) -> Answer<Value> {
-    let taken = app.sessions.rooms().store.taken(Some(session.workspace)).await?;
+    Ok(taken(&app.sessions.rooms().store.taken(Some(session.workspace)).await?))
+}
+
+pub(super) fn taken(taken: &Resources) -> Value {
     let Resources { cpu_ms, peak_memory, disk_bytes, files } = taken;
-    Ok(json!({
-        "cpuSeconds": cpu_ms as f64 / 1000.0, "peakMemoryBytes": peak_memory, "diskBytes": disk_bytes,
+    json!({
+        "cpuSeconds": *cpu_ms as f64 / 1000.0, "peakMemoryBytes": peak_memory, "diskBytes": disk_bytes,
         "files": files,
-    }))
+    })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::{
     cleaning::moment,
+    limits,
     take::{Asked, session},
 };
 use crate::{
@@ -10,12 +11,13 @@ use crate::{
     problem::{Answer, Problem},
     shapes,
 };
-use ash_model::{AgentName, Limits, Options, OwnerId, TurnId};
+use ash_model::{AgentName, Limits, Options, OwnerId, Resources, SessionId, TurnId};
 use ash_session::Error;
 use ash_store::{Session, UsageBy, UsageQuery, UsageSum};
 use axum::{Json, extract::State};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use uuid::Uuid;
 
 const MOST: u32 = 1000;
@@ -81,8 +83,19 @@ pub(super) async fn usage(
     };
     let sums = store.usage(&caller.0, Some(by), &query).await?;
     let total = store.usage(&caller.0, None, &query).await?.pop().unwrap_or_default();
-    let sums: Vec<Value> = sums.iter().map(|sum| named(by, sum)).collect();
-    Ok(Json(json!({ "by": by.as_str(), "usage": sums, "total": shapes::usage(&total) })))
+    let mut total = shapes::usage(&total);
+    total["resources"] = limits::taken(&store.taken_of(&caller.0, &query).await?);
+    let mut shown: Vec<Value> = sums.iter().map(|sum| named(by, sum)).collect();
+    if by == UsageBy::Session {
+        let ids: Vec<SessionId> = sums.iter().filter_map(|sum| sum.session.clone()).collect();
+        let taken: HashMap<SessionId, Resources> =
+            store.taken_by(&caller.0, &ids).await?.into_iter().collect();
+        for (sum, shown) in sums.iter().zip(&mut shown) {
+            let taken = sum.session.as_ref().and_then(|session| taken.get(session));
+            shown["resources"] = json!(taken.map(limits::taken));
+        }
+    }
+    Ok(Json(json!({ "by": by.as_str(), "usage": shown, "total": total })))
 }
 
 fn named(by: UsageBy, sum: &UsageSum) -> Value {
@@ -131,12 +144,14 @@ pub(super) async fn stats(
     Asked(wanted): Asked<Wanted>,
 ) -> Answer<Json<Value>> {
     let query = wanted.query(&app, &caller).await?;
-    let total = app.sessions.rooms().store.usage(&caller.0, None, &query).await?.pop().unwrap_or_default();
+    let store = &app.sessions.rooms().store;
+    let total = store.usage(&caller.0, None, &query).await?.pop().unwrap_or_default();
+    let seconds = store.taken_of(&caller.0, &query).await?.cpu_ms / 1000;
     let used = total.spent.usage;
     let stats = json!({
         "totalInputTokens": used.input_tokens, "totalOutputTokens": used.output_tokens,
         "totalCacheCreationTokens": used.cache_creation_tokens, "totalCacheReadTokens": used.cache_read_tokens,
-        "totalMessages": total.turns, "totalToolCalls": 0, "totalComputeSeconds": 0,
+        "totalMessages": total.turns, "totalToolCalls": 0, "totalComputeSeconds": seconds,
     });
     Ok(Json(json!({ "stats": stats })))
 }

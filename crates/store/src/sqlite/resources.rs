@@ -1,10 +1,10 @@
 //! What sandboxes took of the machine.
 
-use super::read::unsigned;
-use crate::{Error, Result};
-use ash_model::{Incarnation, Resources, Timestamp, WorkspaceId};
+use super::read::{parsed, unsigned};
+use crate::{Error, Result, Scope, UsageQuery};
+use ash_model::{Incarnation, Resources, SessionId, SessionNo, Timestamp, WorkspaceId};
 use serde::Serialize;
-use sqlx::{SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
+use sqlx::{QueryBuilder, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
 type Db = SqliteConnection;
 
@@ -56,6 +56,49 @@ pub(super) async fn taken(db: &SqlitePool, workspace: Option<WorkspaceId>) -> Re
     .fetch_one(db)
     .await?;
     resources(&row)
+}
+
+pub(super) async fn taken_of(db: &SqlitePool, scope: &Scope, asked: &UsageQuery) -> Result<Resources> {
+    let mut sql = QueryBuilder::new(
+        "SELECT coalesce(sum(before_ms + cpu_ms), 0) AS cpu_ms, coalesce(max(peak_memory), 0) AS peak_memory,
+             coalesce(sum(disk_bytes), 0) AS disk_bytes, coalesce(sum(files), 0) AS files
+         FROM resources WHERE workspace IN (SELECT workspace FROM sessions WHERE tenant = ",
+    );
+    sql.push_bind(scope.tenant.as_str());
+    for owner in scope.owner.iter().chain(&asked.owner) {
+        sql.push(" AND owner = ").push_bind(owner.as_str());
+    }
+    if let Some(SessionNo(no)) = asked.session {
+        sql.push(" AND n = ").push_bind(no);
+    }
+    if let Some(agent) = &asked.agent {
+        sql.push(" AND agent = ").push_bind(agent.as_str());
+    }
+    sql.push(")");
+    resources(&sql.build().fetch_one(db).await?)
+}
+
+pub(super) async fn taken_by(
+    db: &SqlitePool,
+    scope: &Scope,
+    sessions: &[SessionId],
+) -> Result<Vec<(SessionId, Resources)>> {
+    let mut sql = QueryBuilder::new(
+        "SELECT s.id, r.before_ms + r.cpu_ms AS cpu_ms, r.peak_memory, r.disk_bytes, r.files
+         FROM sessions s JOIN resources r ON r.workspace = s.workspace WHERE s.tenant = ",
+    );
+    sql.push_bind(scope.tenant.as_str());
+    if let Some(owner) = &scope.owner {
+        sql.push(" AND s.owner = ").push_bind(owner.as_str());
+    }
+    sql.push(" AND s.id IN (");
+    let mut ids = sql.separated(", ");
+    for id in sessions {
+        ids.push_bind(id.as_str());
+    }
+    sql.push(")");
+    let rows = sql.build().fetch_all(db).await?;
+    rows.iter().map(|row| Ok((parsed(row, "id", |id| SessionId::parse(id).ok())?, resources(row)?))).collect()
 }
 
 fn resources(row: &SqliteRow) -> Result<Resources> {
