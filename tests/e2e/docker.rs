@@ -118,7 +118,7 @@ fn as_root_in_docker_claude_code_lives_on() {
 }
 
 #[test]
-fn as_root_in_docker_sessions_share_a_workspace() {
+fn slowly_as_root_in_docker_sessions_share_a_workspace() {
     again(&["shared::"]);
 }
 
@@ -138,7 +138,7 @@ fn as_root_in_docker_named_workspaces_do_what_they_were_asked_to() {
 }
 
 #[test]
-fn as_root_in_docker_named_workspaces_do_so_with_claude_code() {
+fn slowly_as_root_in_docker_named_workspaces_do_so_with_claude_code() {
     again(&["acceptance::with_claude_code", "ladder::the_steps_down"]);
 }
 
