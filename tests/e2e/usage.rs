@@ -125,6 +125,7 @@ async fn what_the_model_said_it_used_is_what_was_counted() {
         let line = format!("ash_tokens_total{{kind=\"input\"}} {}", said(&stage).0);
         assert!(metrics.contains(&line), "{line}: {metrics}");
         // So is what it took of the machine.
+        client.say(&id, "run: i=0; while [ $i -lt 500000 ]; do i=$((i+1)); done").await;
         client.action(&id, "stop").await;
         let taken = client.session(&id).await["resources"].clone();
         assert!(taken["cpuSeconds"].as_f64() > Some(0.0), "{taken}");
