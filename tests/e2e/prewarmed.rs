@@ -336,8 +336,7 @@ async fn they_take_nobodys_place() {
     assert_eq!(pool(&client).await["warm"], 0, "there is no room left for any");
     let fourth = client.create().await;
     assert_eq!(client.status(&fourth).await, "active");
-    let waiting = pool(&client).await["waiting"].as_u64();
-    assert_eq!(waiting, Some(3));
+    eventually("there are three", async || (pool(&client).await["waiting"] == 3).then_some(())).await;
     let (_, body) = client.ask(Method::GET, "/health", None).await;
     assert_eq!(body["activeSandboxes"], 3, "{body}");
 }

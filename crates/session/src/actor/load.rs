@@ -286,6 +286,8 @@ impl Actor {
         self.execs.begin(common::first_command(hands.process, self.lease.epoch));
         self.gauge.begin();
         self.hands = Some(hands);
+        // Before anybody is answered: whoever hears that it is there counts it.
+        self.mood.set(self.mood_now(), self.idle.since);
     }
 
     async fn way_out(&self) -> Result<Option<Egress>> {
