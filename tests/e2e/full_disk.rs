@@ -197,7 +197,11 @@ impl Worker {
                         format!("{} {}", status.as_u16(), why.unwrap_or_default())
                     }
                     // It could not even remember what it was asked.
-                    (200, Some("agent_error")) if said.to_string().contains("No space left") => {
+                    (200, Some("agent_error"))
+                        if ["No space left", "no storage space"]
+                            .iter()
+                            .any(|words| said.to_string().contains(words)) =>
+                    {
                         "not heard".to_owned()
                     }
                     _ => format!("{UNCLEAR}: {status} {said}"),

@@ -155,10 +155,11 @@ impl Stage {
             .rest()
             .await;
         let requests = &self.model.requests()[before..];
-        // What it asks beside the conversation is smaller.
+        // What it asks beside the conversation is smaller, and so is what it asks for.
         let request = requests
             .iter()
-            .rfind(|request| request["body"]["tools"].as_array().is_some_and(|tools| tools.len() > 1));
+            .filter(|request| request["body"]["tools"].as_array().is_some_and(|tools| tools.len() > 1))
+            .max_by_key(|request| request["body"]["max_tokens"].as_u64());
         let request = request.unwrap_or_else(|| panic!("{when}: no request: {frames:?}"));
         self.is_asked(request, wanted, when);
         self.is_answered(&frames, wanted, when);

@@ -185,7 +185,12 @@ impl Sessions {
         let live = self.rooms().common(session.workspace).live.clone();
         blocking(move || match Folder::open(&live.workspace()) {
             Ok(tree) => {
-                fits(&live, most, (weight_of(files.iter().map(|(_, size)| *size)), replaced(&tree, &files)))
+                let new = weight_of(files.iter().map(|(_, size)| *size));
+                match fits(&live, most, (new, replaced(&tree, &files))) {
+                    // Another tree was put in its place meanwhile.
+                    Err(Error::Snapshot(ash_snapshot::Error::NotFound { .. })) => Err(Error::Moved),
+                    fits => fits,
+                }
             }
             // Not made yet: what it will hold is the agent's own files.
             Err(ash_snapshot::Error::NotFound { .. }) => {
