@@ -51,7 +51,12 @@ impl Upload {
     }
 
     pub fn file(&self, path: &RelPath, bytes: &mut dyn Read, mode: u32) -> Result<()> {
-        Ok(self.files.replace_file(path, bytes, self.owner(), mode).map(drop)?)
+        self.if_there(self.files.replace_file(path, bytes, self.owner(), mode).map(drop).map_err(Error::from))
+    }
+
+    /// Of a session that ended meanwhile, or whose workspace was deleted, nothing is there any more.
+    fn if_there<T>(&self, done: Result<T>) -> Result<T> {
+        done.map_err(|error| if self.dir.exists() { error } else { Error::Moved })
     }
 
     /// A file that came before, under another name.
@@ -61,14 +66,18 @@ impl Upload {
     }
 
     pub fn link(&self, path: &RelPath, target: &[u8]) -> Result<()> {
-        Ok(self.files.symlink(path, target, self.owner())?)
+        self.if_there(self.files.symlink(path, target, self.owner()).map_err(Error::from))
     }
 
     pub fn folder(&self, path: &RelPath) -> Result<()> {
-        Ok(self.files.make_sub(path, self.owner())?)
+        self.if_there(self.files.make_sub(path, self.owner()).map_err(Error::from))
     }
 
     fn put(self, live: &Live, most: Option<Weight>) -> Result<()> {
+        self.if_there(self.put_in(live, most))
+    }
+
+    fn put_in(&self, live: &Live, most: Option<Weight>) -> Result<()> {
         let tree = Folder::open(&live.workspace())?;
         let replaced = tree.would_replace(&self.files)?;
         if let Some(most) = most {
@@ -136,6 +145,15 @@ impl Live {
     }
 }
 
+/// What is nowhere any more was taken away meanwhile: by an end, a rewind, or somebody inside.
+fn moved(error: Error) -> Error {
+    match error {
+        Error::Snapshot(ash_snapshot::Error::NotFound { .. }) => Error::Moved,
+        Error::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Error::Moved,
+        other => other,
+    }
+}
+
 impl Sessions {
     /// Begins an upload of at least so much. `put` is what makes it count.
     pub async fn upload(&self, session: &Session, least: Weight) -> Result<Upload> {
@@ -149,7 +167,7 @@ impl Sessions {
             Some(uid) => uid,
             None => self.files_to_write(session).await?.owner()?,
         };
-        blocking(move || Upload::begin(common, uid)).await
+        blocking(move || Upload::begin(common, uid).map_err(moved)).await
     }
 
     /// All of it. In one go for everybody who captures the files or replaces them.
@@ -172,7 +190,7 @@ impl Sessions {
             if place.owner()? != upload.uid {
                 return Err(Error::Moved);
             }
-            upload.put(&live, most)
+            upload.put(&live, most).map_err(moved)
         })
         .await;
         self.touched(session.no).await?;
@@ -186,11 +204,7 @@ impl Sessions {
         blocking(move || match Folder::open(&live.workspace()) {
             Ok(tree) => {
                 let new = weight_of(files.iter().map(|(_, size)| *size));
-                match fits(&live, most, (new, replaced(&tree, &files))) {
-                    // Another tree was put in its place meanwhile.
-                    Err(Error::Snapshot(ash_snapshot::Error::NotFound { .. })) => Err(Error::Moved),
-                    fits => fits,
-                }
+                fits(&live, most, (new, replaced(&tree, &files))).map_err(moved)
             }
             // Not made yet: what it will hold is the agent's own files.
             Err(ash_snapshot::Error::NotFound { .. }) => {

@@ -100,6 +100,10 @@ impl Moving<'_> {
         let (folder, name) = path.split();
         let failed = |e: Errno| match e {
             Errno::NOTDIR => Error::NotAFolder { path: path.to_string() },
+            // Somebody inside has put it there, or closed the way to it, a moment ago.
+            Errno::EXIST | Errno::NOTEMPTY | Errno::ACCESS | Errno::PERM => {
+                Error::NotAFile { path: path.to_string() }
+            }
             e => Error::system("put in place", path.as_bytes(), io::Error::from(e)),
         };
         let to = place(self.into, folder).map_err(failed)?;
