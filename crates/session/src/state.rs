@@ -319,8 +319,9 @@ impl State {
 
     /// The conversation as it stands, for somebody who comes back to it later.
     pub fn then(&self) -> Then {
-        let waiting: Vec<TurnId> =
-            self.turns.iter().filter(|turn| turn.attempt == 0).map(|turn| turn.id).collect();
+        // What was heard in the middle of a turn is part of the conversation, although it never began by itself.
+        let waits = |turn: &&Turn| turn.attempt == 0 && !matches!(turn.phase, Phase::Joined { .. });
+        let waiting: Vec<TurnId> = self.turns.iter().filter(waits).map(|turn| turn.id).collect();
         let under_way = self.turns.iter().find(|turn| turn.attempt > 0).map(|turn| turn.id);
         let turns = self.turns_ever - waiting.len() as u64;
         Then {

@@ -248,7 +248,9 @@ impl Actor {
         let number = saved.number;
         let mut facts = vec![Fact::Saved(saved.clone())];
         let waits = self.waits_for_far(occasion);
-        facts.extend(self.end_of(occasion, Some(number)).filter(|_| waits.is_none()));
+        let end = self.end_of(occasion, Some(number)).filter(|_| waits.is_none());
+        // With the ends of what was heard in it: the checkpoint covers them all.
+        facts.extend(end.into_iter().flat_map(|end| self.state.with_joined(end)));
         let row = self.checkpoint_row(&saved, &shot.taken, facts.len() as u64);
         let recorded = self.commit(facts, Vec::new(), None, Some(row)).await;
         if recorded.is_ok() {

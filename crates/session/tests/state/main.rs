@@ -533,3 +533,11 @@ fn what_the_agent_begins_by_itself_comes_before_what_waits_and_dies_with_it() {
     died.iter().zip(4..).for_each(|(fact, seq)| state.apply(seq, fact));
     assert_eq!((state.told, state.turns.len()), (0, 1), "the agent was told nothing");
 }
+
+#[test]
+fn what_was_heard_in_a_turn_is_still_there_for_who_goes_back_to_its_end() {
+    let steered = [PROMPT, Op::Push(OnBusy::Steer), Op::TakeUp, Op::Rest, DONE];
+    let mut world = World::awake().after(&steered).after(&[Op::Rewind(0)]);
+    world.come_to_rest();
+    assert_eq!(world.state().card().turns, 2);
+}

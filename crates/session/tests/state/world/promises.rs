@@ -119,7 +119,8 @@ impl World {
             }
             Fact::Saved(saved) => {
                 assert!(told.then.keys().all(|number| *number < saved.number), "numbers only grow");
-                let begun = told.conversation.iter().filter(|turn| told.started.contains(*turn));
+                let heard = |turn: &&TurnId| told.started.contains(*turn) || told.joined.contains(*turn);
+                let begun = told.conversation.iter().filter(heard);
                 told.then.insert(saved.number, begun.copied().collect());
                 told.checkpoint = Some(saved.number);
             }
@@ -140,7 +141,7 @@ impl World {
                 assert_eq!(twice, *how == Outcome::Failed);
             }
             Fact::Cut { turn, death } => {
-                told.joined.clear();
+                told.joined.retain(|turn| told.finished.contains_key(turn));
                 *told.deaths.entry(*turn).or_default() += u32::from(*death != Death::Shutdown);
             }
             // What ran is cut off by that, unless it was to stop or rests.
@@ -148,7 +149,7 @@ impl World {
                 let front = told.queued.iter().find(|turn| !told.finished.contains_key(*turn));
                 let over = |turn: &TurnId| told.asked_to_stop.contains(turn) || told.rested.contains(turn);
                 if !front.is_some_and(over) {
-                    told.joined.clear();
+                    told.joined.retain(|turn| told.finished.contains_key(turn));
                 }
             }
             Fact::Awake { .. } => self.last_input = 1,
