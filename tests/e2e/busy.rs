@@ -271,7 +271,21 @@ async fn steers(runtime: &str, agent: Stage) {
     let shown = model.requests().pop().expect("a request")["body"]["messages"].to_string();
     assert_eq!(shown.matches("say: and mind the gap").count(), 1, "{shown}");
     // What comes when nothing more is to be done runs next, before all others.
-    assert_eq!(server.client().push("s", "say: at rest", "steer").await.1["status"], "done");
+    let client = server.client();
+    assert_eq!(client.push("s", "say: at rest", "steer").await.1["status"], "done");
+    // And of the conversation of whoever goes back to the end of that turn: both are there, and both are over.
+    let all = client.get("/api/sessions/s/checkpoints?limit=1000").await;
+    let all = all["checkpoints"].as_array().expect("a list");
+    let end = all.iter().find(|checkpoint| checkpoint["turn"] == into).expect("the end of the turn");
+    let rewound = client.post("/api/sessions/s/rewind", json!({ "checkpoint": end["number"] })).await;
+    let rewound = &rewound["rewound"];
+    assert_eq!((&rewound["turns"], &rewound["midTurn"]), (&json!(2), &json!(false)), "{rewound}");
+    let resumed = client.action("s", "resume").await;
+    assert_eq!(resumed["resume"]["lost"], json!([]), "{resumed}");
+    client.say("s", "say: from there").await;
+    let shown = model.requests().pop().expect("a request")["body"]["messages"].to_string();
+    assert_eq!(shown.matches("say: and mind the gap").count(), 1, "{shown}");
+    assert!(!shown.contains("the last"), "{shown}");
 }
 
 #[tokio::test]
