@@ -4,9 +4,11 @@
 mod back;
 mod close;
 mod commit;
+mod enter;
 mod exec;
 mod furnish;
 mod gauge;
+mod greeting;
 mod hear;
 mod idle;
 mod load;
@@ -16,6 +18,7 @@ mod recall;
 mod rest;
 mod retell;
 mod rewind;
+mod salvage;
 mod save;
 mod settings;
 mod setup;
@@ -30,7 +33,6 @@ pub(crate) use exec::base_env;
 pub(crate) use load::Seat;
 pub use lock::WantedLock;
 pub(crate) use settings::Wanted;
-pub(crate) use wake::blocking;
 pub(crate) use wishes::{Answer, ForkPoint, Purpose, Reply, Request};
 
 use crate::{

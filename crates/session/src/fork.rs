@@ -2,7 +2,8 @@
 
 use crate::{
     Error, Result, Sessions,
-    actor::{ForkPoint, Memories, Request, blocking},
+    actor::{ForkPoint, Memories, Request},
+    blocking,
     files::FileSource,
     rooms::Rooms,
     sessions::native_id,

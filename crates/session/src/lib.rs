@@ -48,3 +48,10 @@ pub use rooms::{Rooms, Settings, Watch};
 pub use sessions::{Executed, NewSession, Prompt, Reserved, Sessions};
 pub use state::{Phase, Refused, Turn, Wake, plain_text};
 pub use upload::{Upload, weight_of};
+
+/// Work that waits for a disk, where it holds nobody up.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Gone)?
+}

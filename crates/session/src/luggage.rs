@@ -1,7 +1,7 @@
 //! What travels with a checkpoint: the session's record, and what happened since the checkpoint before. From
 //! the packs alone everything can be told again.
 
-use crate::{Error, Result, actor::blocking, rooms::Rooms};
+use crate::{Error, Result, blocking, rooms::Rooms};
 use ash_model::{
     Compared, Event, Seq, TurnId,
     luggage::{self, Line, Record},

@@ -8,8 +8,7 @@
 //! the crash stay.
 
 use crate::{
-    Error, Result, Sessions,
-    actor::blocking,
+    Error, Result, Sessions, blocking,
     bounds::{self, of_disk},
     common::Common,
     files::{FileSource, Place},

@@ -1,6 +1,6 @@
 //! Workspaces with a name, which sessions share.
 
-use crate::{Error, Result, Sessions, actor::blocking};
+use crate::{Error, Result, Sessions, blocking};
 use ash_model::{AgentName, Slug, Status, WorkspaceId};
 use ash_store::{NewWorkspace, Order, Scope, Workspace};
 

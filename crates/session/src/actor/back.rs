@@ -7,10 +7,9 @@ use super::{
     rewind::Prepared,
     save::{Saving, Shot},
     tree::recipe_of,
-    wake::blocking,
 };
 use crate::{
-    Error, Result,
+    Error, Result, blocking,
     common::{Floor, NoPens},
     history::standing,
     live::Recipe,

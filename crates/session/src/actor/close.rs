@@ -1,9 +1,9 @@
 //! Closing down on purpose: stop, end, and the server's own shutdown. Rest, then end the sandbox, then capture
 //! what it left, then say so.
 
-use super::{Actor, Answer, Done, Hands, Occasion, Reply, wake::blocking};
+use super::{Actor, Answer, Done, Hands, Occasion, Reply};
 use crate::{
-    Error, Result,
+    Error, Result, blocking,
     state::{Phase, Refused, Wish},
 };
 use ash_driver::Say;

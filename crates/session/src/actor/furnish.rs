@@ -1,8 +1,8 @@
 //! What the session's options want to find in the sandbox before the agent starts: folders, and links to others. The
 //! sandbox may be at work in them meanwhile, so everything goes by handle.
 
-use super::wake::{Waking, blocking};
-use crate::{Error, Result};
+use super::wake::Waking;
+use crate::{Error, Result, blocking};
 use ash_driver::{Driver, Furniture};
 use ash_model::{InnerPath, Problem, Root};
 use ash_sandbox::Inside;

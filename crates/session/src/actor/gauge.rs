@@ -6,8 +6,7 @@
 
 use super::Actor;
 use crate::{
-    Error, Result,
-    actor::wake::blocking,
+    Error, Result, blocking,
     bounds::{self, of_disk},
     live::Live,
     state::Phase,

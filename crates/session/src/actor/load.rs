@@ -1,8 +1,8 @@
 //! Taking over a session: claim it, read its log, find out what is left of its sandbox, and draw the conclusions.
 
-use super::{Actor, Done, Execs, Gauge, Hands, Idle, Purpose, Reply, Request, tree, wake};
+use super::{Actor, Done, Execs, Gauge, Hands, Idle, Purpose, Reply, Request, tree};
 use crate::{
-    Error, Result,
+    Error, Result, blocking,
     common::{self, Common, Pen, Waiting, Walls},
     files::FileSource,
     live::Live,
@@ -177,11 +177,11 @@ impl Actor {
     async fn look_around(&mut self, first: bool) -> Result<Found> {
         if first && self.live.has_scraps() {
             let live = self.live.clone();
-            wake::blocking(move || live.erase_scraps()).await?;
+            blocking(move || live.erase_scraps()).await?;
         }
         if first {
             let (live, tree) = (self.live.clone(), self.tree());
-            wake::blocking(move || live.settle_uploads(tree)).await?;
+            blocking(move || live.settle_uploads(tree)).await?;
         }
         let found = match self.common.walls() {
             Some(walls) => self.step_in(walls).await?,
@@ -195,7 +195,7 @@ impl Actor {
         }
         if found == Found::Mute {
             let run = self.live.run();
-            wake::blocking(move || Ok(ash_sandbox::reap(&run)?)).await?;
+            blocking(move || Ok(ash_sandbox::reap(&run)?)).await?;
         }
         // Whatever happened meanwhile, no checkpoint of ours has it.
         if first && self.tree().is_some() && !self.is_ephemeral() {
@@ -306,7 +306,7 @@ impl Actor {
         let own = heard.into_iter().find(|(no, _)| *no == self.session.no).map(|(_, heard)| heard);
         let (process, position) = own.map_or((common::AGENT, 0), |heard| (heard.process, heard.position));
         let run = self.live.run();
-        let left = wake::blocking(move || Ok(ash_sandbox::drain(&run, incarnation, position)?)).await;
+        let left = blocking(move || Ok(ash_sandbox::drain(&run, incarnation, position)?)).await;
         match left {
             // Who died is plain; only what was said counts.
             Ok(records) => self.digest_of(incarnation, process, records).await.map(|_| ()),

@@ -1,12 +1,9 @@
 //! What the agent is told when it comes back, at the head of the next message: how long it slept, what of its work in
 //! the background is gone, what was changed meanwhile; and, if it has no memory of its own, what was said.
 
-use super::{
-    tree::Tree,
-    wake::{Waking, blocking},
-};
+use super::{tree::Tree, wake::Waking};
 use crate::{
-    Result,
+    Result, blocking,
     files::{FileSource, Place},
     history,
     ladder::{Origin, Recalled},

@@ -6,9 +6,8 @@ use super::{
     Actor, Answer, Done, Occasion, Reply,
     back::{Composed, Memories},
     tree::recipe_of,
-    wake::blocking,
 };
-use crate::{Error, Result, history::standing, live::Stamp, state::Wish};
+use crate::{Error, Result, blocking, history::standing, live::Stamp, state::Wish};
 use ash_model::{Fact, Status};
 use ash_snapshot::{Folder, Owner, Progress, TreeId};
 use std::{collections::BTreeMap, sync::Arc};

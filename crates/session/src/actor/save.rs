@@ -1,8 +1,8 @@
 //! Capturing the workspace. A turn is over only when this is recorded; `done` is sent after it.
 
-use super::{Actor, Done, FarWait, RETRY, wake::blocking};
+use super::{Actor, Done, FarWait, RETRY};
 use crate::{
-    Error, Result,
+    Error, Result, blocking,
     common::{Common, Floor},
     live::Live,
     luggage::{self, Luggage, Trip},

@@ -2,9 +2,9 @@
 //! sandbox is made. They are files of the workspace, are run as the agent is, and may do what it may. What they print is in
 //! the session's log.
 
-use super::wake::{Waking, blocking};
+use super::wake::Waking;
 use crate::{
-    Error, Result, bounds,
+    Error, Result, blocking, bounds,
     common::{SETUP, Walls},
     logs::Level,
 };

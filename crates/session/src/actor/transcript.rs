@@ -1,7 +1,7 @@
 //! The file in which an agent keeps its conversation, where it lies among what a sandbox can write.
 
-use super::wake::blocking;
 use crate::Result;
+use crate::blocking;
 use ash_driver::{Driver, Expected, Logged, Mended, Native, Survey};
 use ash_snapshot::{Folder, Links, Owner, RelPath};
 use std::{

@@ -1,8 +1,8 @@
 //! The files that a sandbox begins with: those that are there, those of a checkpoint, or the agent's own.
 
-use super::wake::{Waking, blocking};
+use super::wake::Waking;
 use crate::{
-    Error, Result,
+    Error, Result, blocking,
     ladder::Origin,
     live::{Fallback, Live, Recipe},
     rooms::Rooms,

@@ -1,36 +1,30 @@
-//! Making a sandbox and starting the agent in it, with its files and its memory.
+//! A session comes to life: its files, its sandbox, its agent, and what that remembers.
 
-use super::{Actor, Done, Hands, recall::Rung, save::Shot, tree::Tree};
+use super::{Actor, Done, Hands, enter::Part, recall::Rung, tree::Tree};
 use crate::{
-    Error, Result, artifacts, bounds,
-    common::{self, Common, Floor, Walls},
+    Error, Result, artifacts, blocking, bounds,
+    common::{Common, Floor, Walls},
     ladder,
     ladder::{Origin, Others, Recalled},
     live::{Fallback, Live},
-    logs::{Level, Logs},
-    pool::{Inbuilt, Room},
+    logs::Logs,
+    pool::Room,
     rooms::Rooms,
-    state::{Phase, State},
+    state::State,
 };
-use ash_driver::{Driver, Ear, Heard, Launch, Memory, Remembered, Say};
-use ash_model::{Bounds, Compared, Consistency, Dialect, Fact, Incarnation, Problem, Saved, TakenBack, Tier};
-use ash_sandbox::{Inside, Link, Record, Records, Spec, Start, What};
-use ash_snapshot::{Folder, Owner, Taken, TreeId};
+use ash_driver::{Driver, Ear, Memory, Remembered};
+use ash_model::{Bounds, Compared, Dialect, Fact, Problem, TakenBack, Tier};
+use ash_sandbox::{Inside, Records};
+use ash_snapshot::{Folder, Owner, TreeId};
 use ash_store::{Lease, Session, Version};
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 use tokio::{sync::Notify, time::Instant};
 
-/// How long an agent may take to answer its greeting.
-const GREETING: Duration = Duration::from_secs(60);
 const SEALED: &str =
     "environment variables: they were sealed with another seal.key; bring them again with `env`";
-/// How long the end of a sandbox may come after that of a process in it.
-const A_MOMENT: Duration = Duration::from_millis(500);
 
 /// A sandbox whose agent answers, and how it came to be.
 pub(super) struct Woken {
@@ -55,19 +49,12 @@ struct Started {
     ear: Ear,
 }
 
-/// A session's part of a sandbox.
-struct Part {
-    walls: Arc<Walls>,
-    process: u16,
-    records: Records,
-}
-
 /// Which program is started, and how.
-struct Way<'w> {
-    driver: &'w dyn Driver,
-    version: &'w Version,
-    program: Option<PathBuf>,
-    provider: Option<Dialect>,
+pub(super) struct Way<'w> {
+    pub(super) driver: &'w dyn Driver,
+    pub(super) version: &'w Version,
+    pub(super) program: Option<PathBuf>,
+    pub(super) provider: Option<Dialect>,
 }
 
 /// Everything a start needs; it runs beside the actor.
@@ -83,13 +70,13 @@ pub(super) struct Waking {
     /// Somebody wants the session to stop: what would take long is not waited for.
     pub(super) halt: Arc<Notify>,
     /// Its environment cannot be opened here: it was sealed on another machine.
-    sealed: bool,
+    pub(super) sealed: bool,
     /// Until the sandbox is there.
-    floor: Option<Floor>,
+    pub(super) floor: Option<Floor>,
     /// For the sandbox, as long as it is not there.
-    room: Option<Room>,
+    pub(super) room: Option<Room>,
     /// A sandbox that was made in advance.
-    prepared: Option<(Arc<Walls>, Records)>,
+    pub(super) prepared: Option<(Arc<Walls>, Records)>,
 }
 
 impl Actor {
@@ -175,7 +162,7 @@ impl Actor {
         Ok(())
     }
 
-    async fn stay_down(&mut self, error: Error) -> Result<()> {
+    pub(super) async fn stay_down(&mut self, error: Error) -> Result<()> {
         let problem = error.problem();
         if matches!(error, Error::Setup(_) | Error::Halted) && self.tree().is_some() {
             // What its scripts have done until then.
@@ -195,73 +182,6 @@ impl Actor {
         }
         replies.for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
         Ok(())
-    }
-
-    /// Keeps what is on disk and cannot be trusted, before anything takes its place.
-    pub(super) fn start_salvage(&mut self) {
-        let (rooms, live, tenant) = (self.rooms.clone(), self.live.clone(), self.session.tenant.clone());
-        let common = self.common.clone();
-        self.effect = Some(tokio::spawn(async move {
-            let _floor = common.floor().await;
-            // Somebody else was faster, who may have made another tree, or deleted the workspace.
-            if common.walls().is_some() || !live.has_leftovers(common.tree().is_some()) {
-                return Done::Salvaged(Ok(None));
-            }
-            let salvaged = blocking(move || {
-                ash_sandbox::reap(&live.run())?;
-                live.salvage(&*rooms.repo(&tenant)?, &rooms.uids)
-            });
-            Done::Salvaged(salvaged.await)
-        }));
-    }
-
-    pub(super) async fn salvaged(&mut self, salvaged: Result<Option<Taken>>) -> Result<()> {
-        match salvaged {
-            Ok(Some(taken)) if self.is_known(&taken).await? => {}
-            Ok(Some(taken)) => {
-                let number = self.next_number();
-                let shot = Shot { number, taken, consistency: Consistency::Live, beside: Vec::new() };
-                let saved = Saved { salvage: true, ..self.describe(&shot) };
-                let row = self.checkpoint_row(&saved, &shot.taken, 1);
-                self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
-                self.common.set_newest(number);
-                self.salvage = Some(number);
-            }
-            Ok(None) => {}
-            Err(error) => {
-                self.give_up_closing(&error);
-                self.give_up_rewinding(&error).await?;
-                self.answer_failed_writers(&error);
-                return if self.state.status == ash_model::Status::Starting {
-                    self.stay_down(error).await
-                } else {
-                    Ok(())
-                };
-            }
-        }
-        let live = self.live.clone();
-        blocking(move || live.forget_old()).await
-    }
-
-    pub(super) fn describe(&self, Shot { number, taken, consistency, beside }: &Shot) -> Saved {
-        Saved {
-            number: *number,
-            turn: None,
-            tree: taken.tree.as_str().to_owned(),
-            consistency: *consistency,
-            files: taken.files,
-            bytes: taken.bytes,
-            skipped: taken
-                .skipped
-                .iter()
-                .take(100)
-                .map(|skipped| String::from_utf8_lossy(&skipped.path).into_owned())
-                .collect(),
-            salvage: false,
-            mid_turn: false,
-            beside: beside.clone(),
-            back: None,
-        }
     }
 }
 
@@ -417,114 +337,10 @@ impl Waking {
         }
     }
 
-    /// The sandbox in which others are at work already.
-    fn walls(&self) -> Option<Arc<Walls>> {
-        self.common.walls().filter(|_| self.session.slug.is_some())
-    }
-
-    /// The floor, when a sandbox is there, or nobody is left who has not read what a dead one still said.
-    async fn free_floor(&self) -> Floor {
-        loop {
-            let floor = self.common.floor().await;
-            if self.walls().is_some() || self.common.is_left(self.session.no) {
-                return floor;
-            }
-            drop(floor);
-            self.common.until_left(self.session.no).await;
-        }
-    }
-
-    /// A place for its sandbox. Who wanted it has brought one; whoever comes back by itself waits until there is one.
-    async fn reserve(&mut self) -> Result<()> {
-        if self.room.is_none() {
-            let rooms = self.rooms.clone();
-            self.room = Some(self.unless_halted(rooms.pool.room(None)).await??);
-        }
-        Ok(())
-    }
-
-    /// Into the sandbox that is there, or into a new one.
-    async fn enter(&mut self, way: &Way<'_>) -> Result<Part> {
-        if self.prepared.is_none() && self.walls().is_none() && self.room.is_none() {
-            // Without the floor: whoever has the place that it waits for may wait for that.
-            self.floor = None;
-            self.reserve().await?;
-        }
-        let floor = match self.floor.take() {
-            Some(floor) => floor,
-            None => self.unless_halted(self.free_floor()).await?,
-        };
-        let (no, shared) = (self.session.no, self.session.slug.is_some());
-        let walls = match (self.walls(), self.prepared.take()) {
-            (Some(walls), _) => {
-                // Somebody else was faster, and it is his that counts.
-                self.room = None;
-                (walls, None)
-            }
-            (None, Some((walls, mut records))) => {
-                self.set_up(&walls, &mut records, way.version).await?;
-                self.common.set_walls(Some(walls.clone()));
-                (walls, Some(records))
-            }
-            (None, None) => {
-                self.clear().await?;
-                let room = self.room.take().ok_or(Error::Gone)?;
-                let spec = self.spec(self.tree.flatten(), way);
-                let (remote, mut records) = self.launch(&spec).await?.split();
-                let walls = Walls::new(spec.incarnation, remote, room);
-                self.set_up(&walls, &mut records, way.version).await?;
-                self.common.set_walls(Some(walls.clone()));
-                (walls, Some(records))
-            }
-        };
-        let part = match walls {
-            (walls, Some(records)) if !shared => Part { walls, process: common::AGENT, records },
-            // Whoever heard everything until now goes when somebody else listens: the link ends with the last one.
-            (walls, _everything) => {
-                let process = self.common.free_number().ok_or(Error::Crowded)?;
-                let records = walls.remote.listen(common::numbers(process, self.lease.epoch));
-                Part { walls, process, records }
-            }
-        };
-        self.common.enter(no, part.walls.incarnation, part.process);
-        drop(floor);
-        Ok(part)
-    }
-
-    /// Out of it again: the agent did not start.
-    async fn withdraw(&self, part: Part) -> Result<()> {
-        let _floor = self.common.floor().await;
-        let Part { walls, process, .. } = part;
-        if !self.common.leave(self.session.no, walls.incarnation) {
-            walls.remote.signal(process, 9).await.ok();
-            return Ok(());
-        }
-        walls.remote.end().await.ok();
-        self.common.set_walls(None);
-        drop(walls);
-        self.clear().await
-    }
-
-    /// Only so many walls are built at once; what an agent does with its time holds nobody up.
-    async fn launch(&self, spec: &Spec) -> Result<Link> {
-        let _turn = self.rooms.wakes.acquire().await.map_err(|_| Error::Stopping)?;
-        Ok(self.rooms.backend.launch(spec).await?)
-    }
-
     async fn version(&self) -> Result<Version> {
         let Session { tenant, agent, version, .. } = &self.session;
         let found = self.rooms.store.version(tenant, agent, *version).await?;
         found.ok_or_else(|| Error::NoAgent(agent.to_string()))
-    }
-
-    /// Whatever an earlier shim left must be gone before its tree is used again.
-    pub(super) async fn clear(&self) -> Result<()> {
-        let run = self.live.run();
-        blocking(move || {
-            ash_sandbox::reap(&run)?;
-            crate::live::make_dir(&run)
-        })
-        .await
     }
 
     pub(super) fn bounds(&self, version: &Version) -> Bounds {
@@ -540,149 +356,6 @@ impl Waking {
         let reached = bounds::reached(None, weight, most);
         reached.map_or(Ok(()), |reached| Err(Error::Failed(reached.problem())))
     }
-
-    fn spec(&self, uid: Option<u32>, way: &Way<'_>) -> Spec {
-        let program = way.program.as_deref();
-        let Inbuilt { limits, readonly, image, user_namespaces } =
-            Inbuilt::of(&self.rooms, way.version, &self.session.options, program);
-        Spec {
-            incarnation: Incarnation::fresh(),
-            epoch: self.lease.epoch,
-            run_dir: self.live.run(),
-            workspace: self.live.workspace(),
-            home: self.live.home(),
-            uid,
-            limits,
-            readonly,
-            image,
-            user_namespaces,
-            orphan_ttl: self.rooms.settings.orphan_ttl,
-        }
-    }
-
-    /// What the session's caller put into it. It stays as it is, for whoever brings the key of its seal.
-    pub(super) async fn own_env(&mut self) -> Result<BTreeMap<String, String>> {
-        match self.rooms.store.env(self.session.no).await {
-            Ok(env) => Ok(env.expose()),
-            Err(ash_store::Error::Sealed) => {
-                self.sealed = true;
-                Ok(BTreeMap::new())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn start(
-        &mut self,
-        Part { walls, process, records }: &mut Part,
-        Way { driver, version, program, provider }: &Way<'_>,
-        inside: Inside,
-        recalled: &Recalled,
-    ) -> Result<(Option<Remembered>, u64, Ear)> {
-        let launch = Launch {
-            workspace: inside.workspace.clone(),
-            home: inside.home.clone(),
-            exe: inside.exe.clone(),
-            program: program.clone().unwrap_or_else(|| inside.exe.clone()),
-            model_socket: inside.model_socket.clone(),
-            provider: *provider,
-            memory: recalled.memory,
-            cut: self.state.current().is_some_and(|turn| turn.phase == Phase::Cut),
-            options: self.session.options.clone(),
-        };
-        let command = driver.launch(&launch);
-        let cwd = self.furnish(*driver, &inside).await?;
-        let mut env = self.rooms.base_env(&self.session, &inside);
-        env.extend(command.env);
-        env.extend(version.env.expose());
-        env.extend(self.own_env().await?);
-        let (remote, process) = (&walls.remote, *process);
-        let start = Start { process, argv: command.argv, env, cwd, raw: false, stdin: true };
-        remote.egress(self.rooms.way_out(&self.session, version.runtime, *provider)?).await?;
-        remote.start(start).await?;
-        remote
-            .input(
-                process,
-                1,
-                driver.tell(&Say::Hello {
-                    system_prompt: self.session.options.system_prompt.clone(),
-                    append_system_prompt: self.session.options.append_system_prompt.clone(),
-                }),
-            )
-            .await?;
-        tokio::time::timeout(GREETING, self.listen((process, records), *driver))
-            .await
-            .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))?
-    }
-
-    async fn listen(
-        &self,
-        (process, records): (u16, &mut Records),
-        driver: &dyn Driver,
-    ) -> Result<(Option<Remembered>, u64, Ear)> {
-        let mut ear = Ear::default();
-        while let Some(Record { offset, what, process: whose }) = records.next().await {
-            if whose != process && !matches!(what, What::Gone { .. }) {
-                continue;
-            }
-            match what {
-                What::Line(line) => {
-                    if let Some(Heard::Ready { resumed }) = driver
-                        .hear(&mut ear, &line)
-                        .into_iter()
-                        .find(|heard| matches!(heard, Heard::Ready { .. }))
-                    {
-                        return Ok((resumed, offset, ear));
-                    }
-                }
-                What::Err(line) => self.logs.add(Level::Stderr, &line, self.rooms.clock()),
-                // Somebody else's agent may have brought it down a moment ago.
-                What::StartFailed { why } if why.contains("the sandbox is gone") => {
-                    return Err(failed("sandbox_failed", "The sandbox ended before its agent was started"));
-                }
-                What::StartFailed { why } => {
-                    return Err(failed("agent_failed", &format!("The agent could not be started: {why}")));
-                }
-                What::Exit(_) if self.is_gone(records).await => {
-                    return Err(failed("sandbox_failed", "The sandbox ended before its agent answered"));
-                }
-                What::Exit(exit) => {
-                    return Err(failed(
-                        "agent_failed",
-                        &format!("The agent ended before it answered ({exit}); see the session's logs"),
-                    ));
-                }
-                What::Gone { how, .. } => {
-                    return Err(failed(
-                        "sandbox_failed",
-                        &format!("The sandbox ended before its agent answered ({how})"),
-                    ));
-                }
-                What::Started { .. } | What::Tail(_) | What::TooLong | What::Chunk(_) | What::ErrChunk(_) => {
-                }
-            }
-        }
-        Err(failed("sandbox_failed", "The sandbox ended before its agent answered"))
-    }
-
-    /// Whether the agent ended because everything did, which is said a moment later.
-    async fn is_gone(&self, records: &mut Records) -> bool {
-        let gone = async {
-            while let Some(record) = records.next().await {
-                if matches!(record.what, What::Gone { .. }) {
-                    return true;
-                }
-            }
-            true
-        };
-        self.session.slug.is_some() && tokio::time::timeout(A_MOMENT, gone).await.unwrap_or(false)
-    }
-}
-
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Gone)?
 }
 
 /// The agent itself gave up, not what is around it.
@@ -702,6 +375,6 @@ fn failed_to_start() -> Error {
     failed("agent_failed", "The agent could not be started; see the session's logs")
 }
 
-fn failed(code: &str, error: &str) -> Error {
+pub(super) fn failed(code: &str, error: &str) -> Error {
     Error::Failed(Problem::new(code, error))
 }

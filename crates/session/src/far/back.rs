@@ -2,7 +2,7 @@
 //! somebody resumes.
 
 use super::{Far, keys, trouble};
-use crate::{Error, Result, actor::blocking, luggage, rooms::Rooms, state::State};
+use crate::{Error, Result, blocking, luggage, rooms::Rooms, state::State};
 use ash_model::{
     AgentName, Event, Fact, Seq, SessionId, TenantId, Timestamp, TurnId, WorkspaceId,
     far::{FarAgent, FarCheckpoint, Manifest},

@@ -1,6 +1,6 @@
 //! What is told of a session: everything that its packs do not tell.
 
-use crate::{Result, actor::blocking, luggage, rooms::Rooms};
+use crate::{Result, blocking, luggage, rooms::Rooms};
 use ash_model::{
     Seq, TenantId,
     far::{FarCheckpoint, Manifest},

@@ -2,7 +2,7 @@
 //! Several sessions at a time, and nobody waits for one that takes long or fails.
 
 use super::{BREATH, Far, LONGEST_BREATH, keys, manifest, trouble};
-use crate::{Error, Result, actor::blocking, luggage, rooms::Rooms};
+use crate::{Error, Result, blocking, luggage, rooms::Rooms};
 use ash_cloud::{Code, Trouble, Written};
 use ash_model::{AgentName, Seq, SessionNo, TenantId, far::FarAgent};
 use ash_snapshot::TreeId;

@@ -5,9 +5,7 @@
 
 use super::{Pool, Room};
 use crate::{
-    Error, Result,
-    actor::blocking,
-    bounds,
+    Error, Result, blocking, bounds,
     common::{Common, Walls},
     live::Recipe,
     rooms::Rooms,

@@ -1,0 +1,136 @@
+//! An agent is started in its sandbox, and answers.
+
+use super::{
+    enter::Part,
+    wake::{Waking, Way, failed},
+};
+use crate::{Result, ladder::Recalled, logs::Level, state::Phase};
+use ash_driver::{Driver, Ear, Heard, Launch, Remembered, Say};
+use ash_sandbox::{Inside, Record, Records, Start, What};
+use std::{collections::BTreeMap, time::Duration};
+
+/// How long an agent may take to answer its greeting.
+const GREETING: Duration = Duration::from_secs(60);
+
+/// How long the end of a sandbox may come after that of a process in it.
+const A_MOMENT: Duration = Duration::from_millis(500);
+
+impl Waking {
+    pub(super) async fn start(
+        &mut self,
+        Part { walls, process, records }: &mut Part,
+        Way { driver, version, program, provider }: &Way<'_>,
+        inside: Inside,
+        recalled: &Recalled,
+    ) -> Result<(Option<Remembered>, u64, Ear)> {
+        let launch = Launch {
+            workspace: inside.workspace.clone(),
+            home: inside.home.clone(),
+            exe: inside.exe.clone(),
+            program: program.clone().unwrap_or_else(|| inside.exe.clone()),
+            model_socket: inside.model_socket.clone(),
+            provider: *provider,
+            memory: recalled.memory,
+            cut: self.state.current().is_some_and(|turn| turn.phase == Phase::Cut),
+            options: self.session.options.clone(),
+        };
+        let command = driver.launch(&launch);
+        let cwd = self.furnish(*driver, &inside).await?;
+        let mut env = self.rooms.base_env(&self.session, &inside);
+        env.extend(command.env);
+        env.extend(version.env.expose());
+        env.extend(self.own_env().await?);
+        let (remote, process) = (&walls.remote, *process);
+        let start = Start { process, argv: command.argv, env, cwd, raw: false, stdin: true };
+        remote.egress(self.rooms.way_out(&self.session, version.runtime, *provider)?).await?;
+        remote.start(start).await?;
+        remote
+            .input(
+                process,
+                1,
+                driver.tell(&Say::Hello {
+                    system_prompt: self.session.options.system_prompt.clone(),
+                    append_system_prompt: self.session.options.append_system_prompt.clone(),
+                }),
+            )
+            .await?;
+        tokio::time::timeout(GREETING, self.listen((process, records), *driver))
+            .await
+            .map_err(|_| failed("agent_silent", "The agent did not answer its greeting within 60 s"))?
+    }
+
+    /// What the session's caller put into it. It stays as it is, for whoever brings the key of its seal.
+    pub(super) async fn own_env(&mut self) -> Result<BTreeMap<String, String>> {
+        match self.rooms.store.env(self.session.no).await {
+            Ok(env) => Ok(env.expose()),
+            Err(ash_store::Error::Sealed) => {
+                self.sealed = true;
+                Ok(BTreeMap::new())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn listen(
+        &self,
+        (process, records): (u16, &mut Records),
+        driver: &dyn Driver,
+    ) -> Result<(Option<Remembered>, u64, Ear)> {
+        let mut ear = Ear::default();
+        while let Some(Record { offset, what, process: whose }) = records.next().await {
+            if whose != process && !matches!(what, What::Gone { .. }) {
+                continue;
+            }
+            match what {
+                What::Line(line) => {
+                    if let Some(Heard::Ready { resumed }) = driver
+                        .hear(&mut ear, &line)
+                        .into_iter()
+                        .find(|heard| matches!(heard, Heard::Ready { .. }))
+                    {
+                        return Ok((resumed, offset, ear));
+                    }
+                }
+                What::Err(line) => self.logs.add(Level::Stderr, &line, self.rooms.clock()),
+                // Somebody else's agent may have brought it down a moment ago.
+                What::StartFailed { why } if why.contains("the sandbox is gone") => {
+                    return Err(failed("sandbox_failed", "The sandbox ended before its agent was started"));
+                }
+                What::StartFailed { why } => {
+                    return Err(failed("agent_failed", &format!("The agent could not be started: {why}")));
+                }
+                What::Exit(_) if self.is_gone(records).await => {
+                    return Err(failed("sandbox_failed", "The sandbox ended before its agent answered"));
+                }
+                What::Exit(exit) => {
+                    return Err(failed(
+                        "agent_failed",
+                        &format!("The agent ended before it answered ({exit}); see the session's logs"),
+                    ));
+                }
+                What::Gone { how, .. } => {
+                    return Err(failed(
+                        "sandbox_failed",
+                        &format!("The sandbox ended before its agent answered ({how})"),
+                    ));
+                }
+                What::Started { .. } | What::Tail(_) | What::TooLong | What::Chunk(_) | What::ErrChunk(_) => {
+                }
+            }
+        }
+        Err(failed("sandbox_failed", "The sandbox ended before its agent answered"))
+    }
+
+    /// Whether the agent ended because everything did, which is said a moment later.
+    async fn is_gone(&self, records: &mut Records) -> bool {
+        let gone = async {
+            while let Some(record) = records.next().await {
+                if matches!(record.what, What::Gone { .. }) {
+                    return true;
+                }
+            }
+            true
+        };
+        self.session.slug.is_some() && tokio::time::timeout(A_MOMENT, gone).await.unwrap_or(false)
+    }
+}

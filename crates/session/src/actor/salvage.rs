@@ -1,0 +1,75 @@
+//! A tree that was found and is not trusted is kept before anything takes its place.
+
+use super::{Actor, Done, save::Shot};
+use crate::{Result, blocking};
+use ash_model::{Consistency, Fact, Saved};
+use ash_snapshot::Taken;
+
+impl Actor {
+    /// Keeps what is on disk and cannot be trusted, before anything takes its place.
+    pub(super) fn start_salvage(&mut self) {
+        let (rooms, live, tenant) = (self.rooms.clone(), self.live.clone(), self.session.tenant.clone());
+        let common = self.common.clone();
+        self.effect = Some(tokio::spawn(async move {
+            let _floor = common.floor().await;
+            // Somebody else was faster, who may have made another tree, or deleted the workspace.
+            if common.walls().is_some() || !live.has_leftovers(common.tree().is_some()) {
+                return Done::Salvaged(Ok(None));
+            }
+            let salvaged = blocking(move || {
+                ash_sandbox::reap(&live.run())?;
+                live.salvage(&*rooms.repo(&tenant)?, &rooms.uids)
+            });
+            Done::Salvaged(salvaged.await)
+        }));
+    }
+
+    pub(super) async fn salvaged(&mut self, salvaged: Result<Option<Taken>>) -> Result<()> {
+        match salvaged {
+            Ok(Some(taken)) if self.is_known(&taken).await? => {}
+            Ok(Some(taken)) => {
+                let number = self.next_number();
+                let shot = Shot { number, taken, consistency: Consistency::Live, beside: Vec::new() };
+                let saved = Saved { salvage: true, ..self.describe(&shot) };
+                let row = self.checkpoint_row(&saved, &shot.taken, 1);
+                self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
+                self.common.set_newest(number);
+                self.salvage = Some(number);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                self.give_up_closing(&error);
+                self.give_up_rewinding(&error).await?;
+                self.answer_failed_writers(&error);
+                return if self.state.status == ash_model::Status::Starting {
+                    self.stay_down(error).await
+                } else {
+                    Ok(())
+                };
+            }
+        }
+        let live = self.live.clone();
+        blocking(move || live.forget_old()).await
+    }
+
+    pub(super) fn describe(&self, Shot { number, taken, consistency, beside }: &Shot) -> Saved {
+        Saved {
+            number: *number,
+            turn: None,
+            tree: taken.tree.as_str().to_owned(),
+            consistency: *consistency,
+            files: taken.files,
+            bytes: taken.bytes,
+            skipped: taken
+                .skipped
+                .iter()
+                .take(100)
+                .map(|skipped| String::from_utf8_lossy(&skipped.path).into_owned())
+                .collect(),
+            salvage: false,
+            mid_turn: false,
+            beside: beside.clone(),
+            back: None,
+        }
+    }
+}

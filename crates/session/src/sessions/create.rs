@@ -1,0 +1,191 @@
+//! A new session, in a sandbox of its own, of its workspace, or in one that was made in advance.
+
+use super::Sessions;
+use crate::{
+    Error, Result,
+    actor::Actor,
+    pool::{Kind, Prepared, Room},
+    state::{State, Wish},
+};
+use ash_model::{AgentName, Fact, Metadata, Note, Options, OwnerId, SessionId, Slug, TenantId, WorkspaceId};
+use ash_sandbox::Egress;
+use ash_store::{Agent, Env, Scope, Session};
+use std::time::Duration;
+use uuid::Uuid;
+
+#[derive(Debug, Clone)]
+pub struct NewSession {
+    pub tenant: TenantId,
+    /// In a workspace with a name: whose that is.
+    pub owner: Option<OwnerId>,
+    pub metadata: Metadata,
+    pub id: SessionId,
+    pub agent: AgentName,
+    /// The name of a workspace that it shares; otherwise it gets one of its own.
+    pub workspace: Option<Slug>,
+    pub options: Options,
+    pub env: Env,
+    /// The client's own way to a model.
+    pub way: Option<Egress>,
+    /// How long it waits for a place, if all are taken; `None`: as usual.
+    pub patience: Option<Duration>,
+}
+
+/// Where a new session is to live.
+enum Place {
+    Prepared(Box<Prepared>),
+    Room(Option<Room>),
+}
+
+impl Sessions {
+    /// Once it has a place it goes on to its end even if the caller hangs up: half a session is nobody's.
+    pub async fn create(&self, new: NewSession) -> Result<Session> {
+        self.open_for_more()?;
+        let agent = self.agent_of(&new).await?;
+        let place = match new.workspace {
+            Some(ref slug) => {
+                let scope = Scope { tenant: new.tenant.clone(), owner: new.owner.clone() };
+                let known = self.rooms.store.find_workspace(&scope, slug).await?;
+                Place::Room(self.room(known.map(|workspace| workspace.id), new.patience).await?)
+            }
+            None => match self.claim(&new.tenant, &agent, &new.options).await? {
+                Some(prepared) => Place::Prepared(Box::new(prepared)),
+                None => Place::Room(self.room(None, new.patience).await?),
+            },
+        };
+        let sessions = self.clone();
+        tokio::spawn(async move { sessions.create_whole(new, agent, place).await })
+            .await
+            .map_err(|_| Error::Gone)?
+    }
+
+    /// The agent of a session that can be made.
+    async fn agent_of(&self, new: &NewSession) -> Result<Agent> {
+        let rooms = &self.rooms;
+        let agent = rooms.store.agent(&new.tenant, &new.agent).await?;
+        let agent = agent.ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
+        Error::unless_supported(agent.runtime, &new.options)?;
+        rooms.permits(&agent.needs, new.options.limits, agent.limits)?;
+        rooms.settings.program(agent.runtime, &new.options)?;
+        rooms.settings.provider(&new.options, agent.provider)?;
+        match new.workspace.is_some() && new.way.is_some() {
+            true => Err(Error::ProviderShared),
+            false => Ok(agent),
+        }
+    }
+
+    async fn create_whole(&self, new: NewSession, agent: Agent, place: Place) -> Result<Session> {
+        let rooms = &self.rooms;
+        let workspace = match &new.workspace {
+            Some(slug) => {
+                let scope = Scope { tenant: new.tenant.clone(), owner: new.owner.clone() };
+                Some(self.make_workspace(&scope, slug, &agent.name).await?)
+            }
+            None => None,
+        };
+        let known = workspace.as_ref().map(|workspace| workspace.id);
+        let (prepared, room) = match place {
+            Place::Prepared(prepared) => (Some(*prepared), None),
+            Place::Room(room) => (None, room),
+        };
+        let created =
+            Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };
+        let session = rooms
+            .store
+            .create(ash_store::NewSession {
+                tenant: new.tenant.clone(),
+                owner: workspace.as_ref().map_or(new.owner, |workspace| workspace.owner.clone()),
+                metadata: new.metadata,
+                id: new.id.clone(),
+                workspace: known
+                    .or(prepared.as_ref().map(|one| one.workspace))
+                    .unwrap_or_else(WorkspaceId::fresh),
+                slug: workspace.as_ref().map(|workspace| workspace.slug.clone()),
+                node: rooms.settings.node.clone(),
+                agent: agent.name.clone(),
+                version: agent.version,
+                runtime: agent.runtime,
+                native_id: native_id(&new.tenant, &new.id),
+                options: new.options.clone(),
+                env: new.env.clone(),
+                parent: None,
+                base: None,
+                first_checkpoints: Vec::new(),
+                card: State::new(0).card(),
+                notes: vec![Note { turn: None, at: rooms.clock(), fact: created.clone() }],
+                at: rooms.clock(),
+            })
+            .await?;
+        if let Some(way) = new.way {
+            rooms.brought.bring(session.no, way);
+        }
+        let mut state = State::new(0);
+        state.apply(1, &created);
+        // As long as this is held the newborn finds what was prepared for it.
+        let _common = prepared.map(Prepared::hand_over).transpose()?;
+        let (no, workspace) = (session.no, session.workspace);
+        self.seat(no, workspace, |rooms, seat| Actor::newborn(rooms, session, state, (seat, room))).await?;
+        let woken = self.wish(no, Wish::Resume).await;
+        // Not before: the next one can wait, this one does.
+        if rooms.prewarm(&agent.needs) > 0
+            && let Err(error) = self.expect(&new.tenant, &agent).await
+        {
+            tracing::warn!(%error, "nothing is made in advance");
+        }
+        woken?;
+        self.get(no).await
+    }
+
+    /// A sandbox that was made in advance, if there is one that fits.
+    async fn claim(&self, tenant: &TenantId, agent: &Agent, options: &Options) -> Result<Option<Prepared>> {
+        let rooms = &self.rooms;
+        if rooms.prewarm(&agent.needs) == 0 {
+            return Ok(None);
+        }
+        let which = (tenant, &agent.name, agent.version);
+        let version = rooms.store.version(tenant, &agent.name, agent.version).await?;
+        let Some(version) = version else { return Ok(None) };
+        let claimed = rooms.pool.shelf.claim(&Kind::of(rooms, which, &version, options)?);
+        if claimed.is_some() {
+            rooms.watch.claimed();
+        }
+        Ok(claimed)
+    }
+
+    /// An agent was deployed or used, and somebody will use it. What most sessions of it want is made.
+    pub async fn expect(&self, tenant: &TenantId, agent: &Agent) -> Result<()> {
+        let version = self.rooms.store.version(tenant, &agent.name, agent.version).await?;
+        let which = (tenant, &agent.name, agent.version);
+        let usual =
+            version.and_then(|version| Kind::of(&self.rooms, which, &version, &Options::default()).ok());
+        match usual.filter(|_| self.rooms.prewarm(&agent.needs) > 0) {
+            Some(usual) => self.rooms.pool.shelf.want(usual),
+            // An older version may have wanted some.
+            None => self.expect_no_more(tenant, &agent.name),
+        }
+        Ok(())
+    }
+
+    /// Agents that want sandboxes before they are used have them from the start on.
+    pub(super) async fn expect_all(&self) -> Result<()> {
+        for tenant in self.rooms.store.tenants().await? {
+            for agent in self.rooms.store.agents(&tenant).await? {
+                if agent.needs.prewarm.is_some_and(|count| count > 0) {
+                    self.expect(&tenant, &agent).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An agent was deleted.
+    pub fn expect_no_more(&self, tenant: &TenantId, agent: &AgentName) {
+        self.rooms.pool.shelf.forget(tenant, agent);
+    }
+}
+
+/// The agent's own id for the conversation: ours if it is a UUID, else derived from it, so that it never changes.
+pub(crate) fn native_id(tenant: &TenantId, id: &SessionId) -> Uuid {
+    let ours = Uuid::try_parse(id.as_str()).ok().filter(|uuid| uuid.to_string() == id.as_str());
+    ours.unwrap_or_else(|| Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{tenant}/{id}").as_bytes()))
+}

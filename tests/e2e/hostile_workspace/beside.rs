@@ -1,0 +1,75 @@
+//! Those who work in the tree itself: some trust paths, and are fooled; ours do not.
+
+use super::Stage;
+use crate::support::ash;
+use ash_snapshot::Folder;
+use std::{fs, path::Path, process::Command, sync::atomic::Ordering};
+
+/// So often is proof, and takes no time from the others any more.
+const ENOUGH: u64 = 20;
+
+/// How often each of those who trust paths was fooled.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Fooled {
+    reading: u64,
+    writing: u64,
+    removing: u64,
+}
+
+impl Fooled {
+    pub(super) fn least(self) -> u64 {
+        self.reading.min(self.writing).min(self.removing)
+    }
+}
+
+impl Stage {
+    /// What one writes without handles: look, then do, and others have their turn in between. It must be fooled, or
+    /// nothing is raced.
+    pub(super) fn trust_paths(&self, workspace: &Path) -> Fooled {
+        let decoy = self.outside.dir.join("decoy");
+        let dir = workspace.join("d0");
+        let looked = |fine: bool| {
+            std::thread::yield_now();
+            fine
+        };
+        let is_inside = || looked(dir.canonicalize().is_ok_and(|found| found.starts_with(workspace)));
+        let is_dir = || looked(dir.symlink_metadata().is_ok_and(|is| is.is_dir()));
+        let mut fooled = Fooled::default();
+        while !self.over.load(Ordering::Relaxed) && fooled.least() < ENOUGH {
+            let read = is_inside().then(|| fs::read_to_string(dir.join("f")).ok()).flatten();
+            fooled.reading += u64::from(read.as_ref() == Some(&self.outside.words[3]));
+            if is_dir() {
+                fs::write(dir.join("naive"), "written").ok();
+            }
+            fooled.writing += u64::from(fs::remove_file(decoy.join("naive")).is_ok());
+            fs::write(decoy.join("doomed"), "").expect("a file");
+            if is_dir() {
+                fs::remove_file(dir.join("doomed")).ok();
+            }
+            fooled.removing += u64::from(!decoy.join("doomed").exists());
+            self.fooled.store(fooled.least() > 0, Ordering::Relaxed);
+        }
+        fooled
+    }
+
+    /// Captures and deletions of a tree in which nobody is held still.
+    pub(super) fn save_and_erase(&self, tree: &Path) {
+        while !self.over.load(Ordering::Relaxed) {
+            for root in ["workspace", "home"] {
+                let mut save = Command::new(ash());
+                save.env_clear().env("HOME", &self.outside.dir).args(["snapshot", "save", "--repo"]);
+                let saved = save.arg(self.outside.repo()).arg(tree.join(root)).output().expect("ash");
+                let said = String::from_utf8_lossy(&saved.stderr);
+                self.is_clean("snapshot", &[&saved.stdout[..], said.as_bytes()].concat());
+                // A rewind has just taken the tree away.
+                assert!(saved.status.success() || said.contains("No such file"), "{said}");
+                self.count("snapshot", if saved.status.success() { 200 } else { 400 });
+                for _ in 0..10 {
+                    // While it is filled again it may not become empty.
+                    let erased = Folder::erase(&tree.join(root).join("erased"));
+                    self.count("erase", if erased.is_ok() { 200 } else { 400 });
+                }
+            }
+        }
+    }
+}

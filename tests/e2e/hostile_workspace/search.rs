@@ -1,0 +1,44 @@
+//! Everything that was ever captured holds nothing from outside.
+
+use super::{LARGEST_BUNDLE, Stage};
+use ash_snapshot::{ContentId, Entry, LeafKind, RelPath, Repo};
+use std::{io::Read, path::Path, sync::Arc};
+
+impl Stage {
+    /// Everything that was ever captured, but the neighbour's own.
+    pub(super) fn search(&self, repo: &Path) {
+        let repo = Arc::new(Repo::open(repo).expect("a repository"));
+        let (snapshots, damaged) = repo.snapshots().expect("listed");
+        assert!(damaged.is_empty(), "{damaged:?}");
+        let (mut files, mut seen): (usize, Vec<ContentId>) = (0, Vec::new());
+        for snapshot in &snapshots {
+            for root in ["workspace", "home", "files"] {
+                // Each has some of these.
+                let leaves = match repo.leaves(&snapshot.tree, root) {
+                    Err(ash_snapshot::Error::NotFound { .. }) => continue,
+                    leaves => leaves.expect("listed"),
+                };
+                if leaves.iter().any(|leaf| leaf.path == b"secret.txt") {
+                    break;
+                }
+                for leaf in leaves {
+                    self.is_clean("a name", &leaf.path);
+                    let LeafKind::File { size, content: Some(id), .. } = leaf.what else { continue };
+                    files += 1;
+                    if size > LARGEST_BUNDLE || seen.contains(&id) {
+                        continue;
+                    }
+                    seen.push(id);
+                    let path = RelPath::met(&leaf.path).expect("a path");
+                    let entry = repo.read(&snapshot.tree, root, &path).expect("read");
+                    let Some(Entry::File { mut content, .. }) = entry else { panic!("{path} is a file") };
+                    let mut bytes = Vec::new();
+                    content.read_to_end(&mut bytes).expect("read");
+                    self.is_clean("a checkpoint", &bytes);
+                }
+            }
+        }
+        println!("{} snapshots, {files} files, {} contents", snapshots.len(), seen.len());
+        assert!(snapshots.len() > 1 && files > 100, "hardly anything was captured");
+    }
+}
