@@ -8,6 +8,7 @@ mod attributes;
 mod descent;
 mod erase;
 mod force;
+mod loans;
 mod merge;
 mod open;
 mod tour;

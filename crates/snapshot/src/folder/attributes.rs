@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, FileType, Timespec, Timestamps, UTIME_OMIT};
 
-use super::{FileInfo, Kind, Stat};
+use super::{FileInfo, Kind, Stat, loans};
 
 /// setuid and setgid are never kept: a file that changes hands must not lend anybody's rights.
 const KEPT_ON_FILES: u32 = 0o777;
@@ -32,12 +32,28 @@ pub(crate) struct Attributes {
 
 impl Attributes {
     pub(crate) fn of(handle: impl AsFd) -> rustix::io::Result<Attributes> {
-        rustix::fs::fstat(handle).map(Attributes::from)
+        loans::look(|| rustix::fs::fstat(&handle))
     }
 
     /// Of a name, not of what a link points to.
     pub(crate) fn at(folder: impl AsFd, name: &[u8]) -> rustix::io::Result<Attributes> {
-        rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(Attributes::from)
+        loans::look(|| rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW))
+    }
+
+    /// As it is now, whatever of it we lent ourselves.
+    // The widths of these fields differ between architectures.
+    #[allow(clippy::unnecessary_cast)]
+    pub(crate) fn as_found(stat: &rustix::fs::Stat) -> Attributes {
+        Attributes {
+            kind: kind(FileType::from_raw_mode(stat.st_mode)),
+            raw_mode: stat.st_mode as u32 & 0o7777,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            modified: Time { seconds: stat.st_mtime as i64, nanos: stat.st_mtime_nsec as u32 },
+            changed: Time { seconds: stat.st_ctime as i64, nanos: stat.st_ctime_nsec as u32 },
+            names: stat.st_nlink as u64,
+            id: (stat.st_dev as u64, stat.st_ino as u64),
+            uid: stat.st_uid,
+        }
     }
 
     /// The permission bits that a snapshot keeps.
@@ -56,23 +72,6 @@ impl Attributes {
 
     pub(crate) fn as_stat(&self) -> Stat {
         Stat { size: self.size, mtime_ms: self.modified.as_millis(), mode: self.mode() }
-    }
-}
-
-// The widths of these fields differ between architectures.
-#[allow(clippy::unnecessary_cast)]
-impl From<rustix::fs::Stat> for Attributes {
-    fn from(stat: rustix::fs::Stat) -> Attributes {
-        Attributes {
-            kind: kind(FileType::from_raw_mode(stat.st_mode)),
-            raw_mode: stat.st_mode as u32 & 0o7777,
-            size: u64::try_from(stat.st_size).unwrap_or(0),
-            modified: Time { seconds: stat.st_mtime as i64, nanos: stat.st_mtime_nsec as u32 },
-            changed: Time { seconds: stat.st_ctime as i64, nanos: stat.st_ctime_nsec as u32 },
-            names: stat.st_nlink as u64,
-            id: (stat.st_dev as u64, stat.st_ino as u64),
-            uid: stat.st_uid,
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 
-use super::{Attributes, Folder, Forced, Links, force, open};
+use super::{Attributes, Folder, Forced, Links, force, loans::Lent, open};
 
 /// Further up, handles are closed and opened again by `..` on the way back.
 const OPEN_LEVELS: usize = 64;
@@ -29,7 +29,7 @@ struct Level {
     dir: Option<Forced>,
     id: (u64, u64),
     /// What a closed level still has to give back.
-    lent: Option<u32>,
+    lent: Option<Lent>,
 }
 
 impl Level {
@@ -86,7 +86,7 @@ impl Descent {
         match open::beneath(root, path, open::DIRECTORY, Links::Refuse) {
             Ok(handle) => {
                 let is = Attributes::of(&handle)?;
-                let lent = at.lent.filter(|_| is.id == at.id);
+                let lent = at.lent.take().filter(|_| is.id == at.id);
                 *at = Level::of(Forced::again(handle, lent)?);
                 Ok(true)
             }
@@ -105,7 +105,7 @@ impl Descent {
             if Attributes::of(&above)?.id != parent.id {
                 return Err(Errno::STALE);
             }
-            parent.dir = Some(Forced::again(above, parent.lent)?);
+            parent.dir = Some(Forced::again(above, parent.lent.take())?);
         }
         let done = last(self.here());
         self.levels.pop();

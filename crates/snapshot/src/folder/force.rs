@@ -2,21 +2,22 @@
 //! The permission is lent through a handle and given back when the handle is dropped.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, Result};
 
+use super::loans::{Lent, give_back, in_proc, lend};
 use super::{Attributes, Kind, Links, open};
 
-/// Something opened by force, with the mode it had; `None` if no force was needed.
+/// Something opened, by force if need be.
 #[derive(Debug)]
 pub(crate) struct Forced {
     pub(crate) handle: OwnedFd,
-    /// As it was before anything was lent.
+    /// As its owner left it.
     pub(crate) is: Attributes,
-    lent: Option<u32>,
+    lent: Option<Lent>,
 }
 
 impl Forced {
@@ -32,21 +33,21 @@ impl Forced {
     }
 
     /// A directory reached again, with what is still lent for it.
-    pub(super) fn again(handle: OwnedFd, lent: Option<u32>) -> Result<Forced> {
+    pub(super) fn again(handle: OwnedFd, lent: Option<Lent>) -> Result<Forced> {
         let is = Attributes::of(&handle)?;
         Ok(Forced { handle, is, lent })
     }
 
     /// Closes the handle and hands on the duty to give the mode back.
-    pub(super) fn close(mut self) -> Option<u32> {
+    pub(super) fn close(mut self) -> Option<Lent> {
         self.lent.take()
     }
 }
 
 impl Drop for Forced {
     fn drop(&mut self) {
-        if let Some(mode) = self.lent {
-            give_back(self.handle.as_fd(), mode);
+        if let Some(lent) = self.lent.take() {
+            give_back(self.handle.as_fd(), lent);
         }
     }
 }
@@ -112,35 +113,6 @@ pub(super) fn open_root(path: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// The mode to give back, or `None` if nothing was lent. Root needs no permission bits, and what belongs to
-/// somebody else is not ours to change.
-fn lend(handle: BorrowedFd<'_>, is: &Attributes, need: u32) -> Result<Option<u32>> {
-    if is.raw_mode & need == need {
-        return Ok(None);
-    }
-    let we = rustix::process::geteuid();
-    if we.is_root() || we.as_raw() != is.uid {
-        return Ok(None);
-    }
-    change_mode(handle, is.raw_mode | need)?;
-    Ok(Some(is.raw_mode))
-}
-
-fn give_back(handle: BorrowedFd<'_>, mode: u32) {
-    if let Err(error) = change_mode(handle, mode) {
-        tracing::warn!(%error, mode, "a permission lent for reading could not be given back");
-    }
-}
-
-/// The magic link in /proc is this very handle, whatever has its name by now; fchmod refuses O_PATH handles.
-fn change_mode(handle: BorrowedFd<'_>, mode: u32) -> Result<()> {
-    rustix::fs::chmod(in_proc(handle), Mode::from_raw_mode(mode))
-}
-
 fn reopen(handle: BorrowedFd<'_>) -> Result<File> {
     rustix::fs::open(in_proc(handle), open::FILE, Mode::empty()).map(File::from)
-}
-
-fn in_proc(handle: BorrowedFd<'_>) -> String {
-    format!("/proc/self/fd/{}", handle.as_raw_fd())
 }

@@ -37,7 +37,7 @@ impl Folder {
                 Err(Errno::NOENT) => continue,
                 found => found.map_err(|e| Error::system("look at", path.as_bytes(), e))?,
             };
-            agree(&path, kind, Attributes::from(is).kind)?;
+            agree(&path, kind, Attributes::as_found(&is).kind)?;
             if kind != Kind::Dir && is.st_nlink < 2 {
                 let bytes = u64::try_from(is.st_blocks).unwrap_or(0).saturating_mul(512);
                 replaced = replaced.plus(Weight { bytes, files: 1 });

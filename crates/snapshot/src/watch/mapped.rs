@@ -123,7 +123,7 @@ fn mappings_of(pid: i32, device: u64) -> Result<Vec<Mapping>> {
         let Some(mut mapping) = parse(pid, &line) else { continue };
         // What the line says is the file system's own number; some (btrfs) give files another one.
         if let Ok(is) = rustix::fs::stat(&*mapping.link) {
-            mapping.id = Attributes::from(is).id;
+            mapping.id = Attributes::as_found(&is).id;
         } else if is_anonymous(mapping.id.0) && is_anonymous(device) {
             mapping.id.0 = device;
         }

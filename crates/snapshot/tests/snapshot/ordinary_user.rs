@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use ash_snapshot::{Capture, Folder, Taken, TreeId, Trouble};
+use ash_snapshot::{Capture, Folder, Taken, TreeId, Trouble, Weight};
 
 use crate::support::{Bench, Line, chmod, open};
 
@@ -98,6 +98,39 @@ fn deep_and_locked_comes_back_too() {
     assert!(std::fs::read_dir(to.join("d/d")).is_err(), "locked again at every depth");
     Folder::erase(&to).expect("erased");
     Folder::erase(&bench.workspace()).expect("erased");
+}
+
+/// Several of us are in it at once: nobody takes what another one lent itself for what its owner wants.
+#[test]
+fn what_is_locked_stays_so_for_everybody_who_looks_at_the_same_time() {
+    if !as_ordinary_user("ordinary_user::what_is_locked_stays_so_for_everybody_who_looks_at_the_same_time") {
+        return;
+    }
+    let bench = Bench::new();
+    lock(&bench);
+    let folder = open(&bench.workspace());
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let going = || !over.load(std::sync::atomic::Ordering::Relaxed);
+    let trees = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while going() {
+                    assert_eq!(folder.weigh(Weight::MOST).expect("weighed").files, 8);
+                }
+            });
+        }
+        let taking = scope.spawn(|| (0..300).map(|_| bench.take()).collect::<Vec<Taken>>());
+        let trees = taking.join();
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        trees
+    });
+    for (path, expected) in LOCKED.into_iter().filter(|(path, _)| *path != "a/b") {
+        assert_eq!(mode(&bench.at(path)), expected, "{path} was given back");
+    }
+    for taken in trees.expect("no panic") {
+        assert_eq!((taken.files, &taken.skipped), (4, &vec![]));
+        assert_eq!(bench.compare(&taken.tree, &bench.workspace()), vec![]);
+    }
 }
 
 /// Locked between two captures by who lives in it, while we hold it open.

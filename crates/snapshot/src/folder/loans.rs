@@ -1,0 +1,129 @@
+//! Permissions that we lent ourselves, as an ordinary user, of what an agent has closed. Several of us may be in one tree at
+//! the same time: all of them see it as closed as its owner left it, and the last one out closes it.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{Mode, Stat};
+use rustix::io::Result;
+
+use super::Attributes;
+
+type Id = (u64, u64);
+
+struct Loan {
+    /// As its owner left it, and as it is meanwhile.
+    was: u32,
+    is: u32,
+    holders: u64,
+}
+
+static LOANS: LazyLock<Mutex<HashMap<Id, Loan>>> = LazyLock::new(Mutex::default);
+/// How many there are, and how many there have been: as long as there are none and were no others nobody needs to look.
+/// One is counted before anything is changed for it, and until that is changed back.
+static OUT: AtomicU64 = AtomicU64::new(0);
+static EVER: AtomicU64 = AtomicU64::new(0);
+
+/// The duty to give something back. Dropped without that, it stays as it is: it is gone, or about to be removed.
+#[derive(Debug)]
+pub(super) struct Lent(Id);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if returned(&mut loans(), self.0).is_some() {
+            OUT.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn loans() -> MutexGuard<'static, HashMap<Id, Loan>> {
+    LOANS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The loan, if nobody else has it.
+fn returned(loans: &mut HashMap<Id, Loan>, id: Id) -> Option<Loan> {
+    let loan = loans.get_mut(&id)?;
+    loan.holders -= 1;
+    if loan.holders > 0 {
+        return None;
+    }
+    loans.remove(&id)
+}
+
+/// What something is, as its owner left it.
+pub(super) fn look(stat: impl Fn() -> Result<Stat>) -> Result<Attributes> {
+    let ever = EVER.load(Ordering::SeqCst);
+    let none = OUT.load(Ordering::SeqCst) == 0;
+    let is = Attributes::as_found(&stat()?);
+    if none && ever == EVER.load(Ordering::SeqCst) {
+        return Ok(is);
+    }
+    // Nobody lends or gives back while one looks again.
+    let loans = loans();
+    let is = Attributes::as_found(&stat()?);
+    let raw_mode =
+        loans.get(&is.id).filter(|loan| loan.is == is.raw_mode).map_or(is.raw_mode, |loan| loan.was);
+    Ok(Attributes { raw_mode, ..is })
+}
+
+/// Lends ourselves the owner's bits in `need`; `None` if that is not needed. Root needs no permission bits, and what
+/// belongs to somebody else is not ours to change.
+pub(super) fn lend(handle: BorrowedFd<'_>, is: &Attributes, need: u32) -> Result<Option<Lent>> {
+    if is.raw_mode & need == need {
+        return Ok(None);
+    }
+    let we = rustix::process::geteuid();
+    if we.is_root() || we.as_raw() != is.uid {
+        return Ok(None);
+    }
+    let mut loans = loans();
+    let found = Attributes::as_found(&rustix::fs::fstat(handle)?).raw_mode;
+    let loan = loans.entry(is.id).or_insert_with(|| {
+        OUT.fetch_add(1, Ordering::SeqCst);
+        Loan { was: found, is: found, holders: 0 }
+    });
+    EVER.fetch_add(1, Ordering::SeqCst);
+    if loan.is != found {
+        // Its owner has changed it meanwhile.
+        (loan.was, loan.is) = (found, found);
+    }
+    loan.holders += 1;
+    let (lent, wanted) = (Lent(is.id), loan.is | need);
+    if wanted != loan.is {
+        if let Err(error) = change_mode(handle, wanted) {
+            drop(loans);
+            drop(lent);
+            return Err(error);
+        }
+        loan.is = wanted;
+    }
+    Ok(Some(lent))
+}
+
+/// Unless others still need it, or its owner has changed it.
+pub(super) fn give_back(handle: BorrowedFd<'_>, lent: Lent) {
+    let mut loans = loans();
+    let last = returned(&mut loans, lent.0);
+    std::mem::forget(lent);
+    let Some(loan) = last else { return };
+    let given = match rustix::fs::fstat(handle) {
+        Ok(found) if Attributes::as_found(&found).raw_mode == loan.is => change_mode(handle, loan.was),
+        Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    };
+    OUT.fetch_sub(1, Ordering::SeqCst);
+    if let Err(error) = given {
+        tracing::warn!(%error, mode = loan.was, "a permission lent for reading could not be given back");
+    }
+}
+
+/// The magic link in /proc is this very handle, whatever has its name by now; fchmod refuses O_PATH handles.
+fn change_mode(handle: BorrowedFd<'_>, mode: u32) -> Result<()> {
+    rustix::fs::chmod(in_proc(handle), Mode::from_raw_mode(mode))
+}
+
+pub(super) fn in_proc(handle: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", handle.as_raw_fd())
+}
