@@ -206,7 +206,7 @@ async fn what_was_made_in_advance_is_taken_in_less_time_than_it_takes_to_make() 
         true => json!({ "agent": "tester", "limits": { "maxOpenFiles": 4000 } }),
         false => json!({ "agent": "tester" }),
     };
-    for round in 0..40 {
+    for _ in 0..40 {
         for (own, times) in [(true, &mut made), (false, &mut taken)] {
             eventually("one is ready", async || {
                 (client.get("/health").await["pool"]["warm"] == 1).then_some(())
@@ -217,7 +217,6 @@ async fn what_was_made_in_advance_is_taken_in_less_time_than_it_takes_to_make() 
             times.push(began.elapsed());
             let id = session["session"]["id"].as_str().expect("an id").to_owned();
             client.delete(&format!("/api/sessions/{id}")).await;
-            assert!(round < 40);
         }
     }
     assert_eq!(client.get("/health").await["pool"]["preWarmHits"], 40);

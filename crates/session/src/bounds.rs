@@ -1,11 +1,14 @@
 //! How much of the machine a session may take: who says so, what a sandbox is told of it, and what its files take.
 
-use crate::{Error, Result, live::Live, rooms::Rooms};
+use crate::{Error, Result, blocking, live::Live, rooms::Rooms};
 use ash_model::{Bounds, BudgetOf, Reached, TurnId, Which};
 use ash_sandbox::Limits;
 use ash_snapshot::{Folder, Weight};
 use ash_store::Session;
-use std::os::unix::fs::MetadataExt;
+use std::{
+    os::unix::fs::MetadataExt,
+    time::{Duration, Instant},
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -20,6 +23,14 @@ impl Rooms {
     pub async fn bounds(&self, session: &Session) -> Result<Bounds> {
         let version = self.store.version(&session.tenant, &session.agent, session.version).await?;
         Ok(merged(self, session.options.limits, version.and_then(|version| version.limits)))
+    }
+
+    /// What the files of a workspace take, and how long it took to see that, when it was its turn.
+    pub(crate) async fn weigh(&self, live: &Live, most: Weight) -> Result<(Weight, Duration)> {
+        let _turn = self.walks.acquire().await.map_err(|_| Error::Stopping)?;
+        let (live, began) = (live.clone(), Instant::now());
+        let weight = blocking(move || weigh(&live, most)).await?;
+        Ok((weight, began.elapsed()))
     }
 }
 

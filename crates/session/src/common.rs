@@ -4,6 +4,7 @@
 use crate::{Error, Result, live::Live, pool::Room, rooms::Rooms};
 use ash_model::{Beside, Epoch, Incarnation, SessionNo, WorkspaceId};
 use ash_sandbox::{Records, Remote};
+use ash_snapshot::Weight;
 use ash_store::{Heard, Lease};
 use std::{
     collections::HashMap,
@@ -108,6 +109,8 @@ pub(crate) struct Common {
     /// Held by everybody outside who writes files, and alone by whoever puts another tree in their place.
     pen: Arc<tokio::sync::RwLock<()>>,
     ground: Mutex<Ground>,
+    /// What the files take, as far as that is known without a look at all of them.
+    weight: Mutex<Option<Weight>>,
     /// Somebody has left.
     left: Notify,
 }
@@ -119,12 +122,33 @@ impl Common {
             floor: Arc::default(),
             pen: Arc::default(),
             ground: Mutex::default(),
+            weight: Mutex::default(),
             left: Notify::new(),
         }
     }
 
     fn ground(&self) -> MutexGuard<'_, Ground> {
         self.ground.lock().expect("nobody panics while holding it")
+    }
+
+    fn weight(&self) -> MutexGuard<'_, Option<Weight>> {
+        self.weight.lock().expect("nobody panics while holding it")
+    }
+
+    /// Somebody has looked at all files.
+    pub(crate) fn weighed(&self, weight: Weight) {
+        *self.weight() = Some(weight);
+    }
+
+    /// Whether so much more is far from too much, for all that is known. If so it counts from now on.
+    pub(crate) fn has_plenty(&self, most: Weight, more: Weight) -> bool {
+        let mut weight = self.weight();
+        let half = Weight { bytes: most.bytes / 2, files: most.files / 2 };
+        let then = weight.map(|weight| weight.plus(more)).filter(|then| !then.exceeds(half));
+        if then.is_some() {
+            *weight = then;
+        }
+        then.is_some()
     }
 
     pub(crate) async fn floor(&self) -> Floor {
@@ -180,7 +204,9 @@ impl Common {
     }
 
     pub(crate) fn set_tree(&self, tree: Option<Option<u32>>) {
-        self.ground().tree = tree;
+        if std::mem::replace(&mut self.ground().tree, tree) != tree {
+            *self.weight() = None;
+        }
     }
 
     /// Whoever died between the last rewind and its files has left a tree that does not count.

@@ -144,6 +144,11 @@ pub enum Error {
 }
 
 const DISK_FULL: &str = "disk_full";
+pub(crate) const DISK_LIMIT: &str = "disk_limit";
+pub(crate) const SETUP_FAILED: &str = "setup_failed";
+pub(crate) const SETUP_TIMEOUT: &str = "setup_timeout";
+/// Why a session does not start, where that is its owner's to change and not ours.
+const ITS_OWNERS: [&str; 3] = [DISK_LIMIT, SETUP_FAILED, SETUP_TIMEOUT];
 
 impl Error {
     /// There is no space left, whoever found out: it may work again later, and nothing else is wrong.
@@ -219,6 +224,7 @@ impl Error {
             | Error::Silent => Kind::Unavailable,
             Error::Store(error) => error.kind(),
             Error::Sandbox(error) => error.kind(),
+            Error::Failed(problem) if ITS_OWNERS.contains(&problem.code.as_str()) => Kind::Unprocessable,
             Error::Failed(_) | Error::Save(_) | Error::Far(_) | Error::Snapshot(_) | Error::Io { .. } => {
                 Kind::Internal
             }
@@ -267,7 +273,7 @@ impl Error {
             Error::NothingWhole { .. } => "checkpoint_damaged",
             Error::Key(_) => "snapshot_key_missing",
             Error::TooManyFiles(_) => "too_many_files",
-            Error::NoRoom(_) => "disk_limit",
+            Error::NoRoom(_) => DISK_LIMIT,
             Error::Save(_) => "checkpoint_failed",
             Error::Stopping => "server_stopping",
             Error::Capacity(_) | Error::LittleMemory(_) | Error::Crowded => "capacity_reached",

@@ -148,6 +148,7 @@ pub struct Rooms {
     pub(crate) wakes: Semaphore,
     pub(crate) restores: Semaphore,
     pub(crate) mends: Semaphore,
+    pub(crate) walks: Semaphore,
     pub(crate) pool: Pool,
     /// Workspaces whose sessions somebody looks after.
     commons: Mutex<HashMap<WorkspaceId, Weak<Common>>>,
@@ -163,6 +164,9 @@ const WAKES: usize = 8;
 const RESTORES: usize = 4;
 /// How many agents' memories are mended at the same time: each may take a few hundred MB.
 const MENDS: usize = 2;
+/// How many trees are weighed at the same time: however many sessions there are, it takes no more of the machine.
+const WALKS: usize = 2;
+
 impl Rooms {
     pub fn new(
         store: Arc<dyn Store>,
@@ -186,6 +190,7 @@ impl Rooms {
             wakes: Semaphore::new(WAKES),
             restores: Semaphore::new(RESTORES),
             mends: Semaphore::new(MENDS),
+            walks: Semaphore::new(WALKS),
             pool,
             commons: Mutex::default(),
             repos: Mutex::default(),

@@ -10,7 +10,7 @@
 use crate::{
     Error, Result, Sessions, blocking,
     bounds::{self, of_disk},
-    common::Common,
+    common::{Common, Floor},
     files::{FileSource, Place},
     live::{Live, make_dir},
 };
@@ -72,15 +72,15 @@ impl Upload {
         self.if_there(self.files.make_sub(path, self.owner()).map_err(Error::from))
     }
 
-    fn put(self, live: &Live, most: Option<Weight>) -> Result<()> {
-        self.if_there(self.put_in(live, most))
+    fn put(self, common: &Common, most: Option<Weight>) -> Result<()> {
+        self.if_there(self.put_in(common, most))
     }
 
-    fn put_in(&self, live: &Live, most: Option<Weight>) -> Result<()> {
-        let tree = Folder::open(&live.workspace())?;
+    fn put_in(&self, common: &Common, most: Option<Weight>) -> Result<()> {
+        let tree = Folder::open(&common.live.workspace())?;
         let replaced = tree.would_replace(&self.files)?;
         if let Some(most) = most {
-            fits(live, most, (self.files.weigh(Weight::MOST)?, replaced))?;
+            fits(common, most, (self.files.weigh(Weight::MOST)?, replaced))?;
         }
         fs::write(self.dir.join(WHOLE), b"").map_err(Error::io("cannot finish an upload"))?;
         self.finish(&tree)
@@ -109,18 +109,27 @@ impl Drop for Upload {
 }
 
 /// Whether there is room for something new in place of something old.
-fn fits(live: &Live, most: Weight, (new, old): (Weight, Weight)) -> Result<()> {
+fn fits(common: &Common, most: Weight, (new, old): (Weight, Weight)) -> Result<()> {
+    if common.has_plenty(most, new) {
+        return Ok(());
+    }
     let room = |most: u64, new: u64, old: u64| most.saturating_add(old).saturating_sub(new);
     let room = Weight {
         bytes: room(most.bytes, new.bytes, old.bytes),
         files: room(most.files, new.files, old.files),
     };
-    let is = bounds::weigh(live, room)?;
+    let is = bounds::weigh(&common.live, room)?;
     let then = Weight {
         bytes: is.bytes.saturating_add(new.bytes).saturating_sub(old.bytes),
         files: is.files.saturating_add(new.files).saturating_sub(old.files),
     };
-    bounds::reached(None, then, most).map_or(Ok(()), |reached| Err(Error::NoRoom(reached)))
+    match bounds::reached(None, then, most) {
+        Some(reached) => Err(Error::NoRoom(reached)),
+        None => {
+            common.weighed(then);
+            Ok(())
+        }
+    }
 }
 
 impl Live {
@@ -156,6 +165,7 @@ fn moved(error: Error) -> Error {
 impl Sessions {
     /// Begins an upload of at least so much. `put` is what makes it count.
     pub async fn upload(&self, session: &Session, least: Weight) -> Result<Upload> {
+        self.open_for_more()?;
         let most = of_disk(&self.rooms().bounds(session).await?).unwrap_or(Weight::MOST);
         if let Some(reached) = bounds::reached(None, least, most) {
             return Err(Error::NoRoom(reached));
@@ -171,44 +181,61 @@ impl Sessions {
 
     /// All of it. In one go for everybody who captures the files or replaces them.
     pub async fn put(&self, session: &Session, upload: Upload) -> Result<()> {
-        let most = of_disk(&self.rooms().bounds(session).await?);
         let common = self.rooms().common(session.workspace);
-        let (place, floor) = loop {
-            let place = self.files_to_write(session).await?;
-            match common.try_floor() {
-                Some(floor) => break (place, floor),
-                // Waited for without the pen: whoever has the floor may want that.
-                None => drop(place),
+        let put = match self.ready_to_put(session, &common).await {
+            Ok((most, place, floor)) => {
+                blocking(move || {
+                    let _floor = floor;
+                    // Another tree since it was begun, whose owner the files would not have.
+                    if place.owner()? != upload.uid {
+                        return Err(Error::Moved);
+                    }
+                    upload.put(&common, most).map_err(moved)
+                })
+                .await
             }
-            drop(common.floor().await);
+            Err(error) => {
+                // All that was written is removed with it.
+                blocking(move || Ok(drop(upload))).await?;
+                Err(error)
+            }
         };
-        let live = common.live.clone();
-        let put = blocking(move || {
-            let _floor = floor;
-            // Another tree since it was begun, whose owner the files would not have.
-            if place.owner()? != upload.uid {
-                return Err(Error::Moved);
-            }
-            upload.put(&live, most).map_err(moved)
-        })
-        .await;
         self.touched(session.no).await?;
         put
     }
 
+    async fn ready_to_put(
+        &self,
+        session: &Session,
+        common: &Common,
+    ) -> Result<(Option<Weight>, Place, Floor)> {
+        let most = of_disk(&self.rooms().bounds(session).await?);
+        loop {
+            let place = self.files_to_write(session).await?;
+            match common.try_floor() {
+                Some(floor) => return Ok((most, place, floor)),
+                // Waited for without the pen: whoever has the floor may want that.
+                None => drop(place),
+            }
+            drop(common.floor().await);
+        }
+    }
+
     /// Whether files of these sizes may come in place of what is there. Refused, nothing was written.
     pub async fn make_room(&self, session: &Session, files: Vec<(RelPath, u64)>) -> Result<()> {
+        self.open_for_more()?;
         let Some(most) = of_disk(&self.rooms().bounds(session).await?) else { return Ok(()) };
-        let live = self.rooms().common(session.workspace).live.clone();
-        blocking(move || match Folder::open(&live.workspace()) {
-            Ok(tree) => {
-                let new = weight_of(files.iter().map(|(_, size)| *size));
-                fits(&live, most, (new, replaced(&tree, &files))).map_err(moved)
-            }
+        let common = self.rooms().common(session.workspace);
+        let new = weight_of(files.iter().map(|(_, size)| *size));
+        if common.has_plenty(most, new) {
+            return Ok(());
+        }
+        let _turn = self.rooms().walks.acquire().await.map_err(|_| Error::Stopping)?;
+        blocking(move || match Folder::open(&common.live.workspace()) {
+            Ok(tree) => fits(&common, most, (new, replaced(&tree, &files))).map_err(moved),
             // Not made yet: what it will hold is the agent's own files.
             Err(ash_snapshot::Error::NotFound { .. }) => {
-                let reached = bounds::reached(None, weight_of(files.iter().map(|(_, size)| *size)), most);
-                reached.map_or(Ok(()), |reached| Err(Error::NoRoom(reached)))
+                bounds::reached(None, new, most).map_or(Ok(()), |reached| Err(Error::NoRoom(reached)))
             }
             Err(error) => Err(error.into()),
         })

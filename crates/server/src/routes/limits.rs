@@ -33,13 +33,14 @@ fn invalid(error: impl Into<String>) -> Problem {
     Problem::invalid("invalid_body", error)
 }
 
-/// What is more than the operator allows is refused; what they lowered since counts without that.
-pub(super) fn allowed(app: &App, bounds: Option<Bounds>) -> Answer<()> {
-    let within = bounds.unwrap_or_default().within(app.sessions.rooms().settings.most);
+/// Asked for more than the operator allows, one is refused. Of what a session has since they allowed more, only so much is
+/// in force: it can be changed in other ways all the same.
+pub(super) fn allowed(app: &App, given: Option<Bounds>) -> Answer<()> {
+    let within = given.unwrap_or_default().within(app.sessions.rooms().settings.most);
     within.map_err(|error: BadBounds| {
         Problem::new(Kind::Unprocessable, "limit_too_high", format!("limits: {error}"))
     })?;
-    Ok(app.sessions.rooms().permits(&Needs::default(), bounds, None)?)
+    Ok(app.sessions.rooms().permits(&Needs::default(), given, None)?)
 }
 
 /// What is in force, and by whom it is enforced.

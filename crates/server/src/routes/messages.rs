@@ -15,7 +15,7 @@ use crate::{
     sse::{self, Deltas, Streaming},
     turn::{Meaning, Turn},
 };
-use ash_model::{Ask, Cursor, Durability, Event, Fact, Kind, Limits, OnBusy, Status, TurnId};
+use ash_model::{Ask, Cursor, Durability, Event, Fact, Limits, OnBusy, Status, TurnId};
 use ash_session::{Heard, Past, Prompt, Wake};
 use ash_store::{EventQuery, Session, WhatItem};
 use axum::{
@@ -174,7 +174,7 @@ async fn wait(app: &App, session: &Session, mut turn: Turn, queued: u64) -> Answ
 }
 
 fn failed(problem: ash_model::Problem) -> Problem {
-    Problem { kind: Kind::Internal, code: problem.code, error: problem.error }
+    ash_session::Error::Failed(problem).into()
 }
 
 #[derive(Deserialize)]

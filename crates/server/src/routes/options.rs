@@ -12,8 +12,8 @@ use crate::{
     problem::{Answer, Problem},
 };
 use ash_model::{
-    BadInnerPath, Durability, InnerPath, Limits, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Root,
-    Setting,
+    BadInnerPath, Bounds, Durability, InnerPath, Limits, OnBusy, OnInterrupted, OnPermissionTimeout, Options,
+    Root, Setting,
 };
 use ash_sandbox::Egress;
 use serde::Deserialize;
@@ -81,6 +81,11 @@ impl Settable {
     pub(super) fn settings(&self) -> Vec<Setting> {
         let model = self.model.clone().map(Setting::Model);
         model.into_iter().chain(self.permission_mode.clone().map(Setting::PermissionMode)).collect()
+    }
+
+    /// Those that are asked for, without what was there before.
+    pub(super) fn limits(&self) -> Answer<Option<Bounds>> {
+        limits::over(self.limits.clone(), None)
     }
 
     /// Who is to answer, taken out: there may be a key in it.

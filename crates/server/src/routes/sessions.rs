@@ -167,10 +167,10 @@ async fn change_live(app: App, no: SessionNo, Change { env, extra_env, options }
     let mut change = options;
     let (settings, wanted) = (change.settings(), change.wanted(&app)?);
     can_wait(&app, change.durability)?;
+    limits::allowed(&app, change.limits()?)?;
     let session = app.sessions.get(no).await?;
     let (options, way) = with_provider(change.over(session.options.clone())?, wanted)?;
     usage::can_count(&app, &options)?;
-    limits::allowed(&app, options.limits)?;
     infinite::check(options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.may_bring(&session, &options)?;
     app.sessions.change_options(no, options, env, settings).await?;

@@ -1,7 +1,7 @@
 //! Closing down on purpose: stop, end, and the server's own shutdown. Rest, then end the sandbox, then capture
 //! what it left, then say so.
 
-use super::{Actor, Answer, Done, Hands, Occasion, Reply};
+use super::{Actor, Answer, Done, Hands, Occasion, Reply, gauge::Tally};
 use crate::{
     Error, Result, blocking,
     state::{Phase, Refused, Wish},
@@ -289,7 +289,7 @@ impl Actor {
     pub(super) fn say_goodbye(&mut self, mut hands: Hands) {
         let (run, id, no) = (self.live.run(), self.session.id.clone(), self.session.no);
         let (common, commands) = (self.common.clone(), std::mem::take(&mut self.commands));
-        let tallying = self.tallying(hands.incarnation);
+        let tallying = self.tallying(hands.incarnation, Tally::Last);
         self.effect = Some(tokio::spawn(async move {
             let floor = common.floor().await;
             let (incarnation, process) = (hands.incarnation, hands.process);

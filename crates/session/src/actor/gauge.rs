@@ -14,7 +14,12 @@ use crate::{
 use ash_model::{Bounds, Fact, Incarnation, Reached, Resources, Status, TurnId, Which};
 use ash_snapshot::Weight;
 use ash_store::EventQuery;
-use std::{path::Path, time::Duration};
+use std::{
+    ops::RangeInclusive,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 use tokio::{task::JoinHandle, time::Instant};
 
 /// How often it is looked at the disk while a turn or a command runs, and while nothing does.
@@ -22,29 +27,46 @@ const OFTEN: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(5);
 /// While the tree is being looked at.
 const SOON: Duration = Duration::from_millis(50);
-/// Somebody else may have freed what this one wrote: so often the tree is looked at anyway, the oftener the faster that is.
-const ANYWAY: std::ops::RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(60);
-/// A look for nothing takes at most one part of so many of the time, any look one of so many.
-const SELDOM_SHARE: u32 = 100;
+/// Somebody else may have freed what this one wrote: so often the tree is looked at anyway, the oftener the faster that is,
+/// and more seldom where nothing has happened.
+const ANYWAY: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(60);
+const QUIET: RangeInclusive<Duration> = Duration::from_secs(60)..=Duration::from_secs(600);
+/// A look takes at most one part of so many of the time; if it may be for nothing, or if nothing has happened, of so many.
 const SHARE: u32 = 10;
-/// How often it is written down what a sandbox took.
+const SELDOM_SHARE: u32 = 100;
+const QUIET_SHARE: u32 = 2000;
+/// How often it is written down what a sandbox took, if that is at least so much of a processor.
 const TALLY: Duration = Duration::from_secs(15);
+const WORTH: u64 = 100;
 
 /// A turn in one of its attempts, and since when it runs.
 type Attempt = (TurnId, u32);
+
+/// Of a sandbox that goes everything is written down, else what is worth it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tally {
+    News,
+    Last,
+}
 
 pub(super) struct Gauge {
     bounds: Option<Bounds>,
     turn: Option<(Attempt, Instant)>,
     next: Instant,
-    /// What the tree took when it was last looked at or captured, and the disk as a whole.
+    /// What the tree took at least when it was last looked at or captured, and the disk as a whole.
     known: Option<(Weight, Weight)>,
-    walk: Option<(Instant, JoinHandle<Result<Weight>>)>,
+    /// What it took when it was last looked at.
+    weighed: Option<Weight>,
+    /// It may have changed since.
+    stale: bool,
+    walk: Option<JoinHandle<Result<(Weight, Duration)>>>,
     /// When it was last looked, and how long that took.
     walked: (Instant, Duration),
     /// A turn was under way when it was last looked.
     busy: bool,
     tallied: Instant,
+    /// What was written down last.
+    told: Arc<Mutex<Option<Resources>>>,
     /// Its files took too much, for which its sandbox is ended.
     full: Option<Reached>,
 }
@@ -57,10 +79,13 @@ impl Gauge {
             turn: None,
             next: now,
             known: None,
+            weighed: None,
+            stale: true,
             walk: None,
             walked: (now, Duration::ZERO),
             busy: false,
             tallied: now,
+            told: Arc::default(),
             full: None,
         }
     }
@@ -72,13 +97,14 @@ impl Gauge {
 
     /// Another sandbox.
     pub(super) fn begin(&mut self) {
-        let Gauge { bounds, turn, busy, known, .. } = std::mem::replace(self, Gauge::new());
-        *self = Gauge { bounds, turn, busy, known, ..Gauge::new() };
+        let Gauge { bounds, turn, busy, known, weighed, .. } = std::mem::replace(self, Gauge::new());
+        *self = Gauge { bounds, turn, busy, known, weighed, ..Gauge::new() };
     }
 
     /// A capture has seen the whole tree.
     pub(super) fn captured(&mut self, weight: Weight, live: &Live) {
         self.known = disk(&live.workspace()).map(|disk| (weight, disk));
+        self.stale = true;
     }
 
     /// Whether the tree may take more than it may.
@@ -91,7 +117,11 @@ impl Gauge {
         let grew = |now: u64, before: u64, room: u64| now.saturating_sub(before) >= room / 2;
         let bytes = grew(disk.bytes, before.bytes, most.bytes.saturating_sub(weight.bytes));
         let files = grew(disk.files, before.files, most.files.saturating_sub(weight.files));
-        bytes || files || now >= walked + (took * SELDOM_SHARE).clamp(*ANYWAY.start(), *ANYWAY.end())
+        let (share, range) = match self.stale {
+            true => (SELDOM_SHARE, ANYWAY),
+            false => (QUIET_SHARE, QUIET),
+        };
+        bytes || files || now >= walked + (took * share).clamp(*range.start(), *range.end())
     }
 }
 
@@ -145,7 +175,7 @@ impl Actor {
             None => self.learn_bounds().await?,
         };
         self.stop_late_turn(bounds.turn_seconds).await?;
-        self.look_at_disk(of_disk(&bounds)).await
+        self.look_at_disk(of_disk(&bounds).unwrap_or(Weight::MOST)).await
     }
 
     /// What is in force. And what the last checkpoint held is a good guess at what the tree takes.
@@ -184,7 +214,7 @@ impl Actor {
         Ok(())
     }
 
-    async fn look_at_disk(&mut self, most: Option<Weight>) -> Result<()> {
+    async fn look_at_disk(&mut self, most: Weight) -> Result<()> {
         let now = Instant::now();
         if self.gauge.next > now || self.gauge.full.is_some() {
             return Ok(());
@@ -193,9 +223,9 @@ impl Actor {
             self.tally();
         }
         let busy = self.state.current().is_some() || self.execs.is_busy();
+        self.gauge.stale |= busy;
         self.gauge.next = now + if busy { OFTEN } else { SELDOM };
-        let Some(most) = most else { return Ok(()) };
-        if let Some((_, walk)) = &self.gauge.walk {
+        if let Some(walk) = &self.gauge.walk {
             if !walk.is_finished() {
                 self.gauge.next = now + SOON;
                 return Ok(());
@@ -204,30 +234,41 @@ impl Actor {
         }
         let Some(disk) = disk(&self.live.workspace()) else { return Ok(()) };
         // They are on no disk.
-        let scratch = ash_sandbox::scratch_files(&self.live.run());
+        let run = self.live.run();
+        let scratch = blocking(move || Ok(ash_sandbox::scratch_files(&run))).await?;
         let most_there = Weight { files: most.files.saturating_sub(scratch), ..most };
         if self.gauge.is_due(most_there, disk, now) {
-            let live = self.live.clone();
             self.gauge.known = self.gauge.known.map(|(weight, _)| (weight, disk));
-            let walk = tokio::spawn(blocking(move || bounds::weigh(&live, most)));
-            self.gauge.walk = Some((now, walk));
+            self.gauge.stale = busy;
+            let (rooms, common) = (self.rooms.clone(), self.common.clone());
+            let walk = async move {
+                let (weight, took) = rooms.weigh(&common.live, most).await?;
+                common.weighed(weight);
+                Ok((weight, took))
+            };
+            self.gauge.walk = Some(tokio::spawn(walk));
             self.gauge.next = now + SOON;
         }
         Ok(())
     }
 
     async fn weighed(&mut self, most: Weight) -> Result<()> {
-        let Some((began, walk)) = self.gauge.walk.take() else { return Ok(()) };
-        let now = Instant::now();
-        self.gauge.walked = (now, now - began);
+        let Some(walk) = self.gauge.walk.take() else { return Ok(()) };
+        self.gauge.walked.0 = Instant::now();
         let weight = match walk.await {
-            Ok(Ok(weight)) => weight,
+            Ok(Ok((weight, took))) => {
+                self.gauge.walked.1 = took;
+                weight
+            }
             // Another tree may have been put in its place meanwhile: the next look sees that one.
             Ok(Err(error)) => return self.not_weighed(&error),
             Err(_) => return Ok(()),
         };
         let before = self.gauge.known.map(|(_, disk)| disk);
         self.gauge.known = before.or_else(|| disk(&self.live.workspace())).map(|disk| (weight, disk));
+        if self.gauge.weighed.replace(weight) != Some(weight) {
+            self.tally();
+        }
         let turn = self.attempt().map(|(turn, _)| turn);
         match bounds::reached(turn, weight, most) {
             Some(reached) => self.end_for(reached).await,
@@ -267,14 +308,14 @@ impl Actor {
     fn tally(&mut self) {
         self.gauge.tallied = Instant::now();
         let Some(hands) = &self.hands else { return };
-        tokio::spawn(self.tallying(hands.incarnation));
+        tokio::spawn(self.tallying(hands.incarnation, Tally::News));
     }
 
     /// Writes down what a sandbox took until now.
-    pub(super) fn tallying(&self, of: Incarnation) -> impl Future<Output = ()> + Send + use<> {
+    pub(super) fn tallying(&self, of: Incarnation, tally: Tally) -> impl Future<Output = ()> + Send + use<> {
         let (rooms, workspace, run) = (self.rooms.clone(), self.lease.workspace, self.live.run());
-        let known = self.gauge.known.map(|(weight, _)| weight);
-        let id = self.session.id.clone();
+        let known = self.gauge.weighed.or(self.gauge.known.map(|(weight, _)| weight));
+        let (id, told) = (self.session.id.clone(), self.gauge.told.clone());
         async move {
             let spent = blocking(move || Ok(ash_sandbox::spent(&run))).await.ok().flatten();
             let Some(spent) = spent.filter(|spent| spent.incarnation == of) else { return };
@@ -285,7 +326,16 @@ impl Actor {
                 disk_bytes: bytes,
                 files,
             };
+            let before = told.lock().unwrap_or_else(PoisonError::into_inner).replace(taken);
+            let news = |before: Resources| {
+                taken.cpu_ms >= before.cpu_ms.saturating_add(WORTH)
+                    || Resources { cpu_ms: before.cpu_ms, ..taken } != before
+            };
+            if tally == Tally::News && !before.is_none_or(news) {
+                return;
+            }
             if let Err(error) = rooms.store.took(workspace, (of, taken), rooms.clock()).await {
+                *told.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 tracing::warn!(session = %id, %error, "what a sandbox took was not written down");
             }
         }
@@ -308,6 +358,10 @@ mod tests {
         assert!(gauge.is_due(most, weight(5200, 500), now), "half of what was left was written by somebody");
         assert!(gauge.is_due(most, weight(4000, 545), now));
         assert!(gauge.is_due(most, weight(5000, 500), now + *ANYWAY.start()), "others may have freed it");
+        gauge.stale = false;
+        assert!(!gauge.is_due(most, weight(5000, 500), now + *ANYWAY.end() - OFTEN), "nothing has happened");
+        assert!(gauge.is_due(most, weight(5000, 500), now + *QUIET.start()));
+        gauge.stale = true;
         gauge.walked = (now, Duration::from_millis(100));
         let at = |millis| now + Duration::from_millis(millis);
         assert!(!gauge.is_due(most, weight(6000, 500), at(999)), "never for more than a tenth of the time");

@@ -133,7 +133,7 @@ impl Actor {
         provider(now) != provider(options)
             || told(now) != told(options)
             || now.working_directory != options.working_directory
-            || now.limits.map(|limits| of_walls(&limits)) != options.limits.map(|limits| of_walls(&limits))
+            || of_walls(&now.limits.unwrap_or_default()) != of_walls(&options.limits.unwrap_or_default())
             || self.command(now) != self.command(options)
     }
 

@@ -6,6 +6,7 @@ use super::wake::Waking;
 use crate::{
     Error, Result, blocking, bounds,
     common::{SETUP, Walls},
+    error::{SETUP_FAILED, SETUP_TIMEOUT},
     logs::Level,
 };
 use ash_model::{Needs, Problem, Reached};
@@ -157,7 +158,7 @@ impl Waking {
         tracing::warn!(session = %self.session.id, script = script.name(), took = ?began.elapsed(), "a script was ended before its time");
         Err(match cut {
             Cut::Late => self.failed(
-                "setup_timeout",
+                SETUP_TIMEOUT,
                 format!(
                     "{name} was not done after {limit} s and was ended ([setup] {setting} in ash.toml, at most ASH_SETUP_MAX_SECONDS). {told}",
                     name = script.name(),
@@ -177,7 +178,7 @@ impl Waking {
             Exit { code: Some(0), .. } => Ok(()),
             Exit { .. } => {
                 let told = format!("{} failed with {exit}. {}", script.name(), last.told());
-                Err(self.failed("setup_failed", told, script))
+                Err(self.failed(SETUP_FAILED, told, script))
             }
         }
     }
@@ -212,7 +213,7 @@ impl Waking {
                 }
                 What::StartFailed { why } => {
                     let told = format!("{} could not be started: {why}.", script.name());
-                    return Err(self.failed("setup_failed", told, script));
+                    return Err(self.failed(SETUP_FAILED, told, script));
                 }
                 What::Exit(exit) => return Ok(exit),
                 What::Started { .. } | What::TooLong | What::Chunk(_) | What::ErrChunk(_) => {}
@@ -227,13 +228,12 @@ impl Waking {
         let mut rest = OFTEN;
         loop {
             tokio::time::sleep(rest).await;
-            let (began, live) = (Instant::now(), self.live.clone());
             // What cannot be weighed now, because it changes meanwhile, is weighed the next time.
-            let weight = blocking(move || bounds::weigh(&live, most)).await.ok();
-            if let Some(reached) = weight.and_then(|weight| bounds::reached(None, weight, most)) {
+            let Ok((weight, took)) = self.rooms.weigh(&self.live, most).await else { continue };
+            if let Some(reached) = bounds::reached(None, weight, most) {
                 return reached;
             }
-            rest = (began.elapsed() * SHARE).max(OFTEN);
+            rest = (took * SHARE).max(OFTEN);
         }
     }
 

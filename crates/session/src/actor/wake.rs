@@ -4,6 +4,7 @@ use super::{Actor, Done, Hands, enter::Part, recall::Rung, tree::Tree};
 use crate::{
     Error, Result, artifacts, blocking, bounds,
     common::{Common, Floor, Walls},
+    error::DISK_LIMIT,
     ladder,
     ladder::{Origin, Others, Recalled},
     live::{Fallback, Live},
@@ -349,10 +350,9 @@ impl Waking {
 
     /// A session whose files took too much does not start before they take less, or may take more.
     async fn fits(&self, version: &Version) -> Result<()> {
-        let was_full = self.state.problem.as_ref().is_some_and(|problem| problem.code == "disk_limit");
+        let was_full = self.state.problem.as_ref().is_some_and(|problem| problem.code == DISK_LIMIT);
         let Some(most) = bounds::of_disk(&self.bounds(version)).filter(|_| was_full) else { return Ok(()) };
-        let live = self.live.clone();
-        let weight = blocking(move || bounds::weigh(&live, most)).await?;
+        let (weight, _) = self.rooms.weigh(&self.live, most).await?;
         let reached = bounds::reached(None, weight, most);
         reached.map_or(Ok(()), |reached| Err(Error::Failed(reached.problem())))
     }
