@@ -1,17 +1,11 @@
 //! What sandboxes took of the machine.
 
 use super::read::{parsed, unsigned};
-use crate::{Error, Result, Scope, UsageQuery};
+use crate::{Result, Scope, UsageQuery};
 use ash_model::{Incarnation, Resources, SessionId, SessionNo, Timestamp, WorkspaceId};
-use serde::Serialize;
 use sqlx::{QueryBuilder, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
 type Db = SqliteConnection;
-
-pub(super) fn stored(what: Option<impl Serialize>) -> Result<Option<String>> {
-    let text = what.map(|what| serde_json::to_string(&what)).transpose();
-    text.map_err(|error| Error::Damaged { what: "limits or needs", why: error.to_string() })
-}
 
 /// Whatever somebody says from inside a sandbox: sums must not break on it.
 fn number(number: u64) -> i64 {

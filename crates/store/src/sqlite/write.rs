@@ -9,10 +9,17 @@ use ash_model::{
     AgentName, Consistency, Delta, Epoch, Fact, Image, Metadata, Note, Options, Provider, Seq, SessionNo,
     Slug, Status, TenantId, Timestamp, WorkspaceId,
 };
+use serde::Serialize;
 use sqlx::{Row, SqliteConnection, query};
 use uuid::Uuid;
 
 type Db = SqliteConnection;
+
+/// What an agent's limits and needs are kept as.
+pub(super) fn stored(what: Option<impl Serialize>) -> Result<Option<String>> {
+    let text = what.map(|what| serde_json::to_string(&what)).transpose();
+    text.map_err(|error| Error::Damaged { what: "limits or needs", why: error.to_string() })
+}
 
 pub(super) async fn add_key(db: &mut Db, key: &Key, hash: &str, by: Order) -> Result<()> {
     query("INSERT INTO api_keys (id, tenant, owner, label, hash, created_at) VALUES (?, ?, ?, ?, ?, ?)")
@@ -74,8 +81,8 @@ pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<Str
     .bind(agent.runtime.as_str())
     .bind(agent.provider.map(Provider::as_str))
     .bind(agent.image.as_ref().map(Image::as_str))
-    .bind(super::resources::stored(agent.limits)?)
-    .bind(super::resources::stored(Some(agent.needs).filter(|needs| !needs.is_nothing()))?)
+    .bind(stored(agent.limits)?)
+    .bind(stored(Some(agent.needs).filter(|needs| !needs.is_nothing()))?)
     .bind(&agent.origin)
     .bind(agent.at.0)
     .execute(db)
