@@ -320,6 +320,27 @@ async fn an_agent_may_want_its_own() {
     assert_eq!((status.as_u16(), body["code"].as_str()), (400, Some("invalid_manifest")), "{body}");
 }
 
+/// What the operator does not permit any more could not be taken over by anybody, so it is not made.
+#[tokio::test]
+async fn none_is_made_of_an_agent_that_may_not_start() {
+    let mut server = Server::with(&[("ASH_ALLOW_USERNS", "1")]).await;
+    let client = server.client();
+    let deploy = |name: &str, more: &str| {
+        let toml = format!("runtime = \"builtin\"\n[sandbox]\nprewarm = 1\n{more}");
+        json!({ "name": name, "files": [{ "path": "ash.toml", "content": BASE64.encode(toml) }] })
+    };
+    client.post("/api/agents", deploy("nesting", "userNamespaces = true\n")).await;
+    until_warm(&client, 1).await;
+    server.set("ASH_ALLOW_USERNS", "0");
+    server.crash_and_start().await;
+    let client = server.client();
+    // One after the other: what was wanted at the start would be there before this one.
+    client.post("/api/agents", deploy("usual", "")).await;
+    until_warm(&client, 1).await;
+    made(&client, json!({ "agent": "usual" })).await;
+    assert_eq!(hits(&client).await, 1, "that one is the usual one's");
+}
+
 /// They are the first to make way, and never ask anybody else to.
 #[tokio::test]
 async fn they_take_nobodys_place() {

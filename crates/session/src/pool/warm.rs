@@ -223,13 +223,19 @@ pub(crate) struct Shelf {
 struct Inner {
     /// The oldest first.
     ready: Vec<Prepared>,
-    /// Agents in use, and when one of them was last asked for.
-    wanted: Vec<(Kind, Instant)>,
+    /// Agents in use; whoever is next comes first.
+    wanted: Vec<Wanted>,
     /// One that is being built.
     making: Option<Kind>,
-    /// Nothing is built before: the last one could not be.
-    not_before: Option<Instant>,
     closed: bool,
+}
+
+struct Wanted {
+    kind: Kind,
+    /// When one of them was last asked for.
+    asked: Instant,
+    /// The last one could not be built, so none is before this.
+    not_before: Option<Instant>,
 }
 
 impl Shelf {
@@ -248,9 +254,12 @@ impl Shelf {
         let (tenant, agent) = (kind.tenant.clone(), kind.agent.clone());
         let stale = {
             let mut inner = self.inner();
-            inner.wanted.retain(|(wanted, _)| !wanted.is_of(&tenant, &agent));
+            // Whatever keeps it from being built is not mended by use.
+            let same = inner.wanted.iter().find(|wanted| wanted.kind == kind);
+            let not_before = same.and_then(|wanted| wanted.not_before);
+            inner.wanted.retain(|wanted| !wanted.kind.is_of(&tenant, &agent));
             let stale = inner.drain(|ready| ready.is_of(&tenant, &agent) && *ready != kind);
-            inner.wanted.push((kind, Instant::now()));
+            inner.wanted.push(Wanted { kind, asked: Instant::now(), not_before });
             stale
         };
         drop(stale);
@@ -261,7 +270,7 @@ impl Shelf {
     pub(crate) fn forget(&self, tenant: &TenantId, agent: &AgentName) {
         let stale = {
             let mut inner = self.inner();
-            inner.wanted.retain(|(wanted, _)| !wanted.is_of(tenant, agent));
+            inner.wanted.retain(|wanted| !wanted.kind.is_of(tenant, agent));
             inner.drain(|ready| ready.is_of(tenant, agent))
         };
         drop(stale);
@@ -287,13 +296,15 @@ impl Shelf {
         (!inner.ready.is_empty()).then(|| inner.ready.remove(0))
     }
 
-    fn lacking(&self) -> Option<Kind> {
+    fn lacking(&self, now: Instant) -> Option<Kind> {
         let mut inner = self.inner();
-        if inner.closed || inner.not_before.is_some_and(|at| at > Instant::now()) {
+        if inner.closed {
             return None;
         }
         let count = |kind: &Kind| inner.ready.iter().filter(|ready| ready.kind == *kind).count();
-        let kind = inner.wanted.iter().map(|(kind, _)| kind).find(|kind| count(kind) < kind.target)?.clone();
+        let is_due = |wanted: &&Wanted| wanted.not_before.is_none_or(|at| at <= now);
+        let mut due = inner.wanted.iter().filter(is_due).map(|wanted| &wanted.kind);
+        let kind = due.find(|kind| count(kind) < kind.target)?.clone();
         inner.making = Some(kind.clone());
         Some(kind)
     }
@@ -301,7 +312,7 @@ impl Shelf {
     /// Gives it back if nobody wants it any more.
     fn put(&self, built: Prepared) -> Option<Prepared> {
         let mut inner = self.inner();
-        let wanted = inner.wanted.iter().any(|(kind, _)| *kind == built.kind) && !inner.closed;
+        let wanted = inner.wanted.iter().any(|wanted| wanted.kind == built.kind) && !inner.closed;
         if !wanted {
             return Some(built);
         }
@@ -309,8 +320,13 @@ impl Shelf {
         None
     }
 
-    fn try_later(&self) {
-        self.inner().not_before = Some(Instant::now() + LOOK);
+    /// One of this kind could not be built: the others are not held up by it.
+    fn try_later(&self, kind: &Kind, now: Instant) {
+        let mut inner = self.inner();
+        if let Some(at) = inner.wanted.iter().position(|wanted| wanted.kind == *kind) {
+            let failed = inner.wanted.remove(at);
+            inner.wanted.push(Wanted { not_before: Some(now + LOOK), ..failed });
+        }
     }
 
     fn rest(&self) {
@@ -321,8 +337,8 @@ impl Shelf {
     fn tidy(&self) {
         let stale = {
             let mut inner = self.inner();
-            inner.wanted.retain(|(kind, asked)| kind.is_asked_for || asked.elapsed() < FORGOTTEN);
-            let wanted: Vec<Kind> = inner.wanted.iter().map(|(kind, _)| kind.clone()).collect();
+            inner.wanted.retain(|wanted| wanted.kind.is_asked_for || wanted.asked.elapsed() < FORGOTTEN);
+            let wanted: Vec<Kind> = inner.wanted.iter().map(|wanted| wanted.kind.clone()).collect();
             let (alive, stale) = std::mem::take(&mut inner.ready)
                 .into_iter()
                 .map(|mut ready| (ready.is_alive() && wanted.contains(&ready.kind), ready))
@@ -363,7 +379,7 @@ impl Inner {
 pub(crate) async fn keep(rooms: Arc<Rooms>) {
     let Pool { shelf, .. } = &rooms.pool;
     loop {
-        while let Some(kind) = shelf.lacking() {
+        while let Some(kind) = shelf.lacking(Instant::now()) {
             let Some(room) = rooms.pool.spare() else { break };
             match Prepared::build(&rooms, kind.clone(), room).await {
                 Ok(built) => {
@@ -373,7 +389,7 @@ pub(crate) async fn keep(rooms: Arc<Rooms>) {
                 }
                 Err(error) => {
                     tracing::warn!(agent = %kind.agent, %error, "no sandbox could be made in advance");
-                    shelf.try_later();
+                    shelf.try_later(&kind, Instant::now());
                 }
             }
             shelf.rest();
@@ -383,5 +399,51 @@ pub(crate) async fn keep(rooms: Arc<Rooms>) {
             futures::future::select(Box::pin(shelf.bell.notified()), Box::pin(rooms.pool.changed()));
         tokio::time::timeout(LOOK, changed).await.ok();
         shelf.tidy();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(agent: &str) -> Kind {
+        let walls = Inbuilt {
+            limits: Limits::default(),
+            readonly: Vec::new(),
+            image: None,
+            user_namespaces: UserNamespaces::Refused,
+        };
+        Kind {
+            tenant: TenantId::main(),
+            agent: AgentName::parse(agent).expect("a name"),
+            version: 1,
+            tree: String::new(),
+            walls,
+            target: 1,
+            is_asked_for: false,
+        }
+    }
+
+    #[test]
+    fn one_that_cannot_be_built_holds_no_other_up() {
+        let (shelf, now) = (Shelf::default(), Instant::now());
+        let (broken, sound) = (kind("broken"), kind("sound"));
+        shelf.want(broken.clone());
+        shelf.want(sound.clone());
+        assert_eq!(shelf.lacking(now), Some(broken.clone()));
+        shelf.try_later(&broken, now);
+        assert_eq!(shelf.lacking(now), Some(sound.clone()));
+        shelf.want(broken.clone());
+        assert_eq!(shelf.lacking(now), Some(sound.clone()), "use does not mend it");
+        shelf.try_later(&sound, now);
+        assert_eq!(shelf.lacking(now), None);
+        let now = now + LOOK;
+        assert_eq!(shelf.lacking(now), Some(broken.clone()));
+        shelf.try_later(&broken, now);
+        assert_eq!(shelf.lacking(now), Some(sound), "it comes last again");
+        let mended = Kind { version: 2, ..broken };
+        shelf.want(mended.clone());
+        shelf.forget(&mended.tenant, &kind("sound").agent);
+        assert_eq!(shelf.lacking(now), Some(mended), "another version is tried at once");
     }
 }

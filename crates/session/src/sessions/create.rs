@@ -9,7 +9,7 @@ use crate::{
 };
 use ash_model::{AgentName, Fact, Metadata, Note, Options, OwnerId, SessionId, Slug, TenantId, WorkspaceId};
 use ash_sandbox::Egress;
-use ash_store::{Agent, Env, Scope, Session};
+use ash_store::{Agent, Env, Scope, Session, Version};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -156,8 +156,11 @@ impl Sessions {
     pub async fn expect(&self, tenant: &TenantId, agent: &Agent) -> Result<()> {
         let version = self.rooms.store.version(tenant, &agent.name, agent.version).await?;
         let which = (tenant, &agent.name, agent.version);
-        let usual =
-            version.and_then(|version| Kind::of(&self.rooms, which, &version, &Options::default()).ok());
+        // What the operator does not permit any more no session could take over.
+        let permits = |version: &Version| self.rooms.permits(&version.needs, None, version.limits).is_ok();
+        let usual = version
+            .filter(permits)
+            .and_then(|version| Kind::of(&self.rooms, which, &version, &Options::default()).ok());
         match usual.filter(|_| self.rooms.prewarm(&agent.needs) > 0) {
             Some(usual) => self.rooms.pool.shelf.want(usual),
             // An older version may have wanted some.
