@@ -199,6 +199,40 @@ async fn a_shared_sandbox_counts_once_and_goes_as_a_whole() {
     assert_eq!(client.text(&shared[2], "read all").await, all);
 }
 
+/// Where one of those who share a sandbox cannot go, none of them is asked to.
+#[tokio::test]
+async fn whoever_shares_with_one_at_work_stays() {
+    let server = server("1").await;
+    let client = server.client();
+    client.deploy("tester").await;
+    let mut shared = Vec::new();
+    for _ in 0..3 {
+        let body = json!({ "agent": "tester", "workspace": "ours" });
+        let made = client.post("/api/sessions", body).await;
+        shared.push(made["session"]["id"].as_str().expect("an id").to_owned());
+    }
+    let command = tokio::spawn({
+        let (client, id) = (client.clone(), shared[1].clone());
+        async move { client.exec(&id, "touch began; until [ -e go ]; do sleep 0.02; done").await }
+    });
+    eventually("the command runs", async || {
+        (client.exec(&shared[0], "ls began").await["exitCode"] == 0).then_some(())
+    })
+    .await;
+    let before = client.session_seq(&shared[0]).await;
+    refused(make(&client, None).await).await;
+    for id in &shared {
+        assert_eq!(client.status(id).await, "active");
+    }
+    assert_eq!(client.session_seq(&shared[0]).await, before, "nobody was asked");
+    client.exec(&shared[0], "touch go").await;
+    assert_eq!(command.await.expect("ran")["exitCode"], 0);
+    assert_eq!(make(&client, Some("wait=30")).await.status(), StatusCode::CREATED);
+    for id in &shared {
+        assert_eq!(client.status(id).await, "paused");
+    }
+}
+
 /// Whoever would lose something by going does not have to: files that no checkpoint holds.
 #[tokio::test]
 async fn whoever_would_lose_something_stays() {

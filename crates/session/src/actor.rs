@@ -289,7 +289,7 @@ impl Actor {
     async fn drive(&mut self) -> Result<()> {
         self.note_use();
         let driven = self.drive_on().await;
-        self.mood.set(self.mood_now(), self.idle.since);
+        self.mood.set(self.mood_now(), self.can_go(), self.idle.since);
         if self.state.status != Status::Starting {
             self.room = None;
         }

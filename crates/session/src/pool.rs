@@ -48,6 +48,8 @@ pub(crate) enum Mood {
 #[derive(Default)]
 pub(crate) struct MoodCell {
     mood: AtomicU8,
+    /// It would make way if it was asked.
+    can_go: AtomicBool,
     /// When somebody last used it.
     used: AtomicU64,
 }
@@ -56,8 +58,9 @@ pub(crate) struct MoodCell {
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 impl MoodCell {
-    pub(crate) fn set(&self, mood: Mood, used: Instant) {
+    pub(crate) fn set(&self, mood: Mood, can_go: bool, used: Instant) {
         self.mood.store(mood as u8, Ordering::Relaxed);
+        self.can_go.store(can_go, Ordering::Relaxed);
         let millis = used.saturating_duration_since(*BEGAN).as_millis();
         self.used.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
@@ -241,7 +244,7 @@ impl Pool {
         false
     }
 
-    /// The sandbox that nobody used for longest, of those that only wait, and whose sessions are at work in it.
+    /// The sandbox that nobody used for longest, of those whose sessions all can go, and those sessions.
     async fn least_used(
         &self,
         stay: &HashSet<WorkspaceId>,
@@ -261,7 +264,7 @@ impl Pool {
             let new = || Sandbox { used: 0, busy: false, sessions: Vec::new() };
             let sandbox = sandboxes.entry(keeper.workspace).or_insert_with(new);
             sandbox.used = sandbox.used.max(keeper.mood.used.load(Ordering::Relaxed));
-            sandbox.busy |= mood != Mood::Waiting;
+            sandbox.busy |= mood != Mood::Waiting || !keeper.mood.can_go.load(Ordering::Relaxed);
             sandbox.sessions.push(keeper.inbox.clone());
         }
         let mut going = self.going();

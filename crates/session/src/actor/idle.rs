@@ -82,9 +82,14 @@ impl Actor {
         fleeting || self.not_before.is_some() || self.session.options.own_provider.is_some()
     }
 
+    /// Whether it would make way for somebody else.
+    pub(super) fn can_go(&self) -> bool {
+        !self.is_used() && !self.would_lose()
+    }
+
     /// Gives up its sandbox for somebody else, unless it is at work.
     pub(super) async fn make_way(&mut self, reply: Reply<Answer>) -> Result<()> {
-        if self.is_used() || self.would_lose() {
+        if !self.can_go() {
             reply.send(Err(Refused::Busy.into())).ok();
             return Ok(());
         }

@@ -287,7 +287,7 @@ impl Actor {
         self.gauge.begin();
         self.hands = Some(hands);
         // Before anybody is answered: whoever hears that it is there counts it.
-        self.mood.set(self.mood_now(), self.idle.since);
+        self.mood.set(self.mood_now(), self.can_go(), self.idle.since);
     }
 
     async fn way_out(&self) -> Result<Option<Egress>> {
