@@ -1,6 +1,8 @@
 //! More sessions than sandboxes: whoever waits makes way for whoever works, nothing is lost by it, and whoever cannot be
 //! served is told so, or waits in line.
 
+mod line;
+
 use crate::support::{Client, Server, as_root, available_mb, eventually, is_alive};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -158,16 +160,21 @@ async fn the_command_line_waits_in_line_and_says_so() {
 
 #[tokio::test]
 async fn whoever_waits_too_long_is_told() {
-    let server = Server::with(&[("ASH_MAX_SANDBOXES", "1"), ("ASH_QUEUE_WAIT", "1")]).await;
+    let server = Server::with(&[("ASH_MAX_SANDBOXES", "1"), ("ASH_QUEUE_WAIT", "5")]).await;
     let client = server.client();
     let worker = client.create().await;
     busy(&client, &worker).await;
     let began = std::time::Instant::now();
-    refused(make(&client, None).await).await;
-    assert!(began.elapsed().as_secs() >= 1, "the server's own patience");
-    let began = std::time::Instant::now();
+    let usual = tokio::spawn({
+        let client = client.clone();
+        async move { make(&client, None).await }
+    });
+    eventually("it waits", async || (pool(&client).await["queued"] == 1).then_some(())).await;
+    // Came later, and is told while the other one still waits: the caller's own patience.
     refused(make(&client, Some("wait=0")).await).await;
-    assert!(began.elapsed().as_millis() < 900, "the caller's own");
+    assert!(!usual.is_finished() && pool(&client).await["queued"] == 1);
+    refused(usual.await.expect("ran")).await;
+    assert!(began.elapsed().as_secs() >= 5, "the server's own");
 }
 
 /// A shared sandbox is one, and goes when all in it can.
@@ -231,6 +238,33 @@ async fn whoever_shares_with_one_at_work_stays() {
     for id in &shared {
         assert_eq!(client.status(id).await, "paused");
     }
+}
+
+/// A sandbox that is gone has made room, even if what it left could not be saved: nobody else goes for it.
+#[tokio::test]
+async fn one_whose_files_cannot_be_saved_costs_nobody_else_a_sandbox() {
+    let env = [("ASH_MAX_SANDBOXES", "2"), ("ASH_INTERNAL_SECRET", "inner")];
+    let server = Server::with(&env).await;
+    let client = server.client();
+    let inner = server.client_with("inner");
+    let key = inner.post("/api/internal/api-keys", json!({ "tenantId": "other" })).await;
+    let other = server.client_with(key["key"].as_str().expect("a key"));
+    let unlucky = other.create().await;
+    other.say(&unlucky, "write mine: here").await;
+    let idle = client.create().await;
+    client.say(&idle, "write mine: here").await;
+    // Nothing can be written where its tenant's checkpoints are, and there is something to write.
+    let repo = server.data.join("repo");
+    std::fs::rename(repo.join("other"), repo.join("away")).expect("moved");
+    let session = other.session(&unlucky).await;
+    let live = server.data.join("live").join(session["workspaceId"].as_str().expect("an id"));
+    std::fs::write(live.join("tree/workspace/more"), "unsaved").expect("written");
+    let third = client.create().await;
+    assert!(server.log().contains("the workspace could not be saved"), "or it shows nothing");
+    let statuses = [other.status(&unlucky).await, client.status(&idle).await, client.status(&third).await];
+    assert_eq!(statuses, ["paused", "active", "active"]);
+    std::fs::rename(repo.join("away"), repo.join("other")).expect("moved back");
+    assert_eq!(other.text(&unlucky, "read more").await, "unsaved");
 }
 
 /// Whoever would lose something by going does not have to: files that no checkpoint holds.

@@ -112,6 +112,8 @@ pub enum Error {
         "Sandbox capacity reached ({0}), and every one is at work; try again later, wait in line with the header `Prefer: wait=60`, end or stop a session, or raise ASH_MAX_SANDBOXES"
     )]
     Capacity(usize),
+    #[error("Every sandbox is at work, and {0} requests wait in line for one already; try again later")]
+    LongLine(usize),
     #[error(
         "The server has only {0} MB of memory left, so no sandbox is begun; end or stop a session, or lower ASH_MIN_MEMORY_MB"
     )]
@@ -218,6 +220,7 @@ impl Error {
             | Error::LittleSpace(_)
             | Error::Crowded
             | Error::Capacity(_)
+            | Error::LongLine(_)
             | Error::LittleMemory(_)
             | Error::Gone
             | Error::Moved
@@ -276,7 +279,9 @@ impl Error {
             Error::NoRoom(_) => DISK_LIMIT,
             Error::Save(_) => "checkpoint_failed",
             Error::Stopping => "server_stopping",
-            Error::Capacity(_) | Error::LittleMemory(_) | Error::Crowded => "capacity_reached",
+            Error::Capacity(_) | Error::LongLine(_) | Error::LittleMemory(_) | Error::Crowded => {
+                "capacity_reached"
+            }
             Error::LittleSpace(_) => DISK_FULL,
             Error::Store(ash_store::Error::Taken(_)) => "session_exists",
             Error::Store(ash_store::Error::Stale) | Error::Gone | Error::Moved => "try_again",

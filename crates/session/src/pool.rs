@@ -30,7 +30,8 @@ use tokio::{
 };
 use warm::Shelf;
 
-/// How often somebody who waits for room looks again by himself: memory comes back without a word.
+/// How often those in front of the line look again by themselves: memory comes back without a word, and whoever was at work
+/// does not say that it rests.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a session may take to let go of its sandbox, for whoever waits for its place.
 const MAKING_WAY: Duration = Duration::from_secs(60);
@@ -106,16 +107,37 @@ pub(crate) struct Pool {
     going: Mutex<HashSet<WorkspaceId>>,
 }
 
-/// Some sessions that were asked to give up their sandbox. Forgotten, they can be asked again.
+/// A sandbox that is asked to go. Forgotten, it can be asked again.
 struct Going<'p> {
     pool: &'p Pool,
     workspace: WorkspaceId,
 }
 
+impl<'p> Going<'p> {
+    fn new(pool: &'p Pool, workspace: WorkspaceId) -> Going<'p> {
+        pool.going().insert(workspace);
+        // Where one can go others may be able to as well.
+        pool.places.ring();
+        Going { pool, workspace }
+    }
+}
+
 impl Drop for Going<'_> {
     fn drop(&mut self) {
         self.pool.going().remove(&self.workspace);
+        // Whoever counted on it looks whether there is room now.
+        self.pool.places.ring();
     }
+}
+
+/// What became of the wish that somebody makes way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Made,
+    /// It was asked, and said that it did not go. Its sandbox may be gone all the same: there may be room.
+    Refused,
+    /// Nobody can go.
+    None,
 }
 
 impl Pool {
@@ -177,41 +199,59 @@ impl Pool {
 
     /// Room for a sandbox that somebody may want later: nobody makes way for it.
     pub(crate) fn spare(&self) -> Option<Room> {
-        let ticket = self.places.line_up();
-        self.take(&ticket).ok()
+        self.places.spare().filter(|_| self.short_of_memory().is_none())
     }
 
     /// Room for one more sandbox. If there is none somebody makes way; if nobody can, it is waited for that long, or without
     /// end, in the order in which they came. Whoever makes way is waited for in any case.
+    ///
+    /// Whoever comes looks once whether somebody can go. After that only the front of the line does; the others wait until
+    /// they are there.
     pub(crate) async fn room(&self, patience: Option<Duration>) -> Result<Room> {
         let deadline = patience.map(|patience| Instant::now() + patience);
-        let ticket = self.places.line_up();
-        let mut stay = HashSet::new();
+        let ticket = match deadline {
+            Some(_) => self.places.line_up()?,
+            None => self.places.line_up_anyway(),
+        };
+        let (mut stay, mut came) = (HashSet::new(), true);
         loop {
-            let changed = self.places.changed();
             let why = match self.take(&ticket) {
                 Ok(room) => return Ok(room),
                 Err(why) => why,
             };
-            if self.make_way(&mut stay).await {
+            let enough = self.enough_are_going(&ticket);
+            let front = ticket.is_in_front();
+            if (came || front) && !enough && self.make_way(&mut stay).await != Way::None {
                 continue;
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            let over = deadline.filter(|_| !enough);
+            if over.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(why);
             }
             // Whoever was at work may be at rest by then.
             stay.clear();
-            let look = Instant::now() + LOOK;
-            let look = deadline.map_or(look, |deadline| look.min(deadline));
-            tokio::time::timeout_at(look, changed).await.ok();
+            came &= enough;
+            // Whoever moves up to the front hears of it.
+            let look = (front || enough).then(|| Instant::now() + LOOK);
+            ticket.rung_before(look.into_iter().chain(over).min()).await;
         }
+    }
+
+    /// Whether there will be room for everybody up to this one, if all go that were asked to.
+    fn enough_are_going(&self, ticket: &Ticket) -> bool {
+        // Of memory nobody knows how much each of them gives back: one after the other.
+        self.going().len() >= ticket.lacking().max(1)
     }
 
     /// Lets go of sandboxes until there is enough memory, or nobody is left who can go. Answers how many went.
     pub(crate) async fn ease(&self) -> usize {
         let (mut stay, mut gone) = (HashSet::new(), 0);
-        while self.short_of_memory().is_some() && self.make_way(&mut stay).await {
-            gone += 1;
+        while self.short_of_memory().is_some() {
+            match self.make_way(&mut stay).await {
+                Way::Made => gone += 1,
+                Way::Refused => {}
+                Way::None => break,
+            }
         }
         gone
     }
@@ -222,26 +262,31 @@ impl Pool {
     }
 
     fn take(&self, ticket: &Ticket) -> Result<Room> {
-        if let Some(available) = self.short_of_memory() {
-            return Err(Error::LittleMemory(available >> 20));
+        let full = Error::Capacity(self.places.most());
+        // First: most who look find no place, and memory is not asked for in vain.
+        if ticket.lacking() > 0 {
+            return Err(full);
         }
-        ticket.take().ok_or(Error::Capacity(self.places.most()))
+        match self.short_of_memory() {
+            Some(available) => Err(Error::LittleMemory(available >> 20)),
+            None => ticket.take().ok_or(full),
+        }
     }
 
-    /// True: a sandbox is gone. `stay` are those who said that they cannot go.
-    async fn make_way(&self, stay: &mut HashSet<WorkspaceId>) -> bool {
+    /// Asks one sandbox to go, and waits until it has. `stay` are those who were asked before.
+    async fn make_way(&self, stay: &mut HashSet<WorkspaceId>) -> Way {
         if let Some(prepared) = self.shelf.oldest() {
+            let _going = Going::new(self, prepared.workspace);
             // To its end, whoever hangs up meanwhile.
             tokio::spawn(prepared.discard()).await.ok();
-            return true;
+            return Way::Made;
         }
-        while let Some((going, sessions)) = self.least_used(stay).await {
-            stay.insert(going.workspace);
-            if ask_to_go(sessions).await {
-                return true;
-            }
+        let Some((going, sessions)) = self.least_used(stay).await else { return Way::None };
+        stay.insert(going.workspace);
+        match ask_to_go(sessions).await {
+            true => Way::Made,
+            false => Way::Refused,
         }
-        false
     }
 
     /// The sandbox that nobody used for longest, of those whose sessions all can go, and those sessions.
@@ -267,14 +312,16 @@ impl Pool {
             sandbox.busy |= mood != Mood::Waiting || !keeper.mood.can_go.load(Ordering::Relaxed);
             sandbox.sessions.push(keeper.inbox.clone());
         }
-        let mut going = self.going();
-        let can_go = |(workspace, sandbox): &(WorkspaceId, Sandbox)| {
-            !sandbox.busy && !stay.contains(workspace) && !going.contains(workspace)
+        let least = {
+            let going = self.going();
+            let can_go = |(workspace, sandbox): &(WorkspaceId, Sandbox)| {
+                !sandbox.busy && !stay.contains(workspace) && !going.contains(workspace)
+            };
+            sandboxes.into_iter().filter(can_go).min_by_key(|(_, sandbox)| sandbox.used)
         };
-        let least = sandboxes.into_iter().filter(can_go).min_by_key(|(_, sandbox)| sandbox.used);
+        // The keepers are still ours, so nobody else has found the same one.
         let (workspace, sandbox) = least?;
-        going.insert(workspace);
-        Some((Going { pool: self, workspace }, sandbox.sessions))
+        Some((Going::new(self, workspace), sandbox.sessions))
     }
 }
 
