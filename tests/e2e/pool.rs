@@ -3,10 +3,12 @@
 
 mod line;
 
-use crate::support::{Client, Server, as_root, available_mb, eventually, is_alive};
+use crate::support::{Client, Server, as_root, available_mb, eventually, is_alive, signal};
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use std::{fmt::Write as _, process::Stdio};
+use tokio::task::JoinHandle;
 
 async fn server(most: &str) -> Server {
     Server::with(&[("ASH_MAX_SANDBOXES", most)]).await
@@ -284,6 +286,78 @@ async fn whoever_would_lose_something_stays() {
     }
     assert_eq!([client.status(&fleeting).await, client.status(&last).await], ["active", "active"]);
     assert_eq!(client.text(&fleeting, "read here").await, "only");
+}
+
+/// An agent that takes its time to start, so that its sandbox is nobody's to take.
+async fn deploy_slow(client: &Client) {
+    let file = |path: &str, text: &str| json!({ "path": path, "content": BASE64.encode(text) });
+    let files = [
+        file("ash.toml", "runtime = \"builtin\"\n"),
+        file("startup.sh", "until [ -e /workspace/go ]; do sleep 0.05; done\n"),
+    ];
+    client.post("/api/agents", json!({ "name": "slow", "files": files })).await;
+}
+
+fn make_slow(client: &Client) -> JoinHandle<Response> {
+    let body = json!({ "agent": "slow", "sessionId": "slow" });
+    let request = client.request(Method::POST, "/api/sessions").header("prefer", "wait=60").json(&body);
+    tokio::spawn(async move { request.send().await.expect("an answer") })
+}
+
+/// Bytes that the server has read.
+fn read_by(server: &Server) -> u64 {
+    let io = std::fs::read_to_string(format!("/proc/{}/io", server.pid())).expect("it runs");
+    let line = io.lines().find_map(|line| line.strip_prefix("rchar: ")).expect("it is there");
+    line.parse().expect("a number")
+}
+
+/// A session had a sandbox when its message came, and has none when it gets to it: its sender is told, and nothing is left
+/// that waits for ever.
+#[tokio::test]
+async fn a_message_that_comes_while_its_session_makes_way_is_told() {
+    let server = server("1").await;
+    let client = server.client();
+    deploy_slow(&client).await;
+    let leaving = client.create().await;
+    let before = read_by(&server);
+    client.exec(&leaving, "head -c 300000000 /dev/urandom > ballast").await;
+    eventually("it is being captured", async || (read_by(&server) > before + 10_000_000).then_some(())).await;
+    let seen = client.session_seq(&leaving).await;
+    let slow = make_slow(&client);
+    eventually("it makes way", async || (client.session_seq(&leaving).await != seen).then_some(())).await;
+    let request = client.request(Method::POST, &format!("/api/sessions/{leaving}/messages"));
+    let request = request.header("prefer", "wait=0").json(&json!({ "content": "hello" }));
+    refused(request.send().await.expect("an answer")).await;
+    assert_eq!(client.status(&leaving).await, "paused", "as it was");
+    slow.abort();
+}
+
+/// The same with the sandbox of others, that was there when it was looked for.
+#[tokio::test]
+async fn whoever_comes_back_to_a_shared_sandbox_that_goes_is_told() {
+    let server = server("1").await;
+    let client = server.client();
+    client.deploy("tester").await;
+    deploy_slow(&client).await;
+    let mut shared = Vec::new();
+    for _ in 0..2 {
+        let body = json!({ "agent": "tester", "workspace": "ours" });
+        let made = client.post("/api/sessions", body).await;
+        shared.push(made["session"]["id"].as_str().expect("an id").to_owned());
+    }
+    client.action(&shared[0], "stop").await;
+    // Whoever leaves it takes long to.
+    let shim = server.note(&shared[1]).await["shim"]["pid"].as_u64().expect("a pid") as u32;
+    signal(shim, libc::SIGSTOP);
+    let slow = make_slow(&client);
+    eventually("the other one leaves", async || (pool(&client).await["waiting"] == 0).then_some(())).await;
+    let request = client.request(Method::POST, &format!("/api/sessions/{}/resume", shared[0]));
+    let resuming = request.header("prefer", "wait=0").send();
+    let answer = tokio::time::timeout(std::time::Duration::from_secs(30), resuming).await;
+    signal(shim, libc::SIGCONT);
+    refused(answer.expect("told, and not kept waiting").expect("an answer")).await;
+    assert!(["stopped", "paused"].contains(&client.status(&shared[0]).await.as_str()), "at rest");
+    slow.abort();
 }
 
 /// A restart with fewer places than there are sandboxes ends none of them.

@@ -40,7 +40,7 @@ use crate::{
     common::{Common, Walls},
     live::Live,
     logs::Logs,
-    pool::{Mood, MoodCell, Room},
+    pool::{Mood, MoodCell, Passage},
     rooms::Rooms,
     state::{Next, State, Wish},
 };
@@ -98,8 +98,8 @@ pub(crate) struct Actor {
     driver: Arc<dyn Driver>,
     ear: Ear,
     hands: Option<Hands>,
-    /// For the sandbox that it needs next, if whoever wants it has brought it.
-    room: Option<Room>,
+    /// For the sandbox that it needs next, from whoever wants it.
+    passage: Passage,
     logs: Arc<Logs>,
     mood: Arc<MoodCell>,
     inbox: mpsc::Receiver<Request>,
@@ -135,7 +135,7 @@ pub(crate) struct Actor {
     idle_since: Instant,
     idle: Idle,
     /// What was wanted while the session let go of its sandbox.
-    later: Vec<(Wish, Option<Room>, Reply<Answer>)>,
+    later: Vec<(Wish, Passage, Reply<Answer>)>,
     /// The number under which a tree that could not be trusted was kept, for the next receipt.
     salvage: Option<u64>,
     /// When an agent that was asked to stop its turn is ended instead.
@@ -291,7 +291,7 @@ impl Actor {
         let driven = self.drive_on().await;
         self.mood.set(self.mood_now(), self.can_go(), self.idle.since);
         if self.state.status != Status::Starting {
-            self.room = None;
+            self.passage = Passage::default();
         }
         if self.is_shared() {
             let turn = self.state.current().map(|turn| turn.id);

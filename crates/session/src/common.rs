@@ -287,6 +287,13 @@ impl Common {
         left == 0
     }
 
+    /// Whether there is a sandbox that stays: one that all have left is about to end.
+    pub(crate) fn is_inhabited(&self) -> bool {
+        let ground = self.ground();
+        let somebody = !ground.members.is_empty() || !ground.waiting.is_empty();
+        somebody && ground.walls.as_ref().is_some_and(|walls| walls.is_usable())
+    }
+
     /// Whether nobody but this one is at work anywhere.
     pub(crate) fn is_left(&self, but: SessionNo) -> bool {
         self.ground().members.keys().all(|who| *who == but)

@@ -112,6 +112,9 @@ pub enum Error {
         "Sandbox capacity reached ({0}), and every one is at work; try again later, wait in line with the header `Prefer: wait=60`, end or stop a session, or raise ASH_MAX_SANDBOXES"
     )]
     Capacity(usize),
+    /// Between us: whoever asked gets a place for it and asks again.
+    #[error("The session has no sandbox any more; try again")]
+    Placeless,
     #[error("Every sandbox is at work, and {0} requests wait in line for one already; try again later")]
     LongLine(usize),
     #[error(
@@ -221,6 +224,7 @@ impl Error {
             | Error::Crowded
             | Error::Capacity(_)
             | Error::LongLine(_)
+            | Error::Placeless
             | Error::LittleMemory(_)
             | Error::Gone
             | Error::Moved
@@ -284,7 +288,9 @@ impl Error {
             }
             Error::LittleSpace(_) => DISK_FULL,
             Error::Store(ash_store::Error::Taken(_)) => "session_exists",
-            Error::Store(ash_store::Error::Stale) | Error::Gone | Error::Moved => "try_again",
+            Error::Store(ash_store::Error::Stale) | Error::Placeless | Error::Gone | Error::Moved => {
+                "try_again"
+            }
             Error::Store(_) => "store_failed",
             Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) => "object_store_failed",
             Error::Far(_) => "object_store_damaged",

@@ -6,7 +6,7 @@ mod memory;
 mod place;
 mod warm;
 
-pub(crate) use place::Room;
+pub(crate) use place::{Passage, Room};
 pub(crate) use warm::{Inbuilt, Kind, Prepared, keep as keep_warm};
 
 use crate::{

@@ -7,9 +7,9 @@ mod start;
 
 use crate::{
     Error, Follower, LogLine, Result,
-    actor::{Answer, Purpose, Request, WantedLock},
+    actor::{Answer, Purpose, Reply, Request, WantedLock},
     files,
-    pool::{Counts, Mood, Room},
+    pool::{Counts, Mood, Passage, Room},
     rooms::Rooms,
     state::{Turn, Wake, Wish},
 };
@@ -45,7 +45,7 @@ pub struct Sessions {
 }
 
 /// A place for a sandbox, if one is needed.
-pub struct Reserved(Option<Room>);
+pub struct Reserved(Passage);
 
 #[derive(Debug, Clone)]
 pub struct Prompt {
@@ -77,11 +77,15 @@ impl Sessions {
 
     /// Room for a sandbox, unless the workspace has one.
     async fn room(&self, known: Option<WorkspaceId>, patience: Option<Duration>) -> Result<Option<Room>> {
-        if known.is_some_and(|workspace| self.rooms.common(workspace).walls().is_some()) {
+        if known.is_some_and(|workspace| self.rooms.common(workspace).is_inhabited()) {
             return Ok(None);
         }
-        let patience = patience.unwrap_or(self.rooms.settings.queue_patience);
-        self.rooms.pool.room(Some(patience)).await.map(Some)
+        self.rooms.pool.room(Some(self.patience(patience))).await.map(Some)
+    }
+
+    /// Of whoever does not say, the usual one.
+    fn patience(&self, own: Option<Duration>) -> Duration {
+        own.unwrap_or(self.rooms.settings.queue_patience)
     }
 
     /// Room for the sandbox of a session that is to come back, if it needs one: better to say now that there is none than
@@ -94,6 +98,23 @@ impl Sessions {
         match mood {
             Some(Mood::Warming | Mood::Waiting | Mood::Running) => Ok(None),
             Some(Mood::Cold) | None => self.room(Some(session.workspace), patience).await,
+        }
+    }
+
+    /// Asks for what may take a sandbox. A session that had one when it was looked at may have none when it is asked; it says
+    /// so before anything is written, and is asked again with a place.
+    async fn ask_with_place(
+        &self,
+        no: SessionNo,
+        (room, patience): (Option<Room>, Duration),
+        request: impl Fn(Option<Room>, Reply<Answer>) -> Request,
+    ) -> Result<Answer> {
+        match self.ask(no, |reply| request(room, reply)).await {
+            Err(Error::Placeless) => {
+                let room = self.rooms.pool.room(Some(patience)).await?;
+                self.ask(no, |reply| request(Some(room), reply)).await
+            }
+            answered => answered,
         }
     }
 
@@ -125,7 +146,12 @@ impl Sessions {
             Wake::Yes => self.room_to_wake(&self.get(no).await?, patience).await?,
             Wake::No => None,
         };
-        self.ask(no, |reply| Request::Prompt { wish, lock, room, reply }).await?;
+        let request = |room, reply| {
+            // Once it is accepted it is waited for however long it takes.
+            let passage = Passage { room, patience: None };
+            Request::Prompt { wish: wish.clone(), lock, passage, reply }
+        };
+        self.ask_with_place(no, (room, self.patience(patience)), request).await?;
         Ok(turn)
     }
 
@@ -201,7 +227,8 @@ impl Sessions {
     /// A place for a session that is to come back: before anything about it is changed.
     pub async fn reserve(&self, session: &Session, patience: Option<Duration>) -> Result<Reserved> {
         self.open_for_more()?;
-        self.room_to_wake(session, patience).await.map(Reserved)
+        let room = self.room_to_wake(session, patience).await?;
+        Ok(Reserved(Passage { room, patience: Some(self.patience(patience)) }))
     }
 
     /// The receipt is missing if the session was active all along.
@@ -211,8 +238,10 @@ impl Sessions {
         if !known && session.card.status != Status::Ended {
             return Err(Error::NoAgent(session.agent.to_string()));
         }
-        let Reserved(room) = place;
-        let answer = self.ask(session.no, |reply| Request::Wish { wish: Wish::Resume, room, reply }).await?;
+        let Reserved(Passage { room, patience }) = place;
+        let request =
+            |room, reply| Request::Wish { wish: Wish::Resume, passage: Passage { room, patience }, reply };
+        let answer = self.ask_with_place(session.no, (room, self.patience(patience)), request).await?;
         Ok((self.get(session.no).await?, answer.receipt))
     }
 
@@ -289,6 +318,6 @@ impl Sessions {
     }
 
     pub(crate) async fn wish(&self, no: SessionNo, wish: Wish) -> Result<Answer> {
-        self.ask(no, |reply| Request::Wish { wish, room: None, reply }).await
+        self.ask(no, |reply| Request::Wish { wish, passage: Passage::default(), reply }).await
     }
 }

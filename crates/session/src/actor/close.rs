@@ -192,8 +192,8 @@ impl Actor {
         match closing.how {
             How::Wish(wish, replies) => {
                 self.conclude_wish(&wish, replies).await?;
-                for (wish, room, reply) in std::mem::take(&mut self.later) {
-                    self.room = room.or(self.room.take());
+                for (wish, passage, reply) in std::mem::take(&mut self.later) {
+                    self.passage.add(passage);
                     Box::pin(self.grant(wish, reply)).await?;
                 }
                 Ok(())

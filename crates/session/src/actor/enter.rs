@@ -35,11 +35,12 @@ impl Waking {
         }
     }
 
-    /// A place for its sandbox. Who wanted it has brought one; whoever comes back by itself waits until there is one.
+    /// A place for its sandbox. Who wanted it has brought one, or waits for so long; whoever comes back by itself waits until
+    /// there is one.
     pub(super) async fn reserve(&mut self) -> Result<()> {
         if self.room.is_none() {
             let rooms = self.rooms.clone();
-            self.room = Some(self.unless_halted(rooms.pool.room(None)).await??);
+            self.room = Some(self.unless_halted(rooms.pool.room(self.patience)).await??);
         }
         Ok(())
     }

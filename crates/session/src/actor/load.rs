@@ -7,7 +7,7 @@ use crate::{
     files::FileSource,
     live::Live,
     logs::Logs,
-    pool::{MoodCell, Room},
+    pool::{MoodCell, Passage},
     rooms::Rooms,
     state::{Budget, Found, State},
 };
@@ -35,17 +35,17 @@ impl Actor {
         rooms: Arc<Rooms>,
         session: Session,
         state: State,
-        (seat, room): (Seat, Option<Room>),
+        (seat, passage): (Seat, Passage),
     ) -> Result<Actor> {
         let common = rooms.common(session.workspace);
         if session.slug.is_none() {
             let lease = common.of_new(session.workspace);
-            return Ok(Actor { room, ..Actor::with(rooms, session, state, (lease, common), seat) });
+            return Ok(Actor { passage, ..Actor::with(rooms, session, state, (lease, common), seat) });
         }
         let _floor = common.floor().await;
         let (lease, first) = common.claim(&rooms, session.workspace).await?;
         let mut actor = Actor::with(rooms, session, state, (lease, common.clone()), seat);
-        actor.room = room;
+        actor.passage = passage;
         actor.look_around(first).await?;
         Ok(actor)
     }
@@ -94,7 +94,7 @@ impl Actor {
             driver,
             ear: Ear::default(),
             hands: None,
-            room: None,
+            passage: Passage::default(),
             logs,
             mood,
             inbox,

@@ -9,9 +9,9 @@ use crate::{
     ladder::{Origin, Others, Recalled},
     live::{Fallback, Live},
     logs::Logs,
-    pool::Room,
+    pool::{Passage, Room},
     rooms::Rooms,
-    state::State,
+    state::{State, Wish},
 };
 use ash_driver::{Driver, Ear, Memory, Remembered};
 use ash_model::{Bounds, Compared, Dialect, Fact, Problem, TakenBack, Tier};
@@ -21,6 +21,7 @@ use ash_store::{Lease, Session, Version};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 use tokio::{sync::Notify, time::Instant};
 
@@ -76,6 +77,8 @@ pub(super) struct Waking {
     pub(super) floor: Option<Floor>,
     /// For the sandbox, as long as it is not there.
     pub(super) room: Option<Room>,
+    /// How long it is waited for a place; `None`: as long as it takes.
+    pub(super) patience: Option<Duration>,
     /// A sandbox that was made in advance.
     pub(super) prepared: Option<(Arc<Walls>, Records)>,
 }
@@ -84,6 +87,7 @@ impl Actor {
     pub(super) fn start_wake(&mut self) {
         // Another one than that of the last start, which may have been told.
         self.halt = Arc::default();
+        let Passage { room, patience } = std::mem::take(&mut self.passage);
         let waking = Waking {
             rooms: self.rooms.clone(),
             session: self.session.clone(),
@@ -96,7 +100,8 @@ impl Actor {
             halt: self.halt.clone(),
             sealed: false,
             floor: None,
-            room: self.room.take(),
+            room,
+            patience,
             prepared: None,
         };
         self.effect = Some(tokio::spawn(async move { Done::Woke(Box::new(waking.wake().await)) }));
@@ -174,7 +179,7 @@ impl Actor {
             // What a script printed is the tenant's own, not the operator's.
             let told = if matches!(error, Error::Setup(_)) { &problem.code } else { &problem.error };
             tracing::warn!(session = %self.session.id, error = %told, "the session could not be started");
-            self.note(vec![Fact::Failed { problem: problem.clone() }]).await?;
+            self.note(self.facts_of_failure(&error)).await?;
         }
         let mut replies = self.resuming.drain(..);
         // The first to ask gets the error itself, with its kind; the others its words.
@@ -183,6 +188,18 @@ impl Actor {
         }
         replies.for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
         Ok(())
+    }
+}
+
+impl Actor {
+    /// Without a place it rests as it did before, unless a turn waits for it.
+    fn facts_of_failure(&self, error: &Error) -> Vec<Fact> {
+        let full = matches!(error, Error::Capacity(_) | Error::LongLine(_) | Error::LittleMemory(_));
+        let rests = self.state.decide(&Wish::Release { by_force: false });
+        match rests {
+            Ok(facts) if full && !facts.is_empty() => facts,
+            Ok(_) | Err(_) => vec![Fact::Failed { problem: error.problem() }],
+        }
     }
 }
 

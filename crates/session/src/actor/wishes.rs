@@ -5,7 +5,7 @@ use super::{
 };
 use crate::{
     Error, Result,
-    pool::Room,
+    pool::Passage,
     state::{Budget, Next, Refused, Turn, Wish},
 };
 use ash_driver::Say;
@@ -21,15 +21,14 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
 pub(crate) enum Request {
     Wish {
         wish: Wish,
-        /// For the sandbox that it takes.
-        room: Option<Room>,
+        passage: Passage,
         reply: Reply<Answer>,
     },
     Prompt {
         wish: Wish,
         /// The number of the lock that its sender holds.
         lock: Option<u64>,
-        room: Option<Room>,
+        passage: Passage,
         reply: Reply<Answer>,
     },
     /// The turns that are not over, in order.
@@ -130,17 +129,17 @@ impl Actor {
     pub(super) async fn take(&mut self, request: Request) -> Result<()> {
         self.idle_since = Instant::now();
         match request {
-            Request::Wish { wish, room, reply } => {
-                self.room = room.or(self.room.take());
+            Request::Wish { wish, passage, reply } => {
+                self.passage.add(passage);
                 self.grant(wish, reply).await
             }
-            Request::Prompt { wish, lock, room, reply } => match self.locked_by_another(lock) {
+            Request::Prompt { wish, lock, passage, reply } => match self.locked_by_another(lock) {
                 Some(lock) => {
                     reply.send(Err(Error::locked(&lock))).ok();
                     Ok(())
                 }
                 None => {
-                    self.room = room.or(self.room.take());
+                    self.passage.add(passage);
                     self.grant(wish, reply).await
                 }
             },
@@ -215,7 +214,7 @@ impl Actor {
             None => reply,
         };
         if self.closing.as_ref().is_some_and(Closing::is_release) && !matches!(wish, Wish::Stop | Wish::End) {
-            self.later.push((wish, self.room.take(), reply));
+            self.later.push((wish, std::mem::take(&mut self.passage), reply));
             return Ok(());
         }
         if let Some(refusal) = self.closing.as_ref().and_then(|closing| closing.refusal(&wish)) {
@@ -246,11 +245,19 @@ impl Actor {
             reply.send(Err(Error::Unpriced(model))).ok();
             return Ok(());
         }
+        if wakes && self.lacks_place(&facts) {
+            reply.send(Err(Error::Placeless)).ok();
+            return Ok(());
+        }
         match wish {
             // Sent twice with one key: the first one counts. If it was cut, this is the wish to go on.
             Wish::Prompt { turn, .. } if again => {
                 let open = open(&turn);
                 let back = self.state.decide(&Wish::Resume).unwrap_or_default();
+                if open && self.lacks_place(&back) {
+                    reply.send(Err(Error::Placeless)).ok();
+                    return Ok(());
+                }
                 if open && !back.is_empty() {
                     self.note(back).await?;
                 }
@@ -286,6 +293,18 @@ impl Actor {
                 Ok(())
             }
         }
+    }
+
+    /// Whether it is to come back by this, and there is neither a sandbox nor a place for one: whoever asked took it for one
+    /// that had a sandbox, which is gone since. Asked before anything is written.
+    fn lacks_place(&self, facts: &[Fact]) -> bool {
+        let joins = self.is_shared() && self.common.is_inhabited();
+        if self.passage.room.is_some() || self.hands.is_some() || joins {
+            return false;
+        }
+        let mut state = self.state.clone();
+        (state.last_seq + 1..).zip(facts).for_each(|(seq, fact)| state.apply(seq, fact));
+        self.state.status != Status::Starting && state.status == Status::Starting
     }
 
     /// A message: noted, told at once if nothing is in its way, and answered in between.

@@ -4,6 +4,7 @@ use crate::{Error, Result};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 use tokio::{
     sync::{Notify, futures::Notified},
@@ -33,6 +34,23 @@ struct Line {
 /// One of the sandboxes that this server may have; given back when it is dropped.
 pub(crate) struct Room {
     places: Arc<Places>,
+}
+
+/// What whoever wants a session back brings along.
+#[derive(Default)]
+pub(crate) struct Passage {
+    /// For the sandbox that it takes.
+    pub(crate) room: Option<Room>,
+    /// How long it is waited for one if it needs one after all; `None`: as long as it takes.
+    pub(crate) patience: Option<Duration>,
+}
+
+impl Passage {
+    /// What the last one brings counts first.
+    pub(crate) fn add(&mut self, other: Passage) {
+        self.room = other.room.or(self.room.take());
+        self.patience = other.patience.or(self.patience);
+    }
 }
 
 /// A place in the line; left when it is dropped.

@@ -4,7 +4,7 @@ use super::Sessions;
 use crate::{
     Error, Result,
     actor::Actor,
-    pool::{Kind, Prepared, Room},
+    pool::{Kind, Passage, Prepared, Room},
     state::{State, Wish},
 };
 use ash_model::{AgentName, Fact, Metadata, Note, Options, OwnerId, SessionId, Slug, TenantId, WorkspaceId};
@@ -124,7 +124,9 @@ impl Sessions {
         // As long as this is held the newborn finds what was prepared for it.
         let _common = prepared.map(Prepared::hand_over).transpose()?;
         let (no, workspace) = (session.no, session.workspace);
-        self.seat(no, workspace, |rooms, seat| Actor::newborn(rooms, session, state, (seat, room))).await?;
+        let passage = Passage { room, patience: Some(self.patience(new.patience)) };
+        self.seat(no, workspace, |rooms, seat| Actor::newborn(rooms, session, state, (seat, passage)))
+            .await?;
         let woken = self.wish(no, Wish::Resume).await;
         // Not before: the next one can wait, this one does.
         if rooms.prewarm(&agent.needs) > 0
