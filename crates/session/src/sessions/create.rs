@@ -154,7 +154,7 @@ impl Sessions {
         Ok(claimed)
     }
 
-    /// An agent was deployed or used, and somebody will use it. What most sessions of it want is made.
+    /// An agent was deployed, or a session was made of it, and somebody will make another. What most sessions of it want is made.
     pub async fn expect(&self, tenant: &TenantId, agent: &Agent) -> Result<()> {
         let version = self.rooms.store.version(tenant, &agent.name, agent.version).await?;
         let which = (tenant, &agent.name, agent.version);
