@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::{
     io::{self, BufRead, Write},
     os::fd::AsRawFd,
+    time::{Duration, Instant},
 };
 
 /// Deep enough for every parser that calls itself.
@@ -38,7 +39,9 @@ fn words(content: &Value) -> Vec<String> {
 fn obey(words: &[String], turn: &Value) {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let number = |word: &str| word.parse().expect("a number");
+    let mut said = "obeyed".to_owned();
     match words[..] {
+        ["mutter", seconds] => said = mutter(Duration::from_secs(number(seconds))),
         ["lines", count] => lines(number(count)),
         ["endless", megabytes] => endless(io::stdout().lock(), number(megabytes) as u32),
         ["frames", session, of] => frames(session, of),
@@ -54,8 +57,20 @@ fn obey(words: &[String], turn: &Value) {
         }
         _ => {}
     }
-    say(&json!({ "type": "result", "result": "obeyed", "user_message_uuid": turn }));
+    say(&json!({ "type": "result", "result": said, "user_message_uuid": turn }));
     say(&json!({ "type": "system", "subtype": "session_state_changed", "state": "idle" }));
+}
+
+/// A complaint without an end, of which nothing is kept but the beginning. And how much of it anybody took.
+fn mutter(time: Duration) -> String {
+    let (began, much, mut bytes) = (Instant::now(), [b'x'; 4096], 0);
+    while began.elapsed() < time {
+        if io::stderr().write_all(&much).is_err() {
+            break;
+        }
+        bytes += much.len();
+    }
+    format!("{bytes} bytes in {} ms", began.elapsed().as_millis())
 }
 
 fn say(value: &Value) {

@@ -1,6 +1,8 @@
 //! How much of the machine a session may take. Each limit is hit in one sandbox, beside another one that goes on working
 //! and must not notice; in root's server and in that of somebody who is not.
 
+mod unseen;
+
 use crate::support::{Client, Frame, Processes, Server, as_root, eventually, in_docker, is_alive};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};

@@ -48,6 +48,7 @@ async fn listen(mut server: Server, lines: usize) {
     a_line_without_end(&client).await;
     many_lines(&client, lines).await;
     lines_without_end(&client).await;
+    a_complaint_without_end(&client).await;
     silence(&client).await;
 
     let answers = beside.end().await;
@@ -184,6 +185,25 @@ async fn chatter(client: &Client, limits: Value) -> usize {
     obeys(client, &id).await;
     end(client, &id).await;
     bytes
+}
+
+/// Nothing of it is kept but its beginning; it is read no faster for that.
+async fn a_complaint_without_end(client: &Client) {
+    let (free, _) = muttered(client, json!({ "outputKbPerSecond": 0 })).await;
+    let (bound, millis) = muttered(client, json!({ "outputKbPerSecond": 32 })).await;
+    // Four seconds' worth comes at once, and then there is what is in the pipe and in the hands of the shim.
+    let most = 32 * (4000 + millis) * 1024 / 1000 + (256 << 10);
+    println!("{free} bytes of a complaint that is heard as it comes, {bound} of one that is not");
+    assert!(free > most && bound <= most, "{free} and {bound} bytes, of at most {most}");
+}
+
+/// How many bytes it got rid of, in how many milliseconds.
+async fn muttered(client: &Client, limits: Value) -> (u64, u64) {
+    let id = hostile(client, limits).await;
+    let said = client.text(&id, "mutter 3").await;
+    end(client, &id).await;
+    let mut numbers = said.split(' ').filter_map(|word| word.parse().ok());
+    numbers.next().zip(numbers.next()).unwrap_or_else(|| panic!("{said}"))
 }
 
 /// It closes its stdout, and lives on.

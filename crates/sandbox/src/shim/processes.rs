@@ -91,7 +91,8 @@ impl Shim {
         let longest = self.plan.as_ref().map_or(usize::MAX, |plan| plan.caps.line_bytes);
         let Some(process) = self.processes.get_mut(&number) else { return };
         let Some(stream) = which(process).as_mut() else { return };
-        match stream.read(number, &mut self.buffer, &mut self.batch, longest) {
+        let (read, bytes) = stream.read(number, &mut self.buffer, &mut self.batch, longest);
+        match read {
             Read::Some | Read::Nothing => {}
             Read::End => {
                 stream.finish(number, &mut self.batch);
@@ -99,7 +100,7 @@ impl Shim {
             }
             Read::TooLong => self.signal(number, libc::SIGKILL),
         }
-        self.flow.passed(self.batch.len());
+        self.flow.passed(bytes);
         self.commit();
         self.write_client();
     }
@@ -126,7 +127,9 @@ impl Shim {
             let mut read = Read::Some;
             // Not held back by the cap: a pipe is small, and the exit must come after its output.
             for _ in 0..PIPE_MOST / READ_SIZE {
-                read = stream.read(number, &mut self.buffer, &mut self.batch, longest);
+                let bytes;
+                (read, bytes) = stream.read(number, &mut self.buffer, &mut self.batch, longest);
+                self.flow.passed(bytes);
                 if read != Read::Some {
                     break;
                 }
@@ -143,7 +146,7 @@ impl Shim {
         let Some(leftover) = self.leftovers.get(n) else { return };
         match rustix::io::read(leftover, &mut self.buffer[..]) {
             Ok(0) => drop(self.leftovers.remove(n)),
-            Ok(_) => {}
+            Ok(n) => self.flow.passed(n),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(_) => drop(self.leftovers.remove(n)),
         }

@@ -44,21 +44,25 @@ impl Stream {
         Self { fd, form, carry: Vec::new(), deaf: false }
     }
 
-    /// Reads once and appends whole records to `batch`.
+    /// Reads once and appends whole records to `batch`. And how many bytes that was, whether or not a record came of them.
     pub(super) fn read(
         &mut self,
         process: u16,
         buffer: &mut [u8],
         batch: &mut Vec<u8>,
         longest: usize,
-    ) -> Read {
-        match rustix::io::read(&self.fd, &mut *buffer) {
-            Ok(0) => Read::End,
-            Ok(n) if self.take(process, &buffer[..n], batch, longest) => Read::Some,
-            Ok(_) => Read::TooLong,
-            Err(Errno::AGAIN | Errno::INTR) => Read::Nothing,
-            Err(_) => Read::End,
-        }
+    ) -> (Read, usize) {
+        let (before, held) = (batch.len(), self.carry.len());
+        let n = match rustix::io::read(&self.fd, &mut *buffer) {
+            Ok(0) => return (Read::End, 0),
+            Ok(n) => n,
+            Err(Errno::AGAIN | Errno::INTR) => return (Read::Nothing, 0),
+            Err(_) => return (Read::End, 0),
+        };
+        let fits = self.take(process, &buffer[..n], batch, longest);
+        // A record is more than its text, of which what was held has been counted.
+        let written = (batch.len() - before).saturating_sub(held);
+        (if fits { Read::Some } else { Read::TooLong }, n.max(written))
     }
 
     fn take(&mut self, process: u16, bytes: &[u8], batch: &mut Vec<u8>, longest: usize) -> bool {
@@ -242,6 +246,28 @@ mod tests {
         assert_eq!(heard(Form::Lines, &[b"1234\n"], 4), [What::Line(b"1234".to_vec())]);
         assert_eq!(heard(Form::Lines, &[b"123", b"45", b"\nmore\n"], 4), [What::TooLong]);
         assert_eq!(heard(Form::Lines, &[b"12345\nmore\n"], 4), [What::TooLong]);
+    }
+
+    #[test]
+    fn what_is_read_counts_once_whether_it_is_kept_or_not() {
+        let much = vec![b'x'; LONGEST_ERR];
+        for (form, end) in [(Form::Lines, &b"\n"[..]), (Form::ErrLines, b"")] {
+            let (fd, theirs) = pipe().expect("a pipe");
+            let (mut stream, mut buffer, mut batch) = (Stream::new(fd, form), vec![0; READ_SIZE], Vec::new());
+            let mut sum = 0;
+            for piece in [&much[..], &much, end].into_iter().filter(|piece| !piece.is_empty()) {
+                rustix::io::write(&theirs, piece).expect("written");
+                sum += stream.read(1, &mut buffer, &mut batch, usize::MAX).1;
+            }
+            let (least, most) = (2 * much.len(), 2 * much.len() + 100);
+            assert!((least..most).contains(&sum), "{form:?}: {sum} bytes");
+        }
+        let (fd, theirs) = pipe().expect("a pipe");
+        let (mut stream, mut buffer, mut batch) =
+            (Stream::new(fd, Form::Lines), vec![0; READ_SIZE], Vec::new());
+        rustix::io::write(&theirs, &[b'\n'; 1000]).expect("written");
+        let (_, counted) = stream.read(1, &mut buffer, &mut batch, usize::MAX);
+        assert_eq!(counted, batch.len(), "nothing but the beginnings of records");
     }
 
     #[test]

@@ -1,0 +1,43 @@
+//! What is easily not counted, and what is easily counted to the wrong one.
+
+use super::{Neighbour, exec, limited, servers};
+use crate::support::{Client, eventually};
+use serde_json::json;
+use std::time::Instant;
+
+/// Writes to whoever took its output over, and counts how much of it was taken.
+const LEFT: &str = "(n=0; while head -c 65536 /dev/zero; do n=$((n+65536)); echo $n > next; mv next taken; done) & echo left";
+/// Far more than anybody may say in the time that this takes.
+const MUCH: u64 = 32 << 20;
+
+#[tokio::test]
+async fn what_a_command_leaves_behind_is_not_read_faster_because_nobody_hears_it() {
+    for server in servers().await {
+        let client = server.client();
+        let kb = 64;
+        let bound = limited(&client, json!({ "outputKbPerSecond": kb })).await;
+        let free = limited(&client, json!({ "outputKbPerSecond": 0 })).await;
+        let neighbour = Neighbour::at_work(&server).await;
+        let began = Instant::now();
+        for id in [&bound, &free] {
+            let (_, said) = exec(&client, id, LEFT).await;
+            assert!(said["stdout"].as_str().is_some_and(|text| text.contains("left")), "{said}");
+        }
+        let most = eventually("who may say what they like says much", async || {
+            (taken(&client, &free).await > MUCH).then_some(())
+        });
+        most.await;
+        neighbour.did_not_notice().await;
+        let taken = taken(&client, &bound).await;
+        // Four seconds' worth comes at once, and then there is what is in pipes.
+        let most = kb * 1024 * (5 + began.elapsed().as_secs()) + (512 << 10);
+        assert!((1..=most).contains(&taken), "{taken} bytes, of at most {most}");
+        // It waits for what it left, and is heard.
+        assert!(client.text(&bound, "are you there?").await.contains("This is turn"));
+    }
+}
+
+async fn taken(client: &Client, id: &str) -> u64 {
+    let (_, said) = exec(client, id, "cat taken 2>/dev/null || echo 0").await;
+    said["stdout"].as_str().and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| panic!("{said}"))
+}
