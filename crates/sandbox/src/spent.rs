@@ -41,9 +41,18 @@ pub fn spent(run_dir: &Path) -> Option<Spent> {
 /// How many files there are in its scratch places, which are memory of the kernel, whoever they are counted to.
 pub fn scratch_files(run_dir: &Path) -> u64 {
     let Some(init) = reap::running(run_dir) else { return 0 };
+    if !is_elsewhere(init.pid) {
+        return 0;
+    }
     let root = PathBuf::from(format!("/proc/{}/root", init.pid));
     let scratch = ["tmp", "dev/shm"].into_iter().filter_map(|name| rustix::fs::statvfs(root.join(name)).ok());
     scratch.map(|fs| fs.f_files.saturating_sub(fs.f_ffree)).sum()
+}
+
+/// Without walls it has no scratch places of its own, and what is in ours is not its.
+fn is_elsewhere(pid: u32) -> bool {
+    let mounts = |who: &str| fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
+    mounts(&pid.to_string()).is_some_and(|theirs| mounts("self") != Some(theirs))
 }
 
 /// Bytes of files on device `dev` that it has open and that have no name any more.

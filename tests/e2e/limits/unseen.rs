@@ -1,7 +1,7 @@
 //! What is easily not counted, and what is easily counted to the wrong one.
 
-use super::{Neighbour, exec, limited, servers};
-use crate::support::{Client, eventually};
+use super::{Neighbour, SOMEBODY, exec, limited, servers};
+use crate::support::{Client, Server, as_root, eventually};
 use serde_json::json;
 use std::time::Instant;
 
@@ -40,4 +40,23 @@ async fn what_a_command_leaves_behind_is_not_read_faster_because_nobody_hears_it
 async fn taken(client: &Client, id: &str) -> u64 {
     let (_, said) = exec(client, id, "cat taken 2>/dev/null || echo 0").await;
     said["stdout"].as_str().and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| panic!("{said}"))
+}
+
+#[tokio::test]
+async fn as_root_without_walls_the_files_of_the_machine_are_nobodys() {
+    assert!(as_root(), "only root can be both");
+    let bare = [("ASH_SANDBOX", "none")];
+    for server in [Server::with(&bare).await, Server::of_user(SOMEBODY, &bare).await] {
+        let client = server.client();
+        let id = limited(&client, json!({ "maxFiles": 1000 })).await;
+        client.text(&id, "write mine: kept").await;
+        exec(&client, &id, "head -c 3000000 /dev/zero > more").await;
+        eventually("somebody has looked at its files, and written down what they take", async || {
+            let session = client.session(&id).await;
+            assert_eq!(session["status"], "active", "{session}");
+            (session["resources"]["diskBytes"].as_u64() > Some(2_900_000)).then_some(())
+        })
+        .await;
+        assert_eq!(client.text(&id, "run: cat mine").await, "kept");
+    }
 }
