@@ -237,13 +237,20 @@ fn shortened(text: &str) -> String {
     text.chars().take(1000).collect()
 }
 
+/// The state is that of the first thread, which may have ended before the others.
+fn moves(process: process::Seen) -> bool {
+    let still = |state: char| matches!(state, 'T' | 't' | 'Z' | 'X');
+    let others = || process::threads(process.pid as i32).into_iter();
+    let ended = matches!(process.state, 'Z' | 'X');
+    !still(process.state)
+        || ended
+            && others().filter_map(|thread| process::look(thread as u32)).any(|thread| !still(thread.state))
+}
+
 /// The signal is sent before it is acted on: wait until every process is seen stopped.
 fn all_still(deadline: Instant) -> bool {
     loop {
-        let moving = process::all()
-            .into_iter()
-            .filter(|p| p.pid != 1)
-            .any(|p| !matches!(p.state, 'T' | 't' | 'Z' | 'X'));
+        let moving = process::all().into_iter().filter(|p| p.pid != 1).any(moves);
         if !moving {
             return true;
         }

@@ -17,6 +17,7 @@ mod init;
 mod journal;
 mod limits;
 mod link;
+mod memory;
 mod probe;
 mod process;
 mod reap;

@@ -143,14 +143,6 @@ fn sysconf(which: i32) -> u64 {
     u64::try_from(unsafe { libc::sysconf(which) }).unwrap_or(1).max(1)
 }
 
-/// In bytes, what a process has in memory that is nobody else's; what it shares is mostly programs.
-pub(crate) fn own_memory(pid: i32) -> Option<u64> {
-    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-    let mut pages = statm.split(' ').skip(1).map_while(|number| number.parse::<u64>().ok());
-    let (resident, shared) = (pages.next()?, pages.next()?);
-    Some(resident.saturating_sub(shared) * sysconf(libc::_SC_PAGESIZE))
-}
-
 /// CPU time of a process and of all children that it has waited for.
 pub(crate) fn cpu_time(pid: i32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -178,6 +170,13 @@ pub(crate) struct Seen {
     pub(crate) starttime: u64,
 }
 
+impl Seen {
+    /// A zombie runs nothing, and waits only for a slow parent; or, if it was the first thread, for the others.
+    fn lives(&self) -> bool {
+        !matches!(self.state, 'Z' | 'X')
+    }
+}
+
 pub(crate) fn look(pid: u32) -> Option<Seen> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may itself hold any character.
@@ -200,11 +199,42 @@ impl HostProcess {
         look(pid).map(|seen| Self { pid, starttime: seen.starttime })
     }
 
-    /// A zombie does not count: it runs nothing, and waits only for a slow parent.
+    /// As long as one of its threads does.
     pub(crate) fn runs(self) -> bool {
-        look(self.pid)
-            .is_some_and(|seen| seen.starttime == self.starttime && !matches!(seen.state, 'Z' | 'X'))
+        self.is_there() && living(self.pid as i32).is_some()
     }
+
+    /// Its number is still its own, whether or not it runs.
+    pub(crate) fn is_there(self) -> bool {
+        look(self.pid).is_some_and(|seen| seen.starttime == self.starttime)
+    }
+}
+
+/// Those that have not ended. Each can be looked at in /proc as if it were a process.
+pub(crate) fn threads(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let numbers = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+    let living = numbers.filter_map(look).filter(Seen::lives);
+    living.filter_map(|seen| i32::try_from(seen.pid).ok()).collect()
+}
+
+/// A thread that has what the process has: the first has nothing more if it has ended before the others.
+pub(crate) fn living(pid: i32) -> Option<i32> {
+    let first = u32::try_from(pid).ok().and_then(look)?;
+    if first.lives() { Some(pid) } else { threads(pid).first().copied() }
+}
+
+/// What threads may have in common; the numbers are the kernel's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Part {
+    Memory = 1,
+    Files = 2,
+}
+
+/// Whether two threads have the same one. Who may not be asked has their own.
+pub(crate) fn share(part: Part, one: i32, other: i32) -> bool {
+    // SAFETY: takes numbers only.
+    one == other || unsafe { libc::syscall(libc::SYS_kcmp, one, other, part as i32, 0, 0) } == 0
 }
 
 /// The children of all threads of a process.

@@ -10,7 +10,7 @@ use std::{
 
 use ash_model::Incarnation;
 
-use crate::{process, reap};
+use crate::{memory, process, reap};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spent {
@@ -34,7 +34,7 @@ pub fn spent(run_dir: &Path) -> Option<Spent> {
     Some(Spent {
         incarnation: left.incarnation,
         cpu: cpu.unwrap_or_else(|| all.iter().filter_map(|pid| process::cpu_time(*pid)).sum()),
-        memory: memory.unwrap_or_else(|| all.iter().filter_map(|pid| process::own_memory(*pid)).sum()),
+        memory: memory.unwrap_or_else(|| memory::exactly(&all).iter().map(|(_, bytes)| bytes).sum()),
     })
 }
 

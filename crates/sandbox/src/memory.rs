@@ -1,0 +1,69 @@
+//! What processes have in memory, as whoever is outside can see it: roughly, which is cheap and counts what they share once
+//! for each of them, and exactly, which is not.
+
+use std::fs;
+
+use crate::process::{self, Part};
+
+/// In bytes. Programs and files that are mapped do not count, which the kernel can read again; the pages of tables do, of
+/// which one can have many for nothing.
+pub(crate) fn roughly(pid: i32) -> Option<u64> {
+    sum(&status(pid)?, &["RssAnon:", "RssShmem:", "VmPTE:"])
+}
+
+/// What several of them share is divided among them, so that all together have it once. Whoever lends its memory to a
+/// child until that has started has it alone.
+pub(crate) fn exactly(pids: &[i32]) -> Vec<(i32, u64)> {
+    let mut counted: Vec<(i32, i32, u64)> = Vec::new();
+    for pid in pids {
+        let Some(thread) = process::living(*pid) else { continue };
+        if counted.iter().any(|(_, other, _)| process::share(Part::Memory, *other, thread)) {
+            continue;
+        }
+        if let Some(bytes) = proportionally(thread).or_else(|| roughly(*pid)) {
+            counted.push((*pid, thread, bytes));
+        }
+    }
+    counted.into_iter().map(|(pid, _, bytes)| (pid, bytes)).collect()
+}
+
+fn proportionally(thread: i32) -> Option<u64> {
+    let shares = fs::read_to_string(format!("/proc/{thread}/smaps_rollup")).ok()?;
+    Some(sum(&shares, &["Pss_Anon:", "Pss_Shmem:"])? + sum(&status(thread)?, &["VmPTE:"])?)
+}
+
+/// Of one that has memory: a first thread that has ended says nothing about what the others hold.
+fn status(pid: i32) -> Option<String> {
+    let of = |thread: i32| fs::read_to_string(format!("/proc/{thread}/status")).ok();
+    let has_memory = |status: &String| status.contains("\nRssAnon:");
+    of(pid).filter(has_memory).or_else(|| of(process::living(pid)?).filter(has_memory))
+}
+
+/// None if one of them is missing.
+fn sum(text: &str, names: &[&str]) -> Option<u64> {
+    let value = |name: &&str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kb| kb * 1024)
+    };
+    names.iter().map(value).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_is_added_up_or_not_understood() {
+        let said = "Rss:  9 kB\nPss_Anon:         3 kB\nPss_Shmem:\t4 kB\n";
+        assert_eq!(sum(said, &["Pss_Anon:", "Pss_Shmem:"]), Some(7 << 10));
+        assert_eq!(sum(said, &["Pss_Anon:", "VmPTE:"]), None);
+    }
+
+    #[test]
+    fn memory_is_counted_once_however_often_it_is_asked_for() {
+        let me = std::process::id() as i32;
+        let once = exactly(&[me]);
+        assert!(matches!(once[..], [(pid, bytes)] if pid == me && bytes > 0), "{once:?}");
+        assert_eq!(exactly(&[me, me]).len(), 1);
+    }
+}
