@@ -33,7 +33,18 @@ const BOMBS: &[(&str, Bomb)] = &[
         Ok(format!("{} bytes", file.metadata()?.len()))
     }),
     ("odd", |args| odd(&place(word(args, 0))?)),
-    ("grow", |args| grow(number(args, 0))),
+    ("grow", |args| grow(number(args, 0), libc::MAP_PRIVATE)),
+    ("grow-shared", |args| grow(number(args, 0), libc::MAP_SHARED)),
+    ("share", |args| share(number(args, 0), number(args, 1))),
+    ("open", |args| nameless(args, Ok)),
+    ("mapped", |args| nameless(args, map)),
+    ("behind", |args| behind(args)),
+    ("apart", |args| apart(args)),
+    ("hidden", |args| {
+        // SAFETY: takes numbers only.
+        answer(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.into())?;
+        bomb(args)
+    }),
     ("spin", |args| spin(number(args, 0), Duration::from_secs(number(args, 1)))),
     ("processes", |args| many_processes(word(args, 0).parse().expect("a number"))),
     ("forks", |_| forks()),
@@ -41,12 +52,38 @@ const BOMBS: &[(&str, Bomb)] = &[
 
 /// What became of it, on stdout.
 pub(crate) fn go_off(words: &[String]) {
-    let (kind, args) = words.split_first().expect("a bomb");
-    let bomb = BOMBS.iter().find(|(name, _)| name == kind).unwrap_or_else(|| panic!("no bomb {kind}")).1;
-    match bomb(args) {
+    match bomb(words) {
         Ok(got) => println!("reached {got}"),
         Err(why) => println!("refused {why}"),
     }
+}
+
+fn bomb(words: &[String]) -> Tried {
+    let (kind, args) = words.split_first().expect("a bomb");
+    BOMBS.iter().find(|(name, _)| name == kind).unwrap_or_else(|| panic!("no bomb {kind}")).1(args)
+}
+
+/// Another bomb, in a process whose first thread has ended: what it has is no longer shown under its own number.
+fn behind(words: &[String]) -> Tried {
+    let words = words.to_vec();
+    std::thread::spawn(move || {
+        go_off(&words);
+        std::process::exit(0);
+    });
+    // SAFETY: ends this thread alone, which holds nothing that the other needs.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    unreachable!("this thread has ended")
+}
+
+/// Another bomb, in a thread with descriptors of its own, which its process does not have.
+fn apart(words: &[String]) -> Tried {
+    let words = words.to_vec();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: takes a number only.
+        answer(unsafe { libc::unshare(libc::CLONE_FILES) }.into())?;
+        bomb(&words)
+    });
+    thread.join().expect("no panic")
 }
 
 fn number(args: &[String], n: usize) -> u64 {
@@ -175,17 +212,69 @@ fn odd(dir: &Path) -> Tried {
     Ok("a name of newlines, a pipe, a socket, a device".to_owned())
 }
 
+/// Files without a name, each of them held in some way, for so many seconds.
+fn nameless<T>(args: &[String], hold: fn(File) -> io::Result<T>) -> Tried {
+    let dir = place(word(args, 0))?;
+    let mut held = Vec::new();
+    for n in 0..number(args, 1) {
+        let path = dir.join(n.to_string());
+        let mut file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+        fs::remove_file(&path)?;
+        file.write_all(&noise(MIB))?;
+        held.push(hold(file)?);
+    }
+    std::thread::sleep(Duration::from_secs(number(args, 2)));
+    Ok(format!("{} MiB without a name", held.len()))
+}
+
+/// And closed.
+fn map(file: File) -> io::Result<&'static mut [u8]> {
+    memory(MIB, libc::MAP_SHARED, file.as_raw_fd())
+}
+
+fn memory(bytes: usize, flags: i32, fd: i32) -> io::Result<&'static mut [u8]> {
+    // SAFETY: new memory of this size, which nobody else has and which is never given back.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0);
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(std::slice::from_raw_parts_mut(at.cast(), bytes))
+    }
+}
+
+/// What honest programs do, too: so many processes that have the same memory.
+fn share(processes: u64, megabytes: u64) -> Tried {
+    let all = memory(megabytes as usize * MIB, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1)?;
+    for _ in 0..processes {
+        // SAFETY: one thread; the child touches memory and ends.
+        if unsafe { libc::fork() } == 0 {
+            all.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+            std::thread::sleep(Duration::from_secs(3));
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+    }
+    let (mut status, mut whole) = (0, 0);
+    // SAFETY: writes one integer; all children are ours.
+    while unsafe { libc::wait(&mut status) } > 0 {
+        whole += u64::from(status == 0);
+    }
+    let said = format!("{megabytes} MiB in {whole} processes");
+    if whole == processes { Ok(said) } else { Err(io::Error::other(said)) }
+}
+
 /// Step by step, as what leaks does.
-fn grow(megabytes: u64) -> Tried {
-    let mut all: Vec<Vec<u8>> = Vec::new();
+fn grow(megabytes: u64, flags: i32) -> Tried {
+    let mut all: Vec<&'static mut [u8]> = Vec::new();
     for n in 0..megabytes / 20 {
-        let mut more = vec![0; 20 * MIB];
+        let more = memory(20 * MIB, flags | libc::MAP_ANONYMOUS, -1)?;
         more.iter_mut().step_by(4096).for_each(|byte| *byte = n as u8 | 1);
         all.push(more);
         std::thread::sleep(Duration::from_millis(50));
     }
     std::thread::sleep(Duration::from_secs(1));
-    let held = all.iter().flatten().step_by(4096).filter(|byte| **byte != 0).count();
+    let held = all.iter().flat_map(|part| part.iter()).step_by(4096).filter(|byte| **byte != 0).count();
     Ok(format!("{} MiB", held >> 8))
 }
 

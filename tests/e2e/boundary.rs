@@ -5,6 +5,7 @@
 mod attempts;
 mod bombs;
 mod decoys;
+mod disguised;
 mod floods;
 mod streams;
 

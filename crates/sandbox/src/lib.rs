@@ -18,6 +18,7 @@ mod journal;
 mod limits;
 mod link;
 mod memory;
+mod nameless;
 mod probe;
 mod process;
 mod reap;
@@ -41,11 +42,12 @@ pub use frame::{Hello, HostProcess, Start};
 pub use journal::{Exit, Record, What, drain};
 pub use limits::Limits;
 pub use link::{Knocked, Link, Records, Remote, knock};
+pub use nameless::nameless_bytes;
 pub use probe::{Groups, find as find_bubblewrap, groups, landlock_abi};
 pub use process::keep_memory_private;
 pub use reap::{processes, reap};
 pub use required::{BadWall, Lack, Machine, Required, Wall};
-pub use spent::{Spent, nameless_bytes, scratch_files, spent};
+pub use spent::{Spent, scratch_files, spent};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,9 +1,7 @@
 //! What a sandbox took of the machine so far, as whoever knows where it runs can see from outside.
 
 use std::{
-    collections::HashSet,
     fs,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -53,14 +51,4 @@ pub fn scratch_files(run_dir: &Path) -> u64 {
 fn is_elsewhere(pid: u32) -> bool {
     let mounts = |who: &str| fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
     mounts(&pid.to_string()).is_some_and(|theirs| mounts("self") != Some(theirs))
-}
-
-/// Bytes of files on device `dev` that it has open and that have no name any more.
-pub fn nameless_bytes(run_dir: &Path, dev: u64) -> u64 {
-    let mut seen = HashSet::new();
-    let all = reap::processes(run_dir);
-    let open = all.iter().filter_map(|pid| fs::read_dir(format!("/proc/{pid}/fd")).ok()).flatten().flatten();
-    let files = open.filter_map(|entry| fs::metadata(entry.path()).ok());
-    let nameless = files.filter(|file| file.is_file() && file.nlink() == 0 && file.dev() == dev);
-    nameless.filter(|file| seen.insert(file.ino())).map(|file| file.blocks() * 512).sum()
 }

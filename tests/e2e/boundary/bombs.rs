@@ -23,18 +23,18 @@ pub(super) const IMPATIENT: [(&str, &str); 1] = [("ASH_INTERRUPT_GRACE", "1")];
 const IN_TIME: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-struct Bomb {
-    name: &'static str,
+pub(super) struct Bomb {
+    pub(super) name: &'static str,
     /// What goes off where it is lifted, and how far it has to come there.
-    harm: (&'static str, &'static str),
+    pub(super) harm: (&'static str, &'static str),
     /// What goes off where it is not.
-    words: &'static str,
-    limits: Value,
-    cut: Cut,
+    pub(super) words: &'static str,
+    pub(super) limits: Value,
+    pub(super) cut: Cut,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
+pub(super) enum Cut {
     /// Its turn is over, for this reason.
     Turn(&'static str),
     /// So is its sandbox, and the session says why.
@@ -132,7 +132,7 @@ fn bombs(counts_processors: bool) -> Vec<Bomb> {
 }
 
 /// Everything that can be.
-fn lifted() -> Value {
+pub(super) fn lifted() -> Value {
     let limits = ["memoryMb", "cpuPercent", "maxProcesses", "diskMb", "maxFiles", "outputKbPerSecond"];
     limits.iter().map(|name| ((*name).to_owned(), json!(0))).collect::<serde_json::Map<_, _>>().into()
 }
@@ -154,16 +154,7 @@ async fn go_off(server: Server) {
     let (beside, pulse) = (Beside::begin(&server, bystander), Pulse::begin(&server));
     let bombs = bombs(server.uid() == 0 || in_docker());
     let free = Sapper::new(&server, &lifted()).await;
-    for bomb in &bombs {
-        let got = free.light(bomb.harm.0).await;
-        assert!(
-            got.starts_with("reached") && got.contains(bomb.harm.1),
-            "{}: no harm done: {got}",
-            bomb.name
-        );
-        free.clear().await;
-        println!("{:<30} {}", bomb.name, got.trim().replace('\n', " "));
-    }
+    free.does_harm(&bombs).await;
     let bound = Sapper::new(&server, &json!({})).await;
     for (name, at, megabytes) in SCRATCH {
         assert!(outside(megabytes).starts_with("reached"), "{name}: no harm done");
@@ -190,13 +181,13 @@ fn outside(megabytes: &str) -> String {
 }
 
 /// Who lights bombs, in a session with these limits.
-struct Sapper {
+pub(super) struct Sapper {
     client: Client,
     id: String,
 }
 
 impl Sapper {
-    async fn new(server: &Server, limits: &Value) -> Sapper {
+    pub(super) async fn new(server: &Server, limits: &Value) -> Sapper {
         let client = server.client();
         let made = client.post("/api/sessions", json!({ "agent": "tester", "limits": limits })).await;
         let id = made["session"]["id"].as_str().expect("an id").to_owned();
@@ -205,8 +196,18 @@ impl Sapper {
         Sapper { client, id }
     }
 
-    async fn light(&self, words: &str) -> String {
+    pub(super) async fn light(&self, words: &str) -> String {
         self.run(&format!("~/attacker bomb {words} 2>&1; echo $?")).await
+    }
+
+    /// So that one knows what it is that is cut short elsewhere.
+    pub(super) async fn does_harm(&self, bombs: &[Bomb]) {
+        for bomb in bombs {
+            let (name, got) = (bomb.name, self.light(bomb.harm.0).await);
+            assert!(got.starts_with("reached") && got.contains(bomb.harm.1), "{name}: no harm done: {got}");
+            self.clear().await;
+            println!("{name:<30} {}", got.trim().replace('\n', " "));
+        }
     }
 
     async fn clear(&self) {
@@ -222,7 +223,7 @@ impl Sapper {
         said["stdout"].as_str().expect("text").to_owned()
     }
 
-    async fn is_cut_short(&self, bomb: &Bomb) {
+    pub(super) async fn is_cut_short(&self, bomb: &Bomb) {
         let name = bomb.name;
         let reason = match bomb.cut {
             Cut::Itself => {

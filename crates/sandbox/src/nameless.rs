@@ -1,0 +1,155 @@
+//! Files that have no name any more and take space all the same, as long as somebody has them open or mapped. No walk over
+//! a tree finds them: they are looked for in the processes that hold them.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    fs::{self, File, Metadata},
+    io,
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
+
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
+
+use crate::{
+    process::{self, Part},
+    reap,
+};
+
+/// Of a thread that is not the first of its process; since Linux 6.9.
+const ONE_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
+
+/// Bytes of files on device `dev` that a sandbox holds and that have no name.
+pub fn nameless_bytes(run_dir: &Path, dev: u64) -> u64 {
+    let mut found = Found { dev, files: BTreeMap::new() };
+    for pid in reap::processes(run_dir) {
+        // A first thread that has ended holds nothing, whatever the others do.
+        let threads = process::threads(pid);
+        for thread in with_tables_of_their_own(&threads) {
+            open_files(pid, thread).iter().for_each(|file| found.add(file));
+        }
+        threads.first().into_iter().for_each(|thread| found.add_mapped(*thread));
+    }
+    found.files.into_values().sum()
+}
+
+/// Mostly all have one; whoever does not may hide something in it.
+fn with_tables_of_their_own(threads: &[i32]) -> Vec<i32> {
+    let mut own: Vec<i32> = Vec::new();
+    for thread in threads {
+        if !own.iter().any(|other| process::share(Part::Files, *other, *thread)) {
+            own.push(*thread);
+        }
+    }
+    own
+}
+
+fn open_files(pid: i32, thread: i32) -> Vec<Metadata> {
+    match fs::read_dir(format!("/proc/{thread}/fd")) {
+        Ok(entries) => entries.flatten().filter_map(|entry| fs::metadata(entry.path()).ok()).collect(),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => taken_files(pid, thread).unwrap_or_default(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// A process can say that its descriptors are nobody's business, and then they are shown to root alone. Whoever made its
+/// namespace may still take them.
+fn taken_files(pid: i32, thread: i32) -> Option<Vec<Metadata>> {
+    let flags = if pid == thread { PidfdFlags::empty() } else { ONE_THREAD };
+    let handle = rustix::process::pidfd_open(Pid::from_raw(thread)?, flags).ok()?;
+    let entries = fs::read_dir(format!("/proc/{thread}/fdinfo")).ok()?;
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let taken =
+        numbers.filter_map(|n| rustix::process::pidfd_getfd(&handle, n, PidfdGetfdFlags::empty()).ok());
+    Some(taken.filter_map(|file| File::from(file).metadata().ok()).collect())
+}
+
+struct Found {
+    dev: u64,
+    /// By their numbers: however many hold a file, it is there once.
+    files: BTreeMap<u64, u64>,
+}
+
+impl Found {
+    fn add(&mut self, file: &Metadata) {
+        if file.is_file() && file.nlink() == 0 && file.dev() == self.dev {
+            self.files.insert(file.ino(), file.blocks() * 512);
+        }
+    }
+
+    fn add_mapped(&mut self, thread: i32) {
+        let maps = fs::read_to_string(format!("/proc/{thread}/maps")).unwrap_or_default();
+        let mut guessed = BTreeMap::new();
+        for map in maps.lines().filter_map(Map::without_name) {
+            let file = format!("/proc/{thread}/map_files/{:x}-{:x}", map.from, map.to);
+            match fs::metadata(file) {
+                Ok(file) => self.add(&file),
+                // Only root may look at them: for others they are as large as what is mapped of them.
+                Err(_) if map.dev == (rustix::fs::major(self.dev), rustix::fs::minor(self.dev)) => {
+                    let bytes: &mut u64 = guessed.entry(map.ino).or_default();
+                    *bytes = (*bytes).max(map.end_in_file());
+                }
+                Err(_) => {}
+            }
+        }
+        for (ino, bytes) in guessed {
+            // Who has it open as well has said better how large it is.
+            if let Entry::Vacant(file) = self.files.entry(ino) {
+                file.insert(bytes);
+            }
+        }
+    }
+}
+
+/// A line of /proc/PID/maps.
+#[derive(Debug, PartialEq, Eq)]
+struct Map {
+    from: u64,
+    to: u64,
+    offset: u64,
+    dev: (u32, u32),
+    ino: u64,
+}
+
+impl Map {
+    fn without_name(line: &str) -> Option<Map> {
+        let mut words = line.strip_suffix(" (deleted)")?.split(' ');
+        let (from, to) = words.next()?.split_once('-')?;
+        let offset = words.nth(1)?;
+        let (major, minor) = words.next()?.split_once(':')?;
+        let number = |hex: &str| u64::from_str_radix(hex, 16).ok();
+        Some(Map {
+            from: number(from)?,
+            to: number(to)?,
+            offset: number(offset)?,
+            dev: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
+            ino: words.next()?.parse().ok()?,
+        })
+    }
+
+    fn end_in_file(&self) -> u64 {
+        self.offset.saturating_add(self.to.saturating_sub(self.from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mapped_and_has_no_name_is_known_by_its_line() {
+        let line = "7f10a0000000-7f10a0100000 rw-s 00200000 fe:10 247706     /work space/a b (deleted)";
+        let map = Map::without_name(line).expect("it has no name");
+        let expected = Map {
+            from: 0x7f10_a000_0000,
+            to: 0x7f10_a010_0000,
+            offset: 2 << 20,
+            dev: (0xfe, 0x10),
+            ino: 247_706,
+        };
+        assert_eq!(map, expected);
+        assert_eq!(map.end_in_file(), 3 << 20);
+        assert_eq!(Map::without_name(&line.replace(" (deleted)", "")), None);
+        assert_eq!(Map::without_name("nonsense (deleted)"), None);
+    }
+}
