@@ -196,7 +196,11 @@ impl Sessions {
             }
             Err(error) => {
                 // All that was written is removed with it.
-                blocking(move || Ok(drop(upload))).await?;
+                blocking(move || {
+                    drop(upload);
+                    Ok(())
+                })
+                .await?;
                 Err(error)
             }
         };
