@@ -357,7 +357,7 @@ async fn the_neighbour_of_a_full_sandbox_does_not_notice() {
                 continue;
             }
             let (status, said) = exec(&client, &id, bomb).await;
-            assert_eq!((status.as_u16(), &said["code"]), (500, &json!("disk_limit")), "{bomb}: {said}");
+            assert_eq!((status.as_u16(), &said["code"]), (422, &json!("disk_limit")), "{bomb}: {said}");
             client.until_status(&id, "error").await;
             assert_eq!(client.session(&id).await["error"]["code"], "disk_limit", "{bomb}");
             change(&client, &id, json!({ "diskMb": 0, "maxFiles": 0 })).await;

@@ -9,6 +9,7 @@ use crate::{
     Error, Result, blocking,
     bounds::{self, of_disk},
     live::Live,
+    rooms::Rooms,
     state::Phase,
 };
 use ash_model::{Bounds, Fact, Incarnation, Reached, Resources, Status, TurnId, Which};
@@ -95,10 +96,11 @@ impl Gauge {
         self.bounds = None;
     }
 
-    /// Another sandbox.
+    /// Another sandbox. Nobody has done anything in it yet.
     pub(super) fn begin(&mut self) {
         let Gauge { bounds, turn, busy, known, weighed, .. } = std::mem::replace(self, Gauge::new());
-        *self = Gauge { bounds, turn, busy, known, weighed, ..Gauge::new() };
+        let next = Instant::now() + SELDOM;
+        *self = Gauge { bounds, turn, busy, known, weighed, next, ..Gauge::new() };
     }
 
     /// A capture has seen the whole tree.
@@ -169,6 +171,9 @@ impl Actor {
         self.say_that_it_is_full().await?;
         if self.hands.is_none() || self.closing.is_some() {
             return Ok(());
+        }
+        if busy || self.execs.is_busy() {
+            self.gauge.next = self.gauge.next.min(Instant::now() + OFTEN);
         }
         let bounds = match self.gauge.bounds {
             Some(bounds) => bounds,
@@ -266,7 +271,7 @@ impl Actor {
         };
         let before = self.gauge.known.map(|(_, disk)| disk);
         self.gauge.known = before.or_else(|| disk(&self.live.workspace())).map(|disk| (weight, disk));
-        if self.gauge.weighed.replace(weight) != Some(weight) {
+        if self.gauge.weighed.replace(weight).is_some_and(|before| before != weight) {
             self.tally();
         }
         let turn = self.attempt().map(|(turn, _)| turn);
@@ -313,13 +318,17 @@ impl Actor {
 
     /// Writes down what a sandbox took until now.
     pub(super) fn tallying(&self, of: Incarnation, tally: Tally) -> impl Future<Output = ()> + Send + use<> {
-        let (rooms, workspace, run) = (self.rooms.clone(), self.lease.workspace, self.live.run());
-        let known = self.gauge.weighed.or(self.gauge.known.map(|(weight, _)| weight));
+        let (rooms, workspace, live) = (self.rooms.clone(), self.lease.workspace, self.live.clone());
+        let (weighed, run) = (self.gauge.weighed, self.live.run());
         let (id, told) = (self.session.id.clone(), self.gauge.told.clone());
         async move {
             let spent = blocking(move || Ok(ash_sandbox::spent(&run))).await.ok().flatten();
             let Some(spent) = spent.filter(|spent| spent.incarnation == of) else { return };
-            let Weight { bytes, files } = known.unwrap_or_default();
+            let Weight { bytes, files } = match weighed {
+                Some(weight) => weight,
+                // It is over before anybody has looked.
+                None => weigh_soon(&rooms, &live).await.unwrap_or_default(),
+            };
             let taken = Resources {
                 cpu_ms: u64::try_from(spent.cpu.as_millis()).unwrap_or(u64::MAX),
                 peak_memory: spent.memory,
@@ -340,6 +349,12 @@ impl Actor {
             }
         }
     }
+}
+
+/// If it is its turn in a moment: somebody may wait for the end of the sandbox.
+async fn weigh_soon(rooms: &Rooms, live: &Live) -> Option<Weight> {
+    let weighed = tokio::time::timeout(OFTEN, rooms.weigh(live, Weight::MOST)).await;
+    weighed.ok()?.ok().map(|(weight, _)| weight)
 }
 
 #[cfg(test)]
