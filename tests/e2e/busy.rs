@@ -301,7 +301,7 @@ async fn a_message_is_heard_in_the_middle_of_a_turn_of_claude_code() {
 /// Whoever dies in the middle: the message is heard, once, and answered, once.
 #[tokio::test]
 async fn what_was_heard_in_the_middle_of_a_turn_outlives_everybody() {
-    for runtime in ["builtin", "claude"] {
+    let with = async |runtime: &'static str| {
         let Stage { mut server, model, .. } = Stage::set(runtime).await;
         let client = server.client();
         client.post("/api/sessions", json!({ "agent": runtime, "sessionId": "s" })).await;
@@ -332,7 +332,8 @@ async fn what_was_heard_in_the_middle_of_a_turn_outlives_everybody() {
         let shown = model.requests().pop().expect("a request")["body"]["messages"].to_string();
         assert_eq!(shown.matches(gap).count(), 1, "{runtime}: {shown}");
         assert_eq!(client.exec("s", "cat order").await["stdout"], "the first\n");
-    }
+    };
+    tokio::join!(with("builtin"), with("claude"));
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ fn as_root_in_docker_a_restart_changes_nothing() {
 }
 
 #[test]
-fn as_root_in_docker_nothing_is_lost_when_the_server_is_killed_again_and_again() {
+fn slowly_as_root_in_docker_nothing_is_lost_when_the_server_is_killed_again_and_again() {
     again(&["kill_server::nothing_a_client_saw"]);
 }
 
@@ -109,7 +109,7 @@ fn slowly_as_root_in_docker_limits_are_hit_beside_neighbours_who_do_not_notice()
 }
 
 #[test]
-fn as_root_in_docker_nothing_outside_is_touched_while_links_are_swapped_in() {
+fn slowly_as_root_in_docker_nothing_outside_is_touched_while_links_are_swapped_in() {
     again(&["hostile_workspace::nothing_outside_is_touched_while"]);
 }
 

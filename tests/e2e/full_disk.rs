@@ -334,7 +334,7 @@ async fn everything_is_there(stage: &mut Stage, workers: &[Arc<Worker>], quiet: 
 }
 
 #[tokio::test]
-async fn as_root_a_disk_that_somebody_fills_again_and_again_loses_nothing() {
+async fn slowly_as_root_a_disk_that_somebody_fills_again_and_again_loses_nothing() {
     attack(0, Filler::Bytes).await;
 }
 

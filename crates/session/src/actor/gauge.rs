@@ -65,6 +65,8 @@ pub(super) struct Gauge {
     walked: (Instant, Duration),
     /// A turn was under way when it was last looked.
     busy: bool,
+    /// A turn or a command ran in this sandbox.
+    used: bool,
     tallied: Instant,
     /// What was written down last.
     told: Arc<Mutex<Option<Resources>>>,
@@ -85,6 +87,7 @@ impl Gauge {
             walk: None,
             walked: (now, Duration::ZERO),
             busy: false,
+            used: false,
             tallied: now,
             told: Arc::default(),
             full: None,
@@ -173,6 +176,7 @@ impl Actor {
             return Ok(());
         }
         if busy || self.execs.is_busy() {
+            self.gauge.used = true;
             self.gauge.next = self.gauge.next.min(Instant::now() + OFTEN);
         }
         let bounds = match self.gauge.bounds {
@@ -271,7 +275,8 @@ impl Actor {
         };
         let before = self.gauge.known.map(|(_, disk)| disk);
         self.gauge.known = before.or_else(|| disk(&self.live.workspace())).map(|disk| (weight, disk));
-        if self.gauge.weighed.replace(weight).is_some_and(|before| before != weight) {
+        // Of one in which nothing was done nobody wants to know at once.
+        if self.gauge.weighed.replace(weight) != Some(weight) && self.gauge.used {
             self.tally();
         }
         let turn = self.attempt().map(|(turn, _)| turn);
