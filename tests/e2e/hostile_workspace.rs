@@ -60,7 +60,9 @@ const WORKS: [&str; 22] = [
     "write of 20",
 ];
 /// The same, of those that are mostly refused: what is unpacked meets a link as often as not.
-const TRIED: [&str; 2] = ["upload", "upload of links"];
+const TRIED: [&str; 2] = ["upload", REFUSED];
+/// All of its links lead outside.
+const REFUSED: &str = "upload of links";
 
 #[tokio::test]
 async fn nothing_outside_is_touched_while_links_are_swapped_in() {
@@ -339,6 +341,10 @@ impl Stage {
         assert!(faults.is_empty(), "{faults:#?}");
         for (what, statuses) in done.iter() {
             let works = statuses.keys().any(|status| *status < 300);
+            if *what == REFUSED {
+                assert!(!works, "a link that leads outside was taken: {statuses:?}");
+                continue;
+            }
             assert!(works || statuses.values().sum::<u64>() < 30, "{what} has never worked: {statuses:?}");
         }
         assert!(self.swaps.load(Ordering::Relaxed) > 1_000, "hardly anything was swapped");
