@@ -1,7 +1,7 @@
 //! Taking more than one's part, until somebody says no: bytes, files, names, memory, processors. Each says how far it got,
 //! so that the same words show harm where nothing limits them.
 
-use crate::{Tried, answer, c, processes::many_processes, word};
+use crate::{Tried, answer, c, hold_on, processes::many_processes, word};
 use std::{
     ffi::CString,
     fs::{self, File},
@@ -223,7 +223,7 @@ fn nameless<T>(args: &[String], hold: fn(File) -> io::Result<T>) -> Tried {
         file.write_all(&noise(MIB))?;
         held.push(hold(file)?);
     }
-    std::thread::sleep(Duration::from_secs(number(args, 2)));
+    hold_on(Duration::from_secs(number(args, 2)));
     Ok(format!("{} MiB without a name", held.len()))
 }
 
@@ -250,7 +250,7 @@ fn share(processes: u64, megabytes: u64) -> Tried {
         // SAFETY: one thread; the child touches memory and ends.
         if unsafe { libc::fork() } == 0 {
             all.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-            std::thread::sleep(Duration::from_secs(3));
+            hold_on(Duration::from_secs(3));
             // SAFETY: ends the child.
             unsafe { libc::_exit(0) };
         }
@@ -271,9 +271,9 @@ fn grow(megabytes: u64, flags: i32) -> Tried {
         let more = memory(20 * MIB, flags | libc::MAP_ANONYMOUS, -1)?;
         more.iter_mut().step_by(4096).for_each(|byte| *byte = n as u8 | 1);
         all.push(more);
-        std::thread::sleep(Duration::from_millis(50));
+        hold_on(Duration::from_millis(50));
     }
-    std::thread::sleep(Duration::from_secs(1));
+    hold_on(Duration::from_secs(1));
     let held = all.iter().flat_map(|part| part.iter()).step_by(4096).filter(|byte| **byte != 0).count();
     Ok(format!("{} MiB", held >> 8))
 }

@@ -14,6 +14,7 @@ use std::{
     fs,
     io::{self, Read, Write},
     os::fd::FromRawFd,
+    time::Duration,
 };
 
 /// What was got, or why not.
@@ -22,6 +23,12 @@ type Attempt = fn(&[String]) -> Tried;
 
 /// An attempt that hangs has failed, too.
 const PATIENCE: u32 = 5;
+
+/// What was taken is kept for so long, so that whoever looks from time to time can see it: there is nothing to wait for but
+/// one's own end.
+fn hold_on(time: Duration) {
+    std::thread::sleep(time);
+}
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -1,6 +1,6 @@
 //! Getting to whatever listens: on this machine, beyond it, and in the kernel.
 
-use crate::{Attempt, Tried, answer, word};
+use crate::{Attempt, Tried, answer, hold_on, word};
 use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream, UdpSocket},
@@ -77,7 +77,7 @@ pub(crate) fn pester(socket: &str) -> usize {
         }
         callers.push(caller);
     }
-    std::thread::sleep(Duration::from_millis(300));
+    hold_on(Duration::from_millis(300));
     callers.len()
 }
 

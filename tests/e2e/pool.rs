@@ -179,18 +179,24 @@ async fn whoever_waits_too_long_is_told() {
     assert!(began.elapsed().as_secs() >= 5, "the server's own");
 }
 
+/// Sessions of one workspace, so in one sandbox.
+async fn who_share(client: &Client, count: usize) -> Vec<String> {
+    client.deploy("tester").await;
+    let mut shared = Vec::new();
+    for _ in 0..count {
+        let body = json!({ "agent": "tester", "workspace": "ours" });
+        let made = client.post("/api/sessions", body).await;
+        shared.push(made["session"]["id"].as_str().expect("an id").to_owned());
+    }
+    shared
+}
+
 /// A shared sandbox is one, and goes when all in it can.
 #[tokio::test]
 async fn a_shared_sandbox_counts_once_and_goes_as_a_whole() {
     let server = server("1").await;
     let client = server.client();
-    client.deploy("tester").await;
-    let mut shared = Vec::new();
-    for _ in 0..3 {
-        let body = json!({ "agent": "tester", "workspace": "ours" });
-        let made = client.post("/api/sessions", body).await;
-        shared.push(made["session"]["id"].as_str().expect("an id").to_owned());
-    }
+    let shared = who_share(&client, 3).await;
     for id in &shared {
         client.say(id, &format!("run: echo {id} >> all")).await;
     }
@@ -213,13 +219,7 @@ async fn a_shared_sandbox_counts_once_and_goes_as_a_whole() {
 async fn whoever_shares_with_one_at_work_stays() {
     let server = server("1").await;
     let client = server.client();
-    client.deploy("tester").await;
-    let mut shared = Vec::new();
-    for _ in 0..3 {
-        let body = json!({ "agent": "tester", "workspace": "ours" });
-        let made = client.post("/api/sessions", body).await;
-        shared.push(made["session"]["id"].as_str().expect("an id").to_owned());
-    }
+    let shared = who_share(&client, 3).await;
     let command = tokio::spawn({
         let (client, id) = (client.clone(), shared[1].clone());
         async move { client.exec(&id, "touch began; until [ -e go ]; do sleep 0.02; done").await }
@@ -337,14 +337,8 @@ async fn a_message_that_comes_while_its_session_makes_way_is_told() {
 async fn whoever_comes_back_to_a_shared_sandbox_that_goes_is_told() {
     let server = server("1").await;
     let client = server.client();
-    client.deploy("tester").await;
     deploy_slow(&client).await;
-    let mut shared = Vec::new();
-    for _ in 0..2 {
-        let body = json!({ "agent": "tester", "workspace": "ours" });
-        let made = client.post("/api/sessions", body).await;
-        shared.push(made["session"]["id"].as_str().expect("an id").to_owned());
-    }
+    let shared = who_share(&client, 2).await;
     client.action(&shared[0], "stop").await;
     // Whoever leaves it takes long to.
     let shim = server.note(&shared[1]).await["shim"]["pid"].as_u64().expect("a pid") as u32;

@@ -161,7 +161,7 @@ async fn cycles_leak_nothing(uid: Option<u32>, count: usize) {
         cycle(&client, &mut sessions, number).await;
     }
     at_rest(&client, 4).await;
-    // Threads and connections go a moment later.
+    // Threads and connections go a moment later, keepers of sessions within a minute: longer than one waits elsewhere.
     let mut after = held(&server);
     let until = Instant::now() + Duration::from_secs(70);
     while before.iter().any(|(kind, was)| after[kind] > was + 2) {
