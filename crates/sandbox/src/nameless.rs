@@ -4,9 +4,10 @@
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     fs::{self, File, Metadata},
-    io,
+    io::{self, BufRead, BufReader},
     os::unix::fs::MetadataExt,
     path::Path,
+    time::{Duration, Instant, SystemTime},
 };
 
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags};
@@ -19,10 +20,21 @@ use crate::{
 /// Of a thread that is not the first of its process; since Linux 6.9.
 const ONE_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
 
+/// Whoever maps much to have us look for long gains nothing: others are looked at meanwhile, too.
+const LONGEST: Duration = Duration::from_secs(2);
+
 /// Bytes of files on device `dev` that a sandbox holds and that have no name.
 pub fn nameless_bytes(run_dir: &Path, dev: u64) -> u64 {
-    let mut found = Found { dev, files: BTreeMap::new() };
-    for pid in reap::processes(run_dir) {
+    let mut found = Found { dev, files: BTreeMap::new(), until: Instant::now() + LONGEST };
+    let mut all = reap::processes(run_dir);
+    // From another one each time: what there was no time for is seen sooner or later.
+    let first = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |now| now.subsec_micros() as usize);
+    let count = all.len().max(1);
+    all.rotate_left(first % count);
+    for pid in all {
+        if found.is_late() {
+            break;
+        }
         // A first thread that has ended holds nothing, whatever the others do.
         let threads = process::threads(pid);
         for thread in with_tables_of_their_own(&threads) {
@@ -68,9 +80,14 @@ struct Found {
     dev: u64,
     /// By their numbers: however many hold a file, it is there once.
     files: BTreeMap<u64, u64>,
+    until: Instant,
 }
 
 impl Found {
+    fn is_late(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
     fn add(&mut self, file: &Metadata) {
         if file.is_file() && file.nlink() == 0 && file.dev() == self.dev {
             self.files.insert(file.ino(), file.blocks() * 512);
@@ -78,9 +95,15 @@ impl Found {
     }
 
     fn add_mapped(&mut self, thread: i32) {
-        let maps = fs::read_to_string(format!("/proc/{thread}/maps")).unwrap_or_default();
+        // Line by line: together they may be hundreds of megabytes.
+        let Ok(maps) = File::open(format!("/proc/{thread}/maps")) else { return };
+        let lines = BufReader::new(maps).split(b'\n').map_while(io::Result::ok);
         let mut guessed = BTreeMap::new();
-        for map in maps.lines().filter_map(Map::without_name) {
+        for line in lines {
+            if self.is_late() {
+                break;
+            }
+            let Some(map) = Map::without_name(&String::from_utf8_lossy(&line)) else { continue };
             let file = format!("/proc/{thread}/map_files/{:x}-{:x}", map.from, map.to);
             match fs::metadata(file) {
                 Ok(file) => self.add(&file),
