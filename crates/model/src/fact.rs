@@ -2,8 +2,8 @@
 //! here did not happen. The JSON of a fact is a stored format: see `docs/formats.md`.
 
 use crate::{
-    AgentName, AnsweredBy, Asked, Call, Incarnation, Lock, Metadata, Options, PermissionId, Receipt, Seq,
-    SessionId, Setting, Taking, Tier, Timestamp, TurnId, Used, Verdict, kind::Problem, usage::Reached,
+    AgentName, AnsweredBy, Asked, Call, Epoch, Incarnation, Lock, Metadata, Options, PermissionId, Receipt,
+    Seq, SessionId, Setting, Taking, Tier, Timestamp, TurnId, Used, Verdict, kind::Problem, usage::Reached,
 };
 use serde::{Deserialize, Serialize};
 
@@ -216,6 +216,10 @@ pub enum Fact {
     Used(Used),
     /// No more may be used. What is under way is asked to stop.
     BudgetReached(Reached),
+    /// Another witness knew more of this session than the database: its log up to `seq` was taken from there.
+    Adopted(Adopted),
+    /// An event that no witness has any more. It keeps its number, so that the log has no gap.
+    Missing,
     Ended,
 }
 
@@ -259,6 +263,8 @@ impl Fact {
             Fact::Unlocked { .. } => "unlocked",
             Fact::Used(_) => "used",
             Fact::BudgetReached(_) => "budget_reached",
+            Fact::Adopted(_) => "adopted",
+            Fact::Missing => "missing",
             Fact::Ended => "ended",
         }
     }
@@ -356,6 +362,30 @@ pub struct Saved {
     /// The files of a shared workspace, gone back to those of this checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub back: Option<u64>,
+}
+
+/// The history of a session was taken from a witness that knew more than the database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Adopted {
+    pub epoch: Epoch,
+    /// The last event that the witness knew.
+    pub seq: Seq,
+    pub checkpoint: Option<u64>,
+    pub witness: Witness,
+    /// What the database had instead, if it was no beginning of this: it is a session of its own now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diverged: Option<SessionId>,
+}
+
+/// Who knew more of a session than the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Witness {
+    /// Packs of this machine's repository.
+    Packs,
+    /// The object store.
+    Bucket,
 }
 
 /// A turn of another session of the workspace.

@@ -96,6 +96,18 @@ pub struct Manifest {
     pub events: Vec<Line>,
 }
 
+/// A session that was purged: no witness brings it back up to here. It stands in the place of its last manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tombstone {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    /// A session that is made again under this id begins with the next one.
+    pub epoch: Epoch,
+    pub seq: Seq,
+    pub purged_at: Timestamp,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FarCheckpoint {
@@ -138,6 +150,15 @@ mod tests {
         let most = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","epoch":3,"seq":19,"agent":"a","version":2,"runtime":"claude","nativeId":"00000000-0000-0000-0000-000000000002","options":{"model":"m"},"env":"sealed","parent":"s0","base":7,"first":[{"number":1,"turn":null,"seq":7,"tree":"t1","size":9,"consistency":"frozen","files":1,"bytes":2,"at":"2025-11-15T22:00:00.007Z"}],"status":"active","title":"t","lastText":"l","turns":2,"createdAt":"2025-11-15T22:00:00.007Z","lastActiveAt":"2025-11-15T22:00:01.007Z","checkpoint":{"number":3,"turn":"00000000-0000-0000-0000-000000000003","seq":19,"tree":"t2","size":9,"consistency":"live","salvage":true,"midTurn":true,"files":1,"bytes":2,"skipped":1,"unsettled":0,"at":"2025-11-15T22:00:00.007Z"},"chain":"t2","covers":17,"events":[{"seq":18,"turn":null,"at":"2025-11-15T22:00:00.007Z","kind":"paused","json":"{}"}]}"#;
         let read: Manifest = serde_json::from_str(most).expect("a manifest");
         assert_eq!(serde_json::to_string(&read).expect("plain"), most);
+    }
+
+    #[test]
+    fn a_tombstone_is_written_and_read_as_in_the_first_version() {
+        let text =
+            r#"{"tenant":"default","session":"s1","epoch":3,"seq":20,"purgedAt":"2025-11-15T22:00:00.007Z"}"#;
+        let read: Tombstone = serde_json::from_str(text).expect("a tombstone");
+        assert_eq!(serde_json::to_string(&read).expect("plain"), text);
+        assert!(serde_json::from_str::<Manifest>(text).is_err(), "a tombstone is no manifest");
     }
 
     #[test]

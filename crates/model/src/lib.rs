@@ -21,8 +21,8 @@ mod usage;
 pub use bounds::{BadBounds, Bounds, Resources};
 pub use cursor::Cursor;
 pub use fact::{
-    Ask, Beside, Consistency, Death, Delta, Event, Fact, Note, Outcome, Rewound, Saved, TakenBack, Then,
-    Usage,
+    Adopted, Ask, Beside, Consistency, Death, Delta, Event, Fact, Note, Outcome, Rewound, Saved, TakenBack,
+    Then, Usage, Witness,
 };
 pub use ids::{
     AgentName, BadName, Epoch, Image, Incarnation, OwnerId, PermissionId, Seq, SessionId, SessionNo, Slug,
@@ -36,7 +36,7 @@ pub use metadata::{BadMetadata, Metadata};
 pub use needs::Needs;
 pub use permission::{AnsweredBy, Asked, Call, How, OnPermissionTimeout, Setting, Verdict};
 pub use price::{Price, Prices};
-pub use receipt::{Compared, From, Path, Receipt, Source, Tier};
+pub use receipt::{AdoptedUpTo, Compared, From, Path, Receipt, RemoteComparison, Source, Tier};
 pub use time::{Timestamp, duration};
 pub use usage::{BudgetOf, End, Limits, Reached, Spent, Used, Which, usd};
 

@@ -1,7 +1,10 @@
 //! What travels in a checkpoint's pack besides files: the session as it was, and what happened to it since the
 //! checkpoint before. A stored format: see `docs/formats.md`.
 
-use crate::{Options, Runtime, Seq, SessionId, TenantId, Timestamp, TurnId, WorkspaceId};
+use crate::{
+    Epoch, Metadata, Options, OwnerId, Runtime, Seq, SessionId, Slug, TenantId, Timestamp, TurnId,
+    WorkspaceId, far::FarAgent,
+};
 use serde::{Deserialize, Serialize};
 
 /// The names under which it lies in a pack; parts after the first are `events.1` and so on.
@@ -36,6 +39,22 @@ pub struct Record {
     pub through: Seq,
     pub created_at: Timestamp,
     pub at: Timestamp,
+    /// With which the workspace was held. Like all that follows it is missing in older packs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<Epoch>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<OwnerId>,
+    #[serde(default, skip_serializing_if = "Metadata::is_empty")]
+    pub metadata: Metadata,
+    /// The name of the workspace, if sessions share it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slug: Option<Slug>,
+    /// The session's environment, sealed with the server's own key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<String>,
+    /// The agent's version, with everything that is not in its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<Box<FarAgent>>,
 }
 
 /// One event, as a line of JSON.
@@ -57,6 +76,9 @@ mod tests {
     fn a_record_is_written_and_read_as_in_the_first_version() {
         let text = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","agent":"a","version":2,"agentTree":"t0","runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{},"parent":null,"checkpoint":3,"turn":"00000000-0000-0000-0000-000000000003","previous":"t2","after":7,"through":19,"createdAt":"2025-11-15T22:00:00.007Z","at":"2025-11-15T22:00:01.007Z"}"#;
         let record: Record = serde_json::from_str(text).expect("a record");
+        assert_eq!(serde_json::to_string(&record).expect("plain"), text);
+        let text = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","agent":"a","version":2,"agentTree":"t0","runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{},"parent":null,"checkpoint":3,"turn":null,"previous":"t2","after":7,"through":19,"createdAt":"2025-11-15T22:00:00.007Z","at":"2025-11-15T22:00:01.007Z","epoch":4,"owner":"alice","metadata":{"ticket":"42"},"slug":"shared","env":"sealed","definition":{"id":"00000000-0000-0000-0000-000000000001","tenant":"default","name":"a","version":2,"changes":5,"tree":"t0","runtime":"builtin","origin":"/a","config":"{}","createdAt":"2025-11-15T22:00:00.007Z","updatedAt":"2025-11-15T22:00:01.007Z"}}"#;
+        let record: Record = serde_json::from_str(text).expect("a record with all fields");
         assert_eq!(serde_json::to_string(&record).expect("plain"), text);
         let text = r#"{"seq":8,"turn":null,"at":"2025-11-15T22:00:00.007Z","kind":"paused","json":"{\"kind\":\"paused\"}"}"#;
         let line: Line = serde_json::from_str(text).expect("a line");

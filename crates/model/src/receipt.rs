@@ -1,5 +1,6 @@
 //! What a resume restored, from where, how it was checked, and what is missing.
 
+use crate::{Epoch, Seq};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,6 +57,17 @@ pub struct Receipt {
     /// The checkpoint number under which a tree that could not be trusted was kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salvage: Option<u64>,
+    /// The database knew less of the session than another witness, whose history it goes on with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<AdoptedUpTo>,
+}
+
+/// Up to where a history was taken from another witness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptedUpTo {
+    pub epoch: Epoch,
+    pub seq: Seq,
+    pub checkpoint: Option<u64>,
 }
 
 /// How much of what was saved was compared with what came back.
@@ -78,4 +90,14 @@ pub struct Compared {
     /// Settings that are not as the checkpoint has them: somebody changed them since.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changed: Vec<String>,
+    /// Why the object store's history was not compared with the log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<RemoteComparison>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RemoteComparison {
+    /// It did not answer in time. Nothing of the session counts as remote until it was compared.
+    Unreachable,
 }

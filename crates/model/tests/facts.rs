@@ -2,11 +2,11 @@
 //! a log that can no longer be read.
 
 use ash_model::{
-    AgentName, AnsweredBy, Ask, Asked, Beside, Bounds, BudgetOf, Call, Consistency, Death, Dialect,
-    Durability, End, Fact, From, How, Incarnation, InnerPath, Limits, Lock, Metadata, OnBusy, OnInterrupted,
-    OnPermissionTimeout, Options, Outcome, OwnProvider, Path, PermissionId, Problem, Provider, Reached,
-    Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId,
-    Usage, Used, Verdict, Which,
+    Adopted, AdoptedUpTo, AgentName, AnsweredBy, Ask, Asked, Beside, Bounds, BudgetOf, Call, Compared,
+    Consistency, Death, Dialect, Durability, End, Epoch, Fact, From, How, Incarnation, InnerPath, Limits,
+    Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider, Path,
+    PermissionId, Problem, Provider, Reached, Receipt, RemoteComparison, Rewound, Saved, SessionId, Setting,
+    Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId, Usage, Used, Verdict, Which, Witness,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -158,6 +158,7 @@ fn life() -> Vec<Fact> {
         compared: None,
         repaired: Vec::new(),
         salvage: None,
+        adopted: None,
     };
     let torn = Receipt {
         path: Path::Cold,
@@ -242,6 +243,7 @@ fn ladder() -> Vec<Fact> {
         compared: None,
         repaired: vec!["2 links mended".into()],
         salvage: None,
+        adopted: None,
     };
     let incarnation = Incarnation(Uuid::from_u128(8));
     vec![
@@ -353,6 +355,38 @@ fn busy() -> Vec<Fact> {
     facts
 }
 
+/// Histories that came from another witness than the database.
+fn witnesses() -> Vec<Fact> {
+    let adopted = Adopted {
+        epoch: Epoch(4),
+        seq: 52,
+        checkpoint: Some(7),
+        witness: Witness::Bucket,
+        diverged: Some(SessionId::parse("s.diverged-3").expect("an id")),
+    };
+    let up_to = AdoptedUpTo { epoch: Epoch(4), seq: 52, checkpoint: Some(7) };
+    let compared = Compared { remote: Some(RemoteComparison::Unreachable), ..Compared::default() };
+    let receipt = Receipt {
+        path: Path::Cold,
+        source: Source::Cloud,
+        from: From::Checkpoint,
+        tier: Tier::Native,
+        checkpoint: Some(7),
+        verified: true,
+        lost: Vec::new(),
+        compared: Some(Box::new(compared)),
+        repaired: Vec::new(),
+        salvage: None,
+        adopted: Some(up_to),
+    };
+    vec![
+        Fact::Adopted(adopted.clone()),
+        Fact::Adopted(Adopted { checkpoint: None, witness: Witness::Packs, diverged: None, ..adopted }),
+        Fact::Missing,
+        Fact::Resumed { receipt, head: None },
+    ]
+}
+
 fn idle() -> Vec<Fact> {
     let agent = AgentName::parse("helper").expect("a name");
     let options = Options { idle_timeout: Some(60), ..Options::default() };
@@ -462,6 +496,7 @@ fn every_fact() -> Vec<Fact> {
         busy(),
         budgets(),
         bounds(),
+        witnesses(),
     ]
     .concat()
 }
@@ -528,7 +563,7 @@ fn bounds() -> Vec<Fact> {
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.
-const KINDS: usize = 37;
+const KINDS: usize = 39;
 fn place(fact: &Fact) -> usize {
     match fact {
         Fact::Created { .. } => 0,
@@ -568,6 +603,8 @@ fn place(fact: &Fact) -> usize {
         Fact::BudgetReached(_) => 34,
         Fact::Steering { .. } => 35,
         Fact::Steered { .. } => 36,
+        Fact::Adopted(_) => 37,
+        Fact::Missing => 38,
     }
 }
 

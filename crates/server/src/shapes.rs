@@ -307,6 +307,8 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         Fact::Steered { turn, into } => action("steered", json!({ "turn": turn, "into": into })),
         Fact::Locked { how: Taking::Renewed, .. } => None,
         Fact::Locked { how, lock } => action("locked", locked(*how, lock)),
+        Fact::Adopted(adopted) => action("adopted", serde_json::to_value(adopted).unwrap_or_default()),
+        Fact::Missing => action("missing", json!({})),
         Fact::Unlocked { number } => action("unlocked", json!({ "number": number })),
         Fact::Configured { .. } => action("config", json!({})),
         Fact::BudgetReached(what) => action("budget_reached", reached(what)),

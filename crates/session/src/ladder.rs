@@ -3,7 +3,7 @@
 
 use crate::{live::Fallback, state::State};
 use ash_driver::{Memory, Remembered};
-use ash_model::{Compared, From, Path, Receipt, Seq, Source, Tier};
+use ash_model::{AdoptedUpTo, Compared, From, Path, Receipt, Seq, Source, Tier};
 use uuid::Uuid;
 
 /// Which conversation the agent is asked to take up.
@@ -69,6 +69,7 @@ pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others
     }));
     let checkpoint = fallback.map(|fallback| fallback.used).or(state.checkpoint);
     let checkpoint = checkpoint.filter(|_| origin != Origin::Fresh);
+    lost.extend(lost_log(state));
     lost.extend(compared.iter().flat_map(|(_, lost)| lost.iter().cloned()));
     let tier = tier(state, recalled, &mut lost);
     let compared =
@@ -77,7 +78,25 @@ pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others
     let verified = lost.is_empty();
     let repaired = recalled.repairs.clone();
     let path = Path::Cold;
-    Receipt { path, source, from, tier, checkpoint, verified, lost, compared, repaired, salvage }
+    let adopted = state.adopted.as_ref().map(|adopted| AdoptedUpTo {
+        epoch: adopted.epoch,
+        seq: adopted.seq,
+        checkpoint: adopted.checkpoint,
+    });
+    Receipt { path, source, from, tier, checkpoint, verified, lost, compared, repaired, salvage, adopted }
+}
+
+/// What of the log is gone, and what stands elsewhere now.
+fn lost_log(state: &State) -> Vec<String> {
+    let missing = state.missing.iter().map(|(first, last)| match first == last {
+        true => format!("event {first} of the log: no witness has it any more"),
+        false => format!("events {first} to {last} of the log: no witness has them any more"),
+    });
+    let diverged = state.adopted.as_ref().and_then(|adopted| adopted.diverged.as_ref());
+    let diverged = diverged.map(|fork| {
+        format!("the history that the database had instead: it is the session {fork} now, with its files")
+    });
+    missing.chain(diverged).collect()
 }
 
 fn lost_files(state: &State, origin: Origin) -> Vec<String> {

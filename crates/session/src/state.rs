@@ -22,8 +22,8 @@ pub(crate) use permission::cancelled;
 
 use ash_driver::Say;
 use ash_model::{
-    Ask, Event, Fact, Incarnation, Lock, OnBusy, Outcome, PermissionId, Problem, Reached, Seq, Status, Then,
-    TurnId, Verdict,
+    Adopted, Ask, Event, Fact, Incarnation, Lock, OnBusy, Outcome, PermissionId, Problem, Reached, Seq,
+    Status, Then, TurnId, Verdict,
 };
 use ash_store::{Card, TurnRow};
 use std::{collections::VecDeque, sync::Arc};
@@ -74,6 +74,10 @@ pub struct State {
     pub problem: Option<Problem>,
     pub last_seq: Seq,
     pub meter: Meter,
+    /// Another witness knew more than the database; the next receipt says so.
+    pub adopted: Option<Adopted>,
+    /// Events that no witness has any more, from the first to the last; the next receipt names them.
+    pub missing: Vec<(Seq, Seq)>,
     /// What its options allow it to use.
     pub budget: Budget,
     /// Which limit was used up last, until it goes on.
@@ -268,6 +272,8 @@ impl State {
             problem: None,
             last_seq,
             meter: Meter::default(),
+            adopted: None,
+            missing: Vec::new(),
             budget: Budget::default(),
             reached: None,
             changed: Vec::new(),

@@ -53,16 +53,19 @@ pub enum Deed {
     /// Nothing is left of a session that was in the trash.
     Forgotten,
     WorkspaceDeleted,
+    /// The files of checkpoints were given up.
+    CheckpointsRemoved,
     KeyCreated,
     KeyRemoved,
 }
 
 impl Deed {
-    const ALL: [(Deed, &'static str); 6] = [
+    const ALL: [(Deed, &'static str); 7] = [
         (Deed::Ended, "ended"),
         (Deed::Purged, "purged"),
         (Deed::Forgotten, "forgotten"),
         (Deed::WorkspaceDeleted, "workspace_deleted"),
+        (Deed::CheckpointsRemoved, "checkpoints_removed"),
         (Deed::KeyCreated, "key_created"),
         (Deed::KeyRemoved, "key_removed"),
     ];
@@ -88,6 +91,8 @@ pub struct Audited {
     /// Whose that was.
     pub owner: Option<OwnerId>,
     pub by: Order,
+    /// What exactly, where the subject alone does not say it.
+    pub detail: Option<String>,
 }
 
 #[derive(Debug, Clone, Default)]

@@ -9,15 +9,15 @@ mod usage;
 
 pub use audit::{AuditQuery, Audited, Deed, Fate, Order};
 pub use rows::{
-    Agent, Append, Card, Checkpoint, Claimed, EventQuery, Filter, Heard, Held, Hold, Holdings, Item, Key,
-    Lag, Lease, NewAgent, NewSession, NewWorkspace, Outgoing, Page, Rebuilt, Scope, Session, TurnRow,
-    TurnState, Version, WhatItem, Workspace,
+    Adoption, Agent, Append, Card, Checkpoint, Claimed, Diverged, EventQuery, Filter, Heard, Held, Hold,
+    Holdings, Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Outgoing, Page,
+    Rebuilt, Scope, Session, TurnRow, TurnState, Version, WhatItem, Workspace,
 };
 pub use seal::{Env, Seal};
 pub use sqlite::Sqlite;
 pub use usage::{UsageBy, UsageQuery, UsageSum};
 
-use ash_model::far::FarAgent;
+use ash_model::far::{FarAgent, Tombstone};
 use ash_model::{
     AgentName, Cursor, Event, Incarnation, Kind, Resources, Seq, SessionId, SessionNo, Slug, Status,
     TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
@@ -104,7 +104,7 @@ pub trait Store: Send + Sync {
 
     // Sessions. `find` is where a caller's id becomes a number, within what they may see; nothing else takes a
     // caller's id.
-    /// Also makes its workspace, held by `node` with epoch 1.
+    /// Also makes its workspace, held by `node` with the session's first epoch.
     async fn create(&self, session: NewSession) -> Result<Session>;
     async fn find(&self, scope: &Scope, id: &SessionId) -> Result<Option<Session>>;
     async fn session(&self, no: SessionNo) -> Result<Option<Session>>;
@@ -167,6 +167,14 @@ pub trait Store: Send + Sync {
     async fn sealed_env(&self, no: SessionNo) -> Result<Option<String>>;
     /// Adds what is not there: agents, and the session with its log. False: it was there already.
     async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool>;
+    /// Goes on with what another witness has of a session. `Stale`: its log has grown since it was compared.
+    async fn adopt(&self, adoption: Adoption) -> Result<()>;
+    /// How far the logs of a tenant's sessions go, those in the trash included.
+    async fn log_positions(&self, tenant: &TenantId) -> Result<Vec<LogPosition>>;
+    /// What is to be written down of every session in the trash, so that no witness brings it back.
+    async fn tombstones(&self) -> Result<Vec<(SessionNo, Tombstone)>>;
+    /// Reads every page of the database. `None`: it is whole.
+    async fn damage(&self) -> Result<Option<String>>;
     /// Agents that come back without a session.
     async fn add_agents(&self, agents: Vec<FarAgent>, at: Timestamp) -> Result<()>;
     /// Objects that are to be deleted there.

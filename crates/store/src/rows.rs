@@ -4,8 +4,8 @@ use crate::Env;
 use ash_model::{
     AgentName, Beside, Bounds, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Lock, Metadata,
     Needs, Note, Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status,
-    TenantId, Timestamp, TurnId, WorkspaceId,
-    far::{FarAgent, Manifest},
+    TenantId, Timestamp, TurnId, Witness, WorkspaceId,
+    far::{FarAgent, Manifest, Tombstone},
     luggage::Line,
 };
 use uuid::Uuid;
@@ -106,6 +106,8 @@ pub struct NewSession {
     pub first_checkpoints: Vec<Checkpoint>,
     pub card: Card,
     pub notes: Vec<Note>,
+    /// With which its workspace is held, if it is made with the session.
+    pub epoch: Epoch,
     pub at: Timestamp,
 }
 
@@ -377,6 +379,8 @@ pub enum Outgoing {
     Checkpoint(SessionNo, Checkpoint),
     /// The log went on after the last checkpoint, up to here, and rests now.
     Log(SessionNo, Seq),
+    /// A session was purged: nobody brings it back from there.
+    Tombstone(SessionNo, Tombstone),
 }
 
 /// How much is still to be sent.
@@ -386,9 +390,42 @@ pub struct Lag {
     pub oldest: Option<Timestamp>,
 }
 
-/// A session that came back from an object store.
+/// How far the log of a session goes, as the database has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogPosition {
+    pub no: SessionNo,
+    pub session: SessionId,
+    pub workspace: WorkspaceId,
+    pub epoch: Epoch,
+    pub seq: Seq,
+    /// Up to here the object store has it.
+    pub far_seq: Seq,
+}
+
+/// A session goes on with the history that another witness has of it.
+#[derive(Debug, Clone)]
+pub struct Adoption {
+    pub session: SessionNo,
+    /// What was compared: if the session's log ends elsewhere by now, nothing is adopted.
+    pub last_seq: Seq,
+    /// The last event that both have.
+    pub common: Seq,
+    /// What becomes of the events that only the database has.
+    pub diverged: Option<Diverged>,
+    pub rebuilt: Rebuilt,
+}
+
+/// The fork that keeps a history which is no beginning of the one that was adopted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diverged {
+    pub id: SessionId,
+    pub workspace: WorkspaceId,
+}
+
+/// A session as a witness outside of the database knows it.
 #[derive(Debug, Clone)]
 pub struct Rebuilt {
+    pub witness: Witness,
     pub manifest: Manifest,
     pub node: String,
     pub card: Card,
@@ -398,6 +435,20 @@ pub struct Rebuilt {
     pub turns: Vec<TurnRow>,
     pub checkpoints: Vec<Checkpoint>,
     pub at: Timestamp,
+}
+
+impl Rebuilt {
+    pub fn last_seq(&self) -> Seq {
+        self.events.last().map_or(self.manifest.seq, |line| line.seq)
+    }
+
+    /// Up to where the object store has its log.
+    pub fn far_seq(&self) -> Seq {
+        match self.witness {
+            Witness::Bucket => self.manifest.seq,
+            Witness::Packs => 0,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,16 +7,18 @@ mod read;
 mod resources;
 mod trash;
 mod usage;
+mod witness;
 mod workspaces;
 mod write;
 mod writer;
 
 use crate::{
-    Agent, Append, AuditQuery, Audited, Checkpoint, Claimed, Env, Error, EventQuery, Fate, Filter, Heard,
-    Hold, Holdings, Item, Key, Lag, Lease, NewAgent, NewSession, NewWorkspace, Order, Outgoing, Page,
-    Rebuilt, Result, Scope, Seal, Session, Store, TurnRow, UsageBy, UsageQuery, UsageSum, Version, Workspace,
+    Adoption, Agent, Append, AuditQuery, Audited, Checkpoint, Claimed, Env, Error, EventQuery, Fate, Filter,
+    Heard, Hold, Holdings, Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Order,
+    Outgoing, Page, Rebuilt, Result, Scope, Seal, Session, Store, TurnRow, UsageBy, UsageQuery, UsageSum,
+    Version, Workspace,
 };
-use ash_model::far::FarAgent;
+use ash_model::far::{FarAgent, Tombstone};
 use ash_model::{
     AgentName, Cursor, Event, Incarnation, Resources, Seq, SessionId, SessionNo, Slug, Status, TakenBack,
     TenantId, Timestamp, TurnId, WorkspaceId,
@@ -315,6 +317,27 @@ impl Store for Sqlite {
 
     async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool> {
         self.writer.write(move |db| Box::pin(async move { far::rebuild(db, &rebuilt).await })).await
+    }
+
+    async fn adopt(&self, adoption: Adoption) -> Result<()> {
+        // Whose events a fork shares changes where two histories part.
+        self.lines.lock().expect("nobody panics while holding it").clear();
+        let adopted =
+            self.writer.write(move |db| Box::pin(async move { witness::adopt(db, &adoption).await })).await;
+        self.lines.lock().expect("nobody panics while holding it").clear();
+        adopted
+    }
+
+    async fn log_positions(&self, tenant: &TenantId) -> Result<Vec<LogPosition>> {
+        witness::log_positions(&self.readers, tenant).await
+    }
+
+    async fn tombstones(&self) -> Result<Vec<(SessionNo, Tombstone)>> {
+        witness::tombstones(&self.readers, false, u32::MAX).await
+    }
+
+    async fn damage(&self) -> Result<Option<String>> {
+        read::damage(&self.readers).await
     }
 
     async fn add_agents(&self, agents: Vec<FarAgent>, at: Timestamp) -> Result<()> {

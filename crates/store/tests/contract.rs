@@ -27,6 +27,8 @@ mod sqlite;
 mod trash;
 #[path = "contract/usage.rs"]
 mod usage;
+#[path = "contract/witness.rs"]
+mod witness;
 
 /// Hands the list of promises to a macro, which makes a test of each.
 macro_rules! promises {
@@ -53,6 +55,13 @@ macro_rules! promises {
             audit::a_step_that_fails_is_not_told
             audit::every_deed_has_its_line_and_pages_leave_none_out
             audit::what_is_overdue_or_has_rested_is_found
+            witness::a_purged_session_leaves_a_tombstone_until_it_is_sent
+            witness::a_session_that_is_made_again_begins_with_a_later_epoch
+            witness::what_the_rules_give_up_is_in_the_audit
+            witness::a_longer_history_goes_on_where_the_database_stopped
+            witness::a_history_that_took_another_way_becomes_a_fork
+            witness::a_log_that_grew_since_it_was_compared_is_left_alone
+            witness::how_far_logs_go_is_told_with_the_trash
             usage::a_step_counts_what_it_says_or_nothing
             usage::sums_are_of_what_one_may_see
             usage::sums_are_of_a_time
@@ -113,7 +122,9 @@ macro_rules! promises {
 }
 
 mod on_sqlite {
-    use super::{agents, audit, far, keep, log, once, owners, reading, sessions, sqlite, trash, usage};
+    use super::{
+        agents, audit, far, keep, log, once, owners, reading, sessions, sqlite, trash, usage, witness,
+    };
 
     macro_rules! kept {
         ($($room:ident::$promise:ident)*) => {

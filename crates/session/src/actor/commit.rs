@@ -150,6 +150,8 @@ fn turn_of(fact: &Fact) -> Option<TurnId> {
         | Fact::Requeued { .. }
         | Fact::Locked { .. }
         | Fact::Unlocked { .. }
+        | Fact::Adopted(_)
+        | Fact::Missing
         | Fact::Ended => None,
     }
 }

@@ -78,6 +78,8 @@ impl State {
             }
             Fact::Resumed { receipt, head } => {
                 self.activate();
+                self.adopted = None;
+                self.missing.clear();
                 self.head.clone_from(head);
                 self.tell_once = receipt.tier == Tier::History;
                 if receipt.source == Source::Fresh {
@@ -104,6 +106,11 @@ impl State {
                 self.lock = Some(lock.clone());
             }
             Fact::Unlocked { .. } => self.lock = None,
+            Fact::Adopted(adopted) => self.adopted = Some(adopted.clone()),
+            Fact::Missing => match self.missing.last_mut() {
+                Some((_, last)) if *last + 1 == seq => *last = seq,
+                Some(_) | None => self.missing.push((seq, seq)),
+            },
             Fact::Rewound(rewound) => self.rewound(seq, rewound),
             Fact::TakenBack(by) => self.backs = by.checkpoint,
             Fact::Ended => self.status = Status::Ended,

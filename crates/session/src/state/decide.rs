@@ -134,6 +134,7 @@ impl State {
             compared: None,
             repaired: Vec::new(),
             salvage: None,
+            adopted: None,
         }
     }
 

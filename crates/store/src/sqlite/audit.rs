@@ -51,14 +51,23 @@ pub(super) async fn ended(
 pub(super) async fn of_session(
     db: &mut Db,
     no: SessionNo,
-    (deed, at): (Deed, Timestamp),
+    what: (Deed, Timestamp),
     by: &Order,
+) -> Result<()> {
+    of_session_with(db, no, what, (by, None)).await
+}
+
+pub(super) async fn of_session_with(
+    db: &mut Db,
+    no: SessionNo,
+    (deed, at): (Deed, Timestamp),
+    (by, detail): (&Order, Option<String>),
 ) -> Result<()> {
     let row =
         query("SELECT tenant, id, owner FROM sessions WHERE n = ?").bind(no.0).fetch_one(&mut *db).await?;
     let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
     let (subject, of): (String, Option<OwnerId>) = (row.try_get("id")?, owner(&row)?);
-    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by: by.clone() }).await
+    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by: by.clone(), detail }).await
 }
 
 pub(super) async fn of_workspace(db: &mut Db, id: WorkspaceId, at: Timestamp, by: Order) -> Result<()> {
@@ -67,14 +76,15 @@ pub(super) async fn of_workspace(db: &mut Db, id: WorkspaceId, at: Timestamp, by
     let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
     let (subject, of): (Option<String>, Option<OwnerId>) = (row.try_get("slug")?, owner(&row)?);
     let subject = subject.unwrap_or_else(|| id.to_string());
-    add(db, Audited { no: 0, at, tenant, deed: Deed::WorkspaceDeleted, subject, owner: of, by }).await
+    let (deed, detail) = (Deed::WorkspaceDeleted, None);
+    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by, detail }).await
 }
 
 /// Its number is given here.
 pub(super) async fn add(db: &mut Db, line: Audited) -> Result<()> {
     query(
-        "INSERT INTO audit (at, tenant, deed, subject, owner, by_key, by_owner, rule)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO audit (at, tenant, deed, subject, owner, by_key, by_owner, rule, detail)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(line.at.0)
     .bind(line.tenant.as_str())
@@ -84,6 +94,7 @@ pub(super) async fn add(db: &mut Db, line: Audited) -> Result<()> {
     .bind(line.by.key)
     .bind(line.by.owner.as_ref().map(OwnerId::as_str))
     .bind(line.by.rule)
+    .bind(line.detail)
     .execute(db)
     .await?;
     Ok(())
@@ -118,5 +129,6 @@ fn line(row: &SqliteRow, tenant: &TenantId) -> Result<Audited> {
         subject: row.try_get("subject")?,
         owner: owner(row)?,
         by: Order { key: row.try_get("by_key")?, owner: by_owner, rule: row.try_get("rule")? },
+        detail: row.try_get("detail")?,
     })
 }

@@ -3,6 +3,7 @@
 use super::{
     read::{checkpoint_row, image, limits, needs, parsed, provider, unsigned},
     usage,
+    witness::{add_lines, tombstones},
     write::{encoded, noted, number, save_checkpoint, save_turn, ttl, waiting},
 };
 use crate::{Error, Lag, Outgoing, Rebuilt, Result};
@@ -27,7 +28,7 @@ pub(super) async fn set_place(db: &mut Db, place: &str) -> Result<()> {
         "UPDATE checkpoints SET far_at = NULL WHERE far_at IS NOT NULL",
         "UPDATE agent_versions SET far_at = NULL WHERE far_at IS NOT NULL",
         "UPDATE agents SET far_changes = 0",
-        "UPDATE sessions SET far_seq = 0, far_checkpoint = NULL",
+        "UPDATE sessions SET far_seq = 0, far_checkpoint = NULL, tombstone_far_at = NULL",
     ] {
         query(sql).execute(&mut *db).await?;
     }
@@ -48,6 +49,7 @@ pub(super) async fn outgoing(db: &SqlitePool, limit: u32, except: &str) -> Resul
     let checkpoints = query(
         "SELECT * FROM checkpoints WHERE far_at IS NULL AND removed_at IS NULL
            AND session NOT IN (SELECT value FROM json_each(?))
+           AND session NOT IN (SELECT n FROM sessions WHERE trashed_at IS NOT NULL)
          ORDER BY at, number LIMIT ?",
     );
     for row in &checkpoints.bind(except).bind(limit).fetch_all(db).await? {
@@ -58,7 +60,7 @@ pub(super) async fn outgoing(db: &SqlitePool, limit: u32, except: &str) -> Resul
     // What a checkpoint will bring along is not sent before it.
     let logs = query(
         "SELECT n, last_seq FROM sessions s
-         WHERE status IN ('paused', 'stopped', 'error', 'ended') AND last_seq > far_seq
+         WHERE status IN ('paused', 'stopped', 'error', 'ended') AND last_seq > far_seq AND trashed_at IS NULL
            AND NOT EXISTS (SELECT 1 FROM checkpoints c WHERE c.workspace = s.workspace AND c.far_at IS NULL
              AND c.removed_at IS NULL)
            AND n NOT IN (SELECT value FROM json_each(?))
@@ -67,6 +69,8 @@ pub(super) async fn outgoing(db: &SqlitePool, limit: u32, except: &str) -> Resul
     for row in &logs.bind(except).bind(limit).fetch_all(db).await? {
         all.push(Outgoing::Log(SessionNo(row.try_get("n")?), unsigned(row, "last_seq")?));
     }
+    let tombstones = tombstones(db, true, limit).await?;
+    all.extend(tombstones.into_iter().map(|(no, tombstone)| Outgoing::Tombstone(no, tombstone)));
     Ok(all)
 }
 
@@ -130,6 +134,10 @@ pub(super) async fn sent(db: &mut Db, what: &Outgoing, seq: Seq, at: Timestamp) 
                 .bind(session.0)
                 .execute(db)
                 .await?;
+        }
+        Outgoing::Tombstone(session, _) => {
+            let sent = query("UPDATE sessions SET tombstone_far_at = ? WHERE n = ?");
+            sent.bind(at.0).bind(session.0).execute(db).await?;
         }
         Outgoing::Log(session, _) => {
             query("UPDATE sessions SET far_seq = max(far_seq, ?1) WHERE n = ?2")
@@ -201,17 +209,7 @@ pub(super) async fn rebuild(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
     .execute(&mut *db)
     .await?;
     let session = add_session(db, rebuilt).await?;
-    for line in &rebuilt.events {
-        query("INSERT INTO events (session, seq, turn, at, kind, json) VALUES (?, ?, ?, ?, ?, ?)")
-            .bind(session.0)
-            .bind(number(line.seq)?)
-            .bind(line.turn.map(|turn| turn.to_string()))
-            .bind(line.at.0)
-            .bind(&line.kind)
-            .bind(&line.json)
-            .execute(&mut *db)
-            .await?;
-    }
+    add_lines(db, session, &rebuilt.events).await?;
     usage::rebuild(db, session, &rebuilt.events).await?;
     for turn in &rebuilt.turns {
         save_turn(db, session, turn).await?;
@@ -279,13 +277,13 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
         }
         (_, _) => None,
     };
-    let there = checkpoints.iter().filter(|checkpoint| checkpoint.removed.is_none());
+    let there = checkpoints.iter().filter(|one| one.removed.is_none() && one.far.is_some());
     let far_checkpoint = there.map(|checkpoint| checkpoint.number).max();
     let row = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
              last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at, last_active_at, pending,
              far_seq, far_checkpoint, base_session, base_seq, slug, owner, metadata, ttl, lock)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?12, ?22,
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?30, ?22,
              ?23, ?24, ?25, ?26, ?27, ?28, ?29)
          RETURNING n",
     )
@@ -300,7 +298,7 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     .bind(serde_json::to_string(&manifest.options).expect("options are plain JSON"))
     .bind(&manifest.env)
     .bind(manifest.parent.as_ref().map(|parent| parent.as_str()))
-    .bind(number(manifest.seq)?)
+    .bind(number(rebuilt.last_seq())?)
     .bind(&card.title)
     .bind(&card.last_text)
     .bind(number(card.turns)?)
@@ -318,6 +316,7 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     .bind(noted(&manifest.metadata))
     .bind(ttl(&manifest.options)?)
     .bind(card.lock.as_ref().map(encoded))
+    .bind(number(rebuilt.far_seq())?)
     .fetch_one(db)
     .await?;
     Ok(SessionNo(row.try_get(0)?))

@@ -538,3 +538,9 @@ pub(super) fn optional<T>(
     text.map(|text| parse(text).ok_or_else(|| Error::Damaged { what: column, why: format!("{text:?}") }))
         .transpose()
 }
+
+/// What SQLite finds wrong with its own pages.
+pub(super) async fn damage(db: &SqlitePool) -> Result<Option<String>> {
+    let found: String = query("PRAGMA quick_check(1)").fetch_one(db).await?.try_get(0)?;
+    Ok((found != "ok").then_some(found))
+}

@@ -1,6 +1,10 @@
 //! What the writer does inside its transaction. Each function is one whole step.
 
-use super::{audit, read::key_row, usage};
+use super::{
+    audit,
+    read::{key_row, unsigned},
+    usage,
+};
 use crate::{
     Append, Audited, Card, Checkpoint, Claimed, Deed, Error, Heard, Hold, Key, Lease, NewAgent, NewSession,
     Order, Result, TurnRow,
@@ -11,9 +15,13 @@ use ash_model::{
 };
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection, query};
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 type Db = SqliteConnection;
+
+/// The rule by which the files of checkpoints are given up.
+const KEEP: &str = "keep";
 
 /// What an agent's limits and needs are kept as.
 pub(super) fn stored(what: Option<impl Serialize>) -> Result<Option<String>> {
@@ -49,7 +57,7 @@ pub(super) async fn remove_key(
 
 fn told_of(key: &Key, (deed, at): (Deed, Timestamp), by: Order) -> Audited {
     let (tenant, owner) = (key.tenant.clone(), key.owner.clone());
-    Audited { no: 0, at, tenant, deed, subject: key.id.clone(), owner, by }
+    Audited { no: 0, at, tenant, deed, subject: key.id.clone(), owner, by, detail: None }
 }
 
 /// `env`: `None` keeps the sealed environment that is there.
@@ -131,12 +139,13 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     match &new.slug {
         Some(slug) => refuse_deleted(db, new.workspace, slug).await?,
         None => {
-            query("INSERT INTO workspaces (id, tenant, owner, agent, node, epoch) VALUES (?, ?, ?, ?, ?, 1)")
+            query("INSERT INTO workspaces (id, tenant, owner, agent, node, epoch) VALUES (?, ?, ?, ?, ?, ?)")
                 .bind(new.workspace.to_string())
                 .bind(new.tenant.as_str())
                 .bind(new.owner.as_ref().map(|owner| owner.as_str()))
                 .bind(new.agent.as_str())
                 .bind(&new.node)
+                .bind(number(new.epoch.0)?)
                 .execute(&mut *db)
                 .await?;
         }
@@ -330,6 +339,7 @@ async fn refuse_fork_of_removed(db: &mut Db, new: &NewSession, checkpoint: &Chec
     }
 }
 
+/// Gives up the files of these, but for those that are needed by now, and says so in the audit.
 pub(super) async fn remove_checkpoints(
     db: &mut Db,
     workspace: WorkspaceId,
@@ -340,10 +350,30 @@ pub(super) async fn remove_checkpoints(
         "UPDATE checkpoints SET removed_at = ?1 WHERE workspace = ?2 AND removed_at IS NULL
            AND number IN (SELECT value FROM json_each(?3))
            AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.workspace = checkpoints.workspace
-             AND (s.checkpoint = checkpoints.number OR json_extract(s.options, '$.base') = checkpoints.number))",
+             AND (s.checkpoint = checkpoints.number OR json_extract(s.options, '$.base') = checkpoints.number))
+         RETURNING session, number",
     );
-    let done = done.bind(at.0).bind(workspace.to_string()).bind(numbers).execute(db).await?;
-    Ok(done.rows_affected())
+    let done = done.bind(at.0).bind(workspace.to_string()).bind(numbers).fetch_all(&mut *db).await?;
+    let mut removed: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
+    for row in &done {
+        removed.entry(row.try_get("session")?).or_default().push(unsigned(row, "number")?);
+    }
+    for (session, numbers) in removed {
+        let (deed, by) = (Deed::CheckpointsRemoved, Order::of_rule(KEEP));
+        audit::of_session_with(db, SessionNo(session), (deed, at), (&by, Some(listed(numbers)))).await?;
+    }
+    Ok(done.len() as u64)
+}
+
+/// Numbers as a person lists them: "3-5, 7".
+fn listed(mut numbers: Vec<u64>) -> String {
+    numbers.sort_unstable();
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b);
+    let texts = runs.filter_map(|run| match (run.first()?, run.last()?) {
+        (first, last) if first == last => Some(first.to_string()),
+        (first, last) => Some(format!("{first}-{last}")),
+    });
+    texts.collect::<Vec<_>>().join(", ")
 }
 
 /// Moves the session's row on, which only the holder of the lease can do, and only from the step before.
@@ -438,6 +468,16 @@ pub(super) async fn save_turn(db: &mut Db, no: SessionNo, turn: &TurnRow) -> Res
     .execute(db)
     .await?;
     Ok(())
+}
+
+/// One that may be there already.
+pub(super) async fn save_new_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) -> Result<()> {
+    let known = query("SELECT 1 FROM checkpoints WHERE workspace = ? AND number = ?");
+    let known = known.bind(c.workspace.to_string()).bind(number(c.number)?).fetch_optional(&mut *db).await?;
+    match known {
+        Some(_) => Ok(()),
+        None => save_checkpoint(db, no, c).await,
+    }
 }
 
 pub(super) async fn save_checkpoint(db: &mut Db, no: SessionNo, c: &Checkpoint) -> Result<()> {

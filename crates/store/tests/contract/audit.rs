@@ -39,6 +39,7 @@ pub(crate) async fn an_end_is_told_with_who_ordered_it(store: &dyn Store) {
         subject: "s".into(),
         owner: Some(owner("alice")),
         by: order,
+        detail: None,
     };
     assert_eq!(line, expected);
     // What is written after the end is not another.

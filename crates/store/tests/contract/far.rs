@@ -5,38 +5,40 @@ use crate::{
     fixture::{agent, append, checkpoint, env, events, id, make, new_fork, step, tenant},
 };
 use ash_model::{
-    Bounds, Epoch, Fact, Image, Needs, Runtime, Status, Timestamp, TurnId, WorkspaceId,
+    Bounds, Epoch, Fact, Image, Needs, Runtime, Status, Timestamp, TurnId, Witness, WorkspaceId,
     far::{FarAgent, Manifest},
     luggage::Line,
 };
 use ash_store::{Error, NewAgent, Outgoing, Rebuilt, Scope, Session, Store, TurnState};
 
-fn names(all: &[Outgoing]) -> Vec<String> {
+pub(crate) fn names(all: &[Outgoing]) -> Vec<String> {
     let name = |one: &Outgoing| match one {
         Outgoing::Agent(agent) => format!("{} {}.{}", agent.name, agent.version, agent.changes),
         Outgoing::Checkpoint(_, checkpoint) => format!("checkpoint {}", checkpoint.number),
         Outgoing::Log(_, seq) => format!("log {seq}"),
+        Outgoing::Tombstone(_, tombstone) => format!("tombstone {}", tombstone.session),
     };
     all.iter().map(name).collect()
 }
 
-async fn outgoing(store: &dyn Store) -> Vec<Outgoing> {
+pub(crate) async fn outgoing(store: &dyn Store) -> Vec<Outgoing> {
     store.outgoing(100, &[]).await.expect("read")
 }
 
-async fn send_all(store: &dyn Store) {
+pub(crate) async fn send_all(store: &dyn Store) {
     for one in outgoing(store).await {
         let seq = match &one {
             Outgoing::Agent(_) => 0,
             Outgoing::Checkpoint(_, checkpoint) => checkpoint.seq,
             Outgoing::Log(_, seq) => *seq,
+            Outgoing::Tombstone(_, tombstone) => tombstone.seq,
         };
         store.sent(&one, seq, Timestamp(7)).await.expect("noted");
     }
 }
 
 /// A session that rests after a checkpoint, and a step more.
-async fn rested(store: &dyn Store) -> Session {
+pub(crate) async fn rested(store: &dyn Store) -> Session {
     let session = make(store, "s").await;
     let mut saved = step(session.no, 2, [Fact::Paused]);
     saved.checkpoint = Some(checkpoint(session.workspace, 1, 2));
@@ -121,7 +123,7 @@ fn far_agent(version: u32, changes: u64) -> FarAgent {
     }
 }
 
-fn rebuilt(session: &Session, name: &str, events: &[ash_model::Event]) -> Rebuilt {
+pub(crate) fn rebuilt(session: &Session, name: &str, events: &[ash_model::Event]) -> Rebuilt {
     let workspace = WorkspaceId::fresh();
     let line = |event: &ash_model::Event| Line {
         seq: event.seq,
@@ -132,6 +134,7 @@ fn rebuilt(session: &Session, name: &str, events: &[ash_model::Event]) -> Rebuil
     };
     let first = events.first().map_or(0, |event| event.seq - 1);
     Rebuilt {
+        witness: Witness::Bucket,
         manifest: Manifest {
             owner: session.owner.clone(),
             metadata: session.metadata.clone(),

@@ -93,6 +93,7 @@ pub(crate) fn new_session(name: &str) -> NewSession {
         first_checkpoints: Vec::new(),
         card: card(Status::Starting),
         notes: vec![note(created())],
+        epoch: Epoch(1),
         at: Timestamp(1),
     }
 }

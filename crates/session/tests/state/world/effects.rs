@@ -129,5 +129,6 @@ fn cold() -> Receipt {
         compared: None,
         repaired: Vec::new(),
         salvage: None,
+        adopted: None,
     }
 }
