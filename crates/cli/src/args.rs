@@ -102,6 +102,17 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Bring back what packs and the object store know better than the database; no server may run
+    ///
+    /// Without --yes it only says what it would do.
+    Repair {
+        /// Do it
+        #[arg(long)]
+        yes: bool,
+        /// For programs
+        #[arg(long)]
+        json: bool,
+    },
     /// Run the server here
     Serve(Box<Serve>),
     /// Start the server in the background

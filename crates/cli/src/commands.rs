@@ -14,6 +14,7 @@ mod history;
 mod keys;
 mod link;
 mod permission;
+mod repair;
 pub(crate) mod serve;
 mod sessions;
 mod show;
@@ -54,6 +55,7 @@ pub(crate) async fn run(command: Command) -> Result<u8> {
         }
         Command::Sessions { settings, from: Some(from) } => done(far::sessions(from, settings.json).await),
         Command::Restore { from, lazy, json } => far::restore(from, lazy, json).await,
+        Command::Repair { yes, json } => repair::run(yes, json).await,
         Command::Start(daemon) => done(daemon::start(daemon).await),
         Command::Stop => done(daemon::stop().await),
         Command::Restart(daemon) => done(daemon::restart(daemon).await),

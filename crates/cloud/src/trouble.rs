@@ -81,7 +81,7 @@ impl Mishap {
 }
 
 impl Trouble {
-    pub(crate) fn new(code: Code, sentence: impl Into<String>) -> Trouble {
+    pub fn new(code: Code, sentence: impl Into<String>) -> Trouble {
         Trouble { code, sentence: sentence.into(), passing: false }
     }
 

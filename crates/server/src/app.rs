@@ -3,6 +3,7 @@
 use crate::{
     alone::Alone,
     config::{Config, Sandbox},
+    database,
     disk::Disk,
     enforced::Enforced,
     keys,
@@ -11,7 +12,7 @@ use crate::{
 };
 use ash_model::{TenantId, Timestamp};
 use ash_sandbox::{Backend, Bare, Bubblewrap, Docker};
-use ash_session::{Far, FarSession, Returned, Rooms, Sessions, Settings, Uids};
+use ash_session::{Far, FarSession, Repair, Returned, Rooms, Sessions, Settings, Uids};
 use ash_store::{Seal, Sqlite, Store};
 use axum::serve::ListenerExt;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -82,6 +83,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     let address = listener.local_addr().unwrap_or(address);
     let woken = app.sessions.start().await?;
     announce(&data, address, config.api_key().is_some(), woken)?;
+    tokio::spawn(compare_witnesses(app.sessions.clone()));
     tokio::spawn(prune_forever(store.clone()));
     if let Some(far) = app.sessions.rooms().far.clone() {
         let rooms = app.sessions.rooms().clone();
@@ -94,7 +96,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     tokio::spawn(watch_memory(app.sessions.clone()));
     tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.keep()));
     run(listener, &app, config.stop_grace).await?;
-    store.close().await;
+    close(&store, &data).await;
     fs::remove_file(data.join("server.json")).ok();
     Ok(())
 }
@@ -119,8 +121,63 @@ pub async fn restore(
     let far = rooms.far.clone().ok_or_else(|| Failure("say where from: --from URL".to_owned()))?;
     rooms.store.set_far(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
     let returned = far.bring_back_all(rooms, lazily, tell).await?;
-    store.close().await;
+    close(&store, &data).await;
     Ok(returned)
+}
+
+/// Brings back what packs and the object store know better than the database. No server may run here.
+pub async fn repair(config: &Config, how: Repair) -> Result<Repaired, Failure> {
+    let data = config.data_dir().map_err(Failure)?;
+    check_disk(&data)?;
+    let _lock = lock(&data)?;
+    let damaged = match open_store(&data).await {
+        Err(failure) => Some(failure.0),
+        Ok(store) => {
+            let damage = store.damage().await.unwrap_or_else(|error| Some(error.to_string()));
+            close(&store, &data).await;
+            damage
+        }
+    };
+    let aside = match (&damaged, how) {
+        (Some(_), Repair::Apply) => Some(database::put_aside(&data).map_err(Failure)?),
+        // What is in there cannot be compared: all that witnesses know would come back.
+        (Some(_), Repair::DryRun) | (None, _) => None,
+    };
+    if let (Some(damaged), None) = (&damaged, &aside) {
+        return Ok(Repaired { damaged: Some(damaged.clone()), ..Repaired::default() });
+    }
+    let store = open_store(&data).await?;
+    // Nothing runs meanwhile.
+    let (sandbox, walls_required) = (Sandbox::None, ash_sandbox::Required::default());
+    let config = Config { sandbox, walls_required, ..config.clone() };
+    let (app, _) = build(&config, &data, store.clone()).await?;
+    let rooms = app.sessions.rooms();
+    if let Some(far) = &rooms.far {
+        rooms.store.set_far(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
+    }
+    let (sessions, orphans) = app.sessions.repair(how).await?;
+    let kept = match how {
+        Repair::DryRun => Vec::new(),
+        Repair::Apply => {
+            database::forget_damage(&data).map_err(Failure)?;
+            database::keep_trees(&data, &orphans).map_err(Failure)?
+        }
+    };
+    close(&store, &data).await;
+    Ok(Repaired { damaged, aside, sessions, orphans, kept })
+}
+
+/// What `ash repair` did, or would do.
+#[derive(Debug, Default)]
+pub struct Repaired {
+    /// Why the database cannot be read.
+    pub damaged: Option<String>,
+    /// Where the damaged database is now.
+    pub aside: Option<PathBuf>,
+    pub sessions: Vec<ash_session::RepairedSession>,
+    /// Live trees of workspaces that no witness knows, and where they are now.
+    pub orphans: Vec<ash_model::WorkspaceId>,
+    pub kept: Vec<PathBuf>,
 }
 
 /// What an object store has, without restoring anything.
@@ -164,6 +221,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         required: config.walls_required.clone(),
         user_namespaces: config.allow_userns,
         setup_most: config.setup_max_seconds,
+        database_damage: database::damage(data).map(|damage| damage.error),
     };
     for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
         make_private(dir)?;
@@ -213,8 +271,23 @@ async fn open_store(data: &Path) -> Result<Arc<Sqlite>, Failure> {
     let seal = Seal::open(&data.join("seal.key"))
         .map_err(|error| Failure(format!("cannot read the seal key: {error}")))?;
     let path = data.join("ash.db");
+    let boot = boot_id();
+    database::look_at(data, &boot).map_err(Failure)?;
     let store = Sqlite::open(&path, seal).await;
-    store.map(Arc::new).map_err(|error| Failure(format!("cannot open {}: {error}", path.display())))
+    let store = store.map(Arc::new).map_err(|error| {
+        Failure(format!(
+            "cannot open {}: {error}. If it is damaged, `ash repair` says what can be brought back from packs and the object store",
+            path.display()
+        ))
+    })?;
+    database::mark_open(data, &boot).map_err(Failure)?;
+    Ok(store)
+}
+
+/// Everything that was committed is in the database's one file after this.
+async fn close(store: &Sqlite, data: &Path) {
+    store.close().await;
+    database::mark_closed(data);
 }
 
 async fn backend(config: &Config, data: &Path) -> Result<Arc<dyn Backend>, Failure> {
@@ -295,6 +368,14 @@ async fn wait_for_signal() -> Result<Stop, Failure> {
         _ = interrupt.recv() => Stop::Gracefully,
         _ = hangup.recv() => Stop::Leaving,
     })
+}
+
+/// Beside all else: until it is done nothing is collected, but everybody is served.
+async fn compare_witnesses(sessions: Sessions) {
+    if let Err(error) = sessions.compare_witnesses().await {
+        tracing::error!(%error, "the database could not be compared with its witnesses: nothing is deleted until it was");
+    }
+    sessions.check_database().await;
 }
 
 async fn prune_forever(store: Arc<Sqlite>) {

@@ -85,10 +85,27 @@ pub(crate) async fn bootstrap(store: &dyn Store, file: &Path) -> Result<(), ash_
     {
         return Ok(());
     }
-    let label = if store.keys(&tenant).await?.is_empty() { "auto-generated" } else { "cli-recovery" };
+    let is_first = store.keys(&tenant).await?.is_empty();
+    let label = if is_first { "auto-generated" } else { "cli-recovery" };
+    // A database that was lost or rebuilt knows no key: who has the one in the file goes on with it.
+    if let Some(text) = fs::read_to_string(file).ok().filter(|text| is_first && is_key(text.trim())) {
+        let key = Key {
+            id: uuid::Uuid::new_v4().to_string(),
+            tenant,
+            owner: None,
+            label: label.to_owned(),
+            created_at: Timestamp::now(),
+        };
+        return Ok(store.add_key(key, hash(text.trim()), Order::of_rule(BOOTSTRAP)).await?);
+    }
     let (_, text) = mint(store, Scope::all(&tenant), label.to_owned(), Order::of_rule(BOOTSTRAP)).await?;
     write_private(file, &text)
         .map_err(|source| ash_session::Error::Io { what: format!("cannot write {}", file.display()), source })
+}
+
+/// Whether it looks like one that this program made.
+fn is_key(text: &str) -> bool {
+    text.strip_prefix("ash_").is_some_and(|rest| rest.len() == 32)
 }
 
 fn write_private(file: &Path, text: &str) -> std::io::Result<()> {

@@ -6,6 +6,7 @@ mod app;
 mod archive;
 mod auth;
 mod config;
+mod database;
 mod disk;
 mod enforced;
 mod ignored;
@@ -21,8 +22,8 @@ mod stretch;
 mod turn;
 mod walls;
 
-pub use app::{Failure, far_sessions, restore, serve};
-pub use ash_session::{FarSession, Returned};
+pub use app::{Failure, Repaired, far_sessions, repair, restore, serve};
+pub use ash_session::{FarSession, Repair, RepairedSession, Returned};
 pub use config::{Config, Sandbox};
 pub use disk::Disk;
 pub use enforced::Enforced;

@@ -1,7 +1,7 @@
 //! What can go wrong with a session, in the words of the one who asked.
 
 use crate::state::Refused;
-use ash_model::{Dialect, Kind, Lock, Options, Problem, Reached, Runtime, Slug, Timestamp};
+use ash_model::{Dialect, Kind, Lock, Options, Problem, Reached, Runtime, SessionId, Slug, Timestamp};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -80,6 +80,10 @@ pub enum Error {
         "Checkpoint {number} is damaged ({why}), and there is none before it that is whole. Bring the tenant's packs back from a copy; `ash snapshot verify --read-data` says which. The conversation can still be read"
     )]
     NothingWhole { number: u64, why: String },
+    #[error(
+        "Session \"{0}\" is in the packs of this server but not in its database, which was lost or replaced by an older copy: choose another id, or stop the server and run `ash repair`"
+    )]
+    Unrepaired(SessionId),
     #[error("{0}")]
     Key(String),
     #[error("The workspace holds more than {0} files; leave folders out, or remove some")]
@@ -189,7 +193,8 @@ impl Error {
             | Error::LockLost
             | Error::Halted
             | Error::WorkspaceBusy(_)
-            | Error::AnothersCheckpoint(_) => Kind::Conflict,
+            | Error::AnothersCheckpoint(_)
+            | Error::Unrepaired(_) => Kind::Conflict,
             Error::Refused(Refused::Unasked) => Kind::NotFound,
             Error::Refused(Refused::NoAnswers | Refused::NoQuestion) | Error::Setting(_) => {
                 Kind::Unprocessable
@@ -267,6 +272,7 @@ impl Error {
             Error::NoWorkspace => "no_workspace",
             Error::WorkspaceBusy(_) => "workspace_busy",
             Error::AnothersCheckpoint(_) => "checkpoint_of_another",
+            Error::Unrepaired(_) => "session_unrepaired",
             Error::NoSuchWorkspace(_) => "workspace_not_found",
             Error::Store(ash_store::Error::SlugTaken(_)) => "workspace_taken",
             Error::Store(ash_store::Error::Deleting(_)) => "workspace_deleting",

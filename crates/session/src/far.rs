@@ -5,6 +5,7 @@
 //! parent: who finds a manifest finds everything.
 
 mod back;
+mod history;
 mod keys;
 mod manifest;
 mod packs;
@@ -12,6 +13,10 @@ mod send;
 mod tidy;
 
 pub use back::{FarSession, Returned};
+pub(crate) use {
+    back::{checkpoints, folded},
+    history::{FarHistory, filled},
+};
 
 use crate::{Error, Result, rooms::Rooms};
 use ash_cloud::{Bucket, Code, Limits, Patience, Tally, Trouble};
@@ -78,6 +83,11 @@ impl Far {
 
     pub(crate) fn packs(&self, tenant: &TenantId) -> Arc<packs::Packs> {
         Arc::new(packs::Packs::new(&self.bucket, tenant))
+    }
+
+    /// Changes whenever something was sent.
+    pub(crate) fn sent(&self) -> watch::Receiver<u64> {
+        self.sent.subscribe()
     }
 
     pub(crate) fn ring(&self) {

@@ -7,8 +7,9 @@ use crate::{
     files::FileSource,
     rooms::Rooms,
     sessions::native_id,
+    witness,
 };
-use ash_model::{Fact, Note, Options, Seq, SessionId, Status, WorkspaceId};
+use ash_model::{Epoch, Fact, Note, Options, Seq, SessionId, Status, WorkspaceId};
 use ash_snapshot::{Folder, Owner, TreeId};
 use ash_store::{Card, Checkpoint, Env, Session};
 use uuid::Uuid;
@@ -49,11 +50,20 @@ impl Sessions {
         let env = rooms.store.env(parent.no).await?;
         if fork.beside {
             let point = self.remember(parent, point).await?;
-            return Ok(rooms.store.create(forked_beside(rooms, parent, &fork, point, env)).await?);
+            let new = forked_beside(rooms, parent, &fork, point, env);
+            return self.make_fork(new).await;
         }
         let from = (point, base);
         let new = forked(rooms, parent, &fork, from, WorkspaceId::fresh(), env);
-        Ok(rooms.store.create(new).await?)
+        self.make_fork(new).await
+    }
+
+    async fn make_fork(&self, new: ash_store::NewSession) -> Result<Session> {
+        let rooms = self.rooms();
+        let epoch = witness::first_epoch(rooms, &new.tenant, &new.id).await?;
+        let fork = rooms.store.create(ash_store::NewSession { epoch, ..new }).await?;
+        rooms.witnesses.mark_compared(fork.no);
+        Ok(fork)
     }
 
     /// What the parent remembers there, in a copy that stays as it is, whatever the parent does next.
@@ -162,6 +172,7 @@ fn child(
         first_checkpoints: Vec::new(),
         card,
         notes: vec![Note { turn: None, at, fact }],
+        epoch: Epoch(1),
         at,
     }
 }

@@ -58,6 +58,11 @@ impl Sessions {
     pub async fn sweep(&self, keep: &Keep) -> Result<()> {
         let began = Instant::now();
         let mut all = Swept::default();
+        self.compare_witnesses().await?;
+        if !self.may_delete() {
+            tracing::warn!("nothing is collected or deleted: the database knows less than its witnesses");
+            return Ok(());
+        }
         if self.rooms().far.is_some() {
             let before = self.cold_before(keep);
             match self.let_go_of_trees(before).await {
@@ -95,8 +100,11 @@ impl Sessions {
         let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
         let before = Timestamp(rooms.clock().0.saturating_sub(after));
         for session in rooms.store.trashed(before).await? {
+            let Some((tombstone, _)) = rooms.store.tombstone(session.no).await? else { continue };
+            // Before the row goes: from then on only this says that it was purged.
+            self.bury(session.no).await?;
             if let Some(far) = &rooms.far {
-                far.forget(&session).await?;
+                far.forget(rooms, &tombstone).await?;
             }
             while !rooms.store.bury(session.no, rooms.clock()).await? {}
             tracing::info!(session = %session.id, tenant = %session.tenant, "purged");
@@ -150,6 +158,7 @@ impl Sessions {
         let cold = self.cold(tenant, &holdings, keep).await?;
         let mut wanted = wanted(&holdings, now, keep.grace, cold)?;
         wanted.there = there;
+        wanted.unclear = rooms.unreadable_packs(tenant).await?;
         let collected = self.collect(tenant, &wanted, keep.grace).await;
         let listed = wanted.there.take();
         let (packs, size) = match collected {
@@ -161,7 +170,8 @@ impl Sessions {
             collected => collected?,
         };
         if let Some(far) = far {
-            let gone = [&packs.removed[..], &packs.unneeded].concat();
+            let unneeded = rooms.explained_packs(tenant, &packs.unneeded).await?;
+            let gone = [&packs.removed[..], &unneeded].concat();
             far.give_up(rooms, tenant, &gone).await?;
             if let Err(error) = far.replace_smaller(rooms, tenant, listed).await {
                 tracing::warn!(%tenant, %error, "what is smaller here could not be made so in the object store");
@@ -259,7 +269,7 @@ fn wanted(holdings: &Holdings, now: Timestamp, grace: Duration, cold: Cold) -> R
     let notes = notes.into_iter().filter(|tree| !trees.contains(tree) && !resting.contains(tree)).collect();
     let resting = resting.into_iter().filter(|tree| !trees.contains(tree)).collect();
     let Cold { packs: far, unlike, .. } = cold;
-    Ok(Wanted { trees: trees.into_iter().collect(), notes, cold: resting, far, unlike, there: None })
+    Ok(Wanted { trees: trees.into_iter().collect(), notes, cold: resting, far, unlike, ..Wanted::default() })
 }
 
 /// What we cannot name we cannot keep: then nothing is collected at all.

@@ -29,6 +29,7 @@ mod sessions;
 pub mod state;
 mod troubles;
 mod upload;
+mod witness;
 mod workspaces;
 
 pub use actor::WantedLock;
@@ -50,6 +51,7 @@ pub use sessions::{Executed, NewSession, Prompt, Reserved, Sessions};
 pub use state::{Phase, Refused, Turn, Wake, plain_text};
 pub use troubles::{ServerTrouble, Troubles};
 pub use upload::{Upload, weight_of};
+pub use witness::{Behind, Compared, Repair, RepairedSession};
 
 /// Work that waits for a disk, where it holds nobody up.
 pub(crate) async fn blocking<T: Send + 'static>(

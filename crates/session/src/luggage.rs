@@ -3,7 +3,7 @@
 
 use crate::{Error, Result, blocking, rooms::Rooms};
 use ash_model::{
-    Compared, Event, Seq, TurnId,
+    Compared, Epoch, Event, Seq, TurnId,
     luggage::{self, Line, Record},
 };
 use ash_snapshot::{Repo, TreeId, Unchanged};
@@ -34,10 +34,11 @@ pub(crate) struct Trip<'t> {
     /// The snapshot that has what happened before.
     pub(crate) before: &'t TreeId,
     pub(crate) agent_tree: String,
+    pub(crate) epoch: Epoch,
 }
 
 pub(crate) async fn pack(rooms: &Rooms, repo: &Repo, trip: Trip<'_>) -> Result<Luggage> {
-    let Trip { session, checkpoint, turn, before: last, agent_tree } = trip;
+    let Trip { session, checkpoint, turn, before: last, agent_tree, epoch } = trip;
     // Said by the pack itself: what was recorded while it was written is not in it.
     let before = read(repo, last).unwrap_or_else(|error| {
         // A pack that rots must not keep the next one from being written: it holds all events again.
@@ -47,6 +48,7 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Repo, trip: Trip<'_>) -> Result<L
     let after = before.filter(|record| record.session == session.id && record.tenant == session.tenant);
     let after = after.map_or(0, |record| record.through);
     let (parts, through) = events(rooms, session, after, Seq::MAX).await?;
+    let definition = rooms.store.definition(&session.tenant, &session.agent, session.version).await?;
     let record = Record {
         tenant: session.tenant.clone(),
         session: session.id.clone(),
@@ -65,6 +67,12 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Repo, trip: Trip<'_>) -> Result<L
         through,
         created_at: session.created_at,
         at: rooms.clock(),
+        epoch: Some(epoch),
+        owner: session.owner.clone(),
+        metadata: session.metadata.clone(),
+        slug: session.slug.clone(),
+        env: rooms.store.sealed_env(session.no).await?,
+        definition: definition.map(Box::new),
     };
     let text = serde_json::to_vec(&record).expect("plain words and numbers");
     let mut notes = vec![(luggage::RECORD.to_owned(), text)];

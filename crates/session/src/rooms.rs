@@ -8,6 +8,7 @@ use crate::{
     keys,
     live::{Live, Uids},
     pool::Pool,
+    witness::Witnesses,
 };
 use ash_model::{
     Bounds, Dialect, Durability, Needs, Options, Prices, Provider, Receipt, Runtime, Saved, TakenBack,
@@ -89,6 +90,8 @@ pub struct Settings {
     pub user_namespaces: bool,
     /// How long an agent's scripts may take at most.
     pub setup_most: Duration,
+    /// What was found wrong with the database's files, until it is repaired.
+    pub database_damage: Option<String>,
 }
 
 impl Settings {
@@ -150,6 +153,7 @@ pub struct Rooms {
     pub(crate) mends: Semaphore,
     pub(crate) walks: Semaphore,
     pub(crate) pool: Pool,
+    pub(crate) witnesses: Witnesses,
     /// Workspaces whose sessions somebody looks after.
     commons: Mutex<HashMap<WorkspaceId, Weak<Common>>>,
     repos: Mutex<HashMap<TenantId, (Arc<Repo>, Locked)>>,
@@ -194,6 +198,7 @@ impl Rooms {
             mends: Semaphore::new(MENDS),
             walks: Semaphore::new(WALKS),
             pool,
+            witnesses: Witnesses::default(),
             commons: Mutex::default(),
             repos: Mutex::default(),
             far: None,

@@ -28,7 +28,7 @@ use std::{
 
 pub use crate::actor::Executed;
 pub use create::NewSession;
-pub(crate) use {create::native_id, space::is_cold};
+pub(crate) use {create::native_id, space::is_cold, start::list_names};
 
 /// How long captures may take after the grace of a shutdown; what is not done by then is taken over at the next start.
 const CAPTURES: Duration = Duration::from_secs(60);
@@ -214,6 +214,7 @@ impl Sessions {
         if fate == Fate::Purge {
             // One that had ended before.
             self.rooms.store.trash(no, self.rooms.clock(), by).await?;
+            self.bury(no).await?;
         }
         self.get(no).await
     }

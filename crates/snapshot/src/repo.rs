@@ -14,6 +14,7 @@ mod read;
 mod references;
 mod restore;
 mod take;
+mod tombstones;
 mod verify;
 
 use std::collections::HashMap;
@@ -66,6 +67,8 @@ pub struct Repo {
     /// Snapshots that somebody is working with: collection leaves them alone.
     pins: Mutex<HashMap<TreeId, usize>>,
     naming_packs: RwLock<()>,
+    /// Held by whoever adds a tombstone.
+    burying: Mutex<()>,
     indexes: Shelf,
 }
 
@@ -92,6 +95,7 @@ impl Repo {
             away: None,
             pins,
             naming_packs,
+            burying: Mutex::default(),
             indexes: Shelf::default(),
         })
     }

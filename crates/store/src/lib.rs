@@ -19,7 +19,7 @@ pub use usage::{UsageBy, UsageQuery, UsageSum};
 
 use ash_model::far::{FarAgent, Tombstone};
 use ash_model::{
-    AgentName, Cursor, Event, Incarnation, Kind, Resources, Seq, SessionId, SessionNo, Slug, Status,
+    AgentName, Cursor, Epoch, Event, Incarnation, Kind, Resources, Seq, SessionId, SessionNo, Slug, Status,
     TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
@@ -169,10 +169,19 @@ pub trait Store: Send + Sync {
     async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool>;
     /// Goes on with what another witness has of a session. `Stale`: its log has grown since it was compared.
     async fn adopt(&self, adoption: Adoption) -> Result<()>;
+    /// Whoever claims the workspace next gets a higher one than this.
+    async fn raise_epoch(&self, workspace: WorkspaceId, epoch: Epoch) -> Result<()>;
+    /// Its tombstone says that a session was purged, which the database does not know: it goes into the trash as it is.
+    async fn purge_again(&self, no: SessionNo, at: Timestamp, by: Order) -> Result<()>;
+    /// A version of an agent, whole, with its environment sealed. Also of a deleted one.
+    async fn definition(&self, tenant: &TenantId, name: &AgentName, version: u32)
+    -> Result<Option<FarAgent>>;
     /// How far the logs of a tenant's sessions go, those in the trash included.
     async fn log_positions(&self, tenant: &TenantId) -> Result<Vec<LogPosition>>;
     /// What is to be written down of every session in the trash, so that no witness brings it back.
     async fn tombstones(&self) -> Result<Vec<(SessionNo, Tombstone)>>;
+    /// The same of one session, and whether the object store has it.
+    async fn tombstone(&self, no: SessionNo) -> Result<Option<(Tombstone, bool)>>;
     /// Reads every page of the database. `None`: it is whole.
     async fn damage(&self) -> Result<Option<String>>;
     /// Agents that come back without a session.

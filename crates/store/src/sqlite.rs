@@ -20,8 +20,8 @@ use crate::{
 };
 use ash_model::far::{FarAgent, Tombstone};
 use ash_model::{
-    AgentName, Cursor, Event, Incarnation, Resources, Seq, SessionId, SessionNo, Slug, Status, TakenBack,
-    TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Cursor, Epoch, Event, Incarnation, Resources, Seq, SessionId, SessionNo, Slug, Status,
+    TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
 use sqlx::{
@@ -328,12 +328,37 @@ impl Store for Sqlite {
         adopted
     }
 
+    async fn raise_epoch(&self, workspace: WorkspaceId, epoch: Epoch) -> Result<()> {
+        self.writer
+            .write(move |db| Box::pin(async move { witness::raise_epoch(db, workspace, epoch).await }))
+            .await
+    }
+
+    async fn purge_again(&self, no: SessionNo, at: Timestamp, by: Order) -> Result<()> {
+        self.writer
+            .write(move |db| Box::pin(async move { witness::purge_again(db, no, at, &by).await }))
+            .await
+    }
+
+    async fn definition(
+        &self,
+        tenant: &TenantId,
+        name: &AgentName,
+        version: u32,
+    ) -> Result<Option<FarAgent>> {
+        far::definition(&self.readers, tenant, name, version).await
+    }
+
     async fn log_positions(&self, tenant: &TenantId) -> Result<Vec<LogPosition>> {
         witness::log_positions(&self.readers, tenant).await
     }
 
     async fn tombstones(&self) -> Result<Vec<(SessionNo, Tombstone)>> {
         witness::tombstones(&self.readers, false, u32::MAX).await
+    }
+
+    async fn tombstone(&self, no: SessionNo) -> Result<Option<(Tombstone, bool)>> {
+        witness::tombstone(&self.readers, no).await
     }
 
     async fn damage(&self) -> Result<Option<String>> {

@@ -124,8 +124,12 @@ pub(super) fn moment(now: Timestamp, name: &str, text: &str) -> Answer<Timestamp
 }
 
 fn line(line: &Audited) -> Value {
-    json!({
+    let mut shown = json!({
         "id": line.no, "at": line.at, "action": line.deed.as_str(), "subject": line.subject, "owner": line.owner,
         "by": { "key": line.by.key, "owner": line.by.owner, "rule": line.by.rule },
-    })
+    });
+    if let Some(detail) = &line.detail {
+        shown["detail"] = json!(detail);
+    }
+    shown
 }

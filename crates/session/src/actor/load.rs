@@ -10,6 +10,7 @@ use crate::{
     pool::{MoodCell, Passage},
     rooms::Rooms,
     state::{Budget, Found, State},
+    witness,
 };
 use ash_driver::Ear;
 use ash_model::{Cursor, Dialect, Fact, Incarnation, OnInterrupted, SessionNo};
@@ -54,6 +55,7 @@ impl Actor {
     pub(crate) async fn load(rooms: Arc<Rooms>, session: Session, seat: Seat) -> Result<Actor> {
         let common = rooms.common(session.workspace);
         let _floor = common.floor().await;
+        let session = witness::reconcile(&rooms, session).await?;
         let (lease, first) = common.claim(&rooms, session.workspace).await?;
         let session = rooms.store.session(session.no).await?.ok_or(Error::NotFound)?;
         let events = rooms.store.facts(session.no).await?;

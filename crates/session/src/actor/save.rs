@@ -9,7 +9,7 @@ use crate::{
     rooms::Rooms,
     state::Phase,
 };
-use ash_model::{Beside, Consistency, Durability, Fact, Saved, TurnId};
+use ash_model::{Beside, Consistency, Durability, Epoch, Fact, Saved, TurnId};
 use ash_sandbox::Remote;
 use ash_snapshot::{Taken, TreeId, Weight};
 use ash_store::{Checkpoint, Session};
@@ -64,6 +64,8 @@ pub(super) struct Saving {
     pub(super) live: Live,
     pub(super) common: Arc<Common>,
     pub(super) session: Session,
+    /// With which the workspace is held.
+    pub(super) epoch: Epoch,
     pub(super) remote: Option<Remote>,
     /// If nothing was touched since the last capture, that one will do.
     pub(super) may_skip: bool,
@@ -115,6 +117,7 @@ impl Saving {
             turn,
             before: before.as_ref().unwrap_or(&base),
             agent_tree,
+            epoch: self.epoch,
         };
         Ok((luggage::pack(&self.rooms, &repo, trip).await?, base))
     }
@@ -208,6 +211,7 @@ impl Actor {
             live: self.live.clone(),
             common: self.common.clone(),
             session: self.session.clone(),
+            epoch: self.lease.epoch,
             remote: self.hands.as_ref().map(|hands| hands.remote.clone()),
             may_skip: false,
             own: (self.state.checkpoint, self.state.last_checkpoint + 1),

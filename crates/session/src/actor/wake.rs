@@ -14,7 +14,7 @@ use crate::{
     state::{State, Wish},
 };
 use ash_driver::{Driver, Ear, Memory, Remembered};
-use ash_model::{Bounds, Compared, Dialect, Fact, Problem, TakenBack, Tier};
+use ash_model::{Bounds, Compared, Dialect, Fact, Problem, RemoteComparison, TakenBack, Tier};
 use ash_sandbox::{Inside, Records};
 use ash_snapshot::{Folder, Owner, TreeId};
 use ash_store::{Lease, Session, Version};
@@ -293,7 +293,11 @@ impl Waking {
         };
         let Ok(tree) = TreeId::parse(&checkpoint.tree) else { return Ok(None) };
         let repo = self.rooms.repo(&self.session.tenant)?;
-        Ok(Some(crate::luggage::compare(&self.rooms, repo, &self.session, &tree).await?))
+        let (mut compared, lost) = crate::luggage::compare(&self.rooms, repo, &self.session, &tree).await?;
+        if self.rooms.witnesses.was_unreachable(self.session.no) {
+            compared.remote = Some(RemoteComparison::Unreachable);
+        }
+        Ok(Some((compared, lost)))
     }
 
     /// Down the ladder until the agent starts. If it does not even start without a memory, its memory is not at fault

@@ -1,15 +1,15 @@
 //! What comes back from the object store: rows of sessions and agents that the database does not know. Files come when
 //! somebody resumes.
 
-use super::{Far, keys, trouble};
-use crate::{Error, Result, blocking, luggage, rooms::Rooms, state::State};
+use super::{Far, history::KnownSession, keys, trouble};
+use crate::{Error, Result, blocking, rooms::Rooms, state::State};
 use ash_model::{
     AgentName, Event, Fact, Seq, SessionId, TenantId, Timestamp, TurnId, WorkspaceId,
-    far::{FarAgent, FarCheckpoint, Manifest},
+    far::{FarAgent, FarCheckpoint, Manifest, Tombstone},
     luggage::Line,
 };
-use ash_snapshot::{Repo, TreeId};
-use ash_store::{Card, Checkpoint, Rebuilt, Scope, TurnRow};
+use ash_snapshot::Repo;
+use ash_store::{Card, Checkpoint, Scope, TurnRow};
 use futures::{StreamExt, TryStreamExt};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -50,12 +50,14 @@ impl Far {
                 let bytes = self.bucket.get(&key).await.map_err(trouble)?;
                 let told = match Repo::is_concealed(&bytes) {
                     true => None,
+                    // One that was purged is not there.
+                    false if serde_json::from_slice::<Tombstone>(&bytes).is_ok() => return Ok(None),
                     false => Some(parsed::<Manifest>(&key, &bytes)?),
                 };
-                Ok::<_, Error>((id, told))
+                Ok::<_, Error>(Some((id, told)))
             });
             let found: Vec<_> = futures::stream::iter(read).buffered(AT_ONCE).try_collect().await?;
-            all.extend(found.into_iter().map(|(id, manifest)| FarSession {
+            all.extend(found.into_iter().flatten().map(|(id, manifest)| FarSession {
                 tenant: tenant.clone(),
                 id,
                 manifest,
@@ -136,27 +138,28 @@ impl Far {
             if rooms.store.find(&everybody, &id).await?.is_some() {
                 break;
             }
-            let Some((manifest, kept)) = self.manifest(rooms, tenant, &id).await? else { break };
+            let Some(known) = self.known_session(rooms, tenant, &id).await?.session() else { break };
+            let manifest = &known.manifest;
             if line.is_empty() && scope.owner.is_some() && scope.owner != manifest.owner {
                 return Ok(false);
             }
             next = manifest.base.and(manifest.parent.clone());
-            line.push((manifest, kept));
+            line.push(known);
         }
         let found = !line.is_empty();
-        if let Some((shared, _)) = line.first().filter(|(manifest, _)| manifest.slug.is_some()) {
-            let (workspace, id) = (shared.workspace, shared.session.clone());
+        let shared = line.first().map(|known| &known.manifest).filter(|manifest| manifest.slug.is_some());
+        if let Some((workspace, id)) = shared.map(|shared| (shared.workspace, shared.session.clone())) {
             let siblings = self.siblings(rooms, tenant, (workspace, &id)).await?;
             line.splice(0..0, siblings);
             // They have one epoch, and whoever comes next a higher one.
-            let same = |manifest: &Manifest| manifest.workspace == workspace;
-            let highest = line.iter().map(|(one, _)| one).filter(|one| same(one)).map(|one| one.epoch).max();
-            for (one, _) in line.iter_mut().filter(|(one, _)| same(one)) {
-                one.epoch = highest.unwrap_or(one.epoch);
+            let same = |known: &KnownSession| known.manifest.workspace == workspace;
+            let highest = line.iter().filter(|known| same(known)).map(|known| known.manifest.epoch).max();
+            for known in line.iter_mut().filter(|known| same(known)) {
+                known.manifest.epoch = highest.unwrap_or(known.manifest.epoch);
             }
         }
-        for (manifest, kept) in line.into_iter().rev() {
-            let rebuilt = self.rebuilt(rooms, manifest, &kept).await?;
+        for known in line.into_iter().rev() {
+            let rebuilt = self.rebuilt(rooms, known).await?;
             rooms.store.rebuild(rebuilt).await?;
         }
         Ok(found)
@@ -168,19 +171,19 @@ impl Far {
         rooms: &Rooms,
         tenant: &TenantId,
         (workspace, but): (WorkspaceId, &SessionId),
-    ) -> Result<Vec<(Manifest, BTreeSet<Seq>)>> {
+    ) -> Result<Vec<KnownSession>> {
         let mut siblings = Vec::new();
         for id in self.newest(tenant).await?.into_keys().filter(|id| id != but) {
             if rooms.store.find(&Scope::all(tenant), &id).await?.is_some() {
                 continue;
             }
-            let found = self.manifest(rooms, tenant, &id).await?;
-            siblings.extend(found.filter(|(manifest, _)| manifest.workspace == workspace));
+            let found = self.known_session(rooms, tenant, &id).await?.session();
+            siblings.extend(found.filter(|known| known.manifest.workspace == workspace));
         }
         Ok(siblings)
     }
 
-    pub(super) async fn tenants(&self) -> Result<Vec<TenantId>> {
+    pub(crate) async fn tenants(&self) -> Result<Vec<TenantId>> {
         let names = self.bucket.list_dirs(keys::TENANTS).await.map_err(trouble)?;
         Ok(names.iter().filter_map(|name| TenantId::parse(name).ok()).collect())
     }
@@ -204,27 +207,8 @@ impl Far {
         Ok(newest)
     }
 
-    /// The newest manifest of a session, and the events at which there is one.
-    async fn manifest(
-        &self,
-        rooms: &Rooms,
-        tenant: &TenantId,
-        id: &SessionId,
-    ) -> Result<Option<(Manifest, BTreeSet<Seq>)>> {
-        let found: Vec<_> =
-            self.bucket.list(&keys::session(tenant, id)).try_collect().await.map_err(trouble)?;
-        let seqs = found.iter().filter_map(|found| keys::numbers(&found.key)).map(|(_, seq)| seq).collect();
-        let newest = found.into_iter().filter(|found| keys::numbers(&found.key).is_some());
-        let Some(newest) = newest.map(|found| found.key).max() else { return Ok(None) };
-        let manifest: Manifest = self.fetched(rooms, tenant, &newest).await?;
-        if manifest.tenant != *tenant || manifest.session != *id {
-            return Err(damaged(id, "what the object store has under its name is another's"));
-        }
-        Ok(Some((manifest, seqs)))
-    }
-
     /// An agent as it is, and the version that is asked for, or all of them.
-    async fn agents(
+    pub(super) async fn agents(
         &self,
         rooms: &Rooms,
         tenant: &TenantId,
@@ -250,15 +234,6 @@ impl Far {
         Ok(agents.into_iter().filter(|agent| agent.tenant == *tenant && agent.name == *name).collect())
     }
 
-    async fn rebuilt(&self, rooms: &Rooms, manifest: Manifest, kept: &BTreeSet<Seq>) -> Result<Rebuilt> {
-        let events = self.log(rooms, &manifest).await?;
-        let agents = self.agents(rooms, &manifest.tenant, &manifest.agent, Some(manifest.version)).await?;
-        let (card, turns) = folded(&manifest, &events)?;
-        let checkpoints = checkpoints(&manifest, &events, kept, rooms.clock())?;
-        let (node, at) = (rooms.settings.node.clone(), rooms.clock());
-        Ok(Rebuilt { manifest, node, card, agents, events, turns, checkpoints, at })
-    }
-
     async fn fetched<T: serde::de::DeserializeOwned>(
         &self,
         rooms: &Rooms,
@@ -269,56 +244,10 @@ impl Far {
         let bytes = rooms.repo(tenant)?.reveal(bytes.into(), key)?;
         parsed(key, &bytes)
     }
-
-    /// All events of its own: from the packs, from the newest back, and what the manifest has beyond them.
-    async fn log(&self, rooms: &Rooms, manifest: &Manifest) -> Result<Vec<Line>> {
-        let (repo, base) = (rooms.repo(&manifest.tenant)?, manifest.base.unwrap_or(0));
-        let (chain, id) = (manifest.chain.clone(), manifest.session.clone());
-        let mut lines: BTreeMap<Seq, Line> = blocking(move || {
-            let mut lines = BTreeMap::new();
-            let mut next = chain;
-            while let Some(text) = next.take() {
-                let tree = TreeId::parse(&text).map_err(|_| damaged(&id, "a name that is none"))?;
-                let Some(record) = luggage::read(&repo, &tree)?.filter(|record| record.session == id) else {
-                    break;
-                };
-                let known = lines.len();
-                let part = luggage::lines(&repo, &tree)?;
-                lines.extend(part.into_iter().filter(|line| line.seq > base).map(|line| (line.seq, line)));
-                // What leads back to where it was before leads nowhere.
-                if record.after > base && (lines.len() > known || record.after < record.through) {
-                    next = Some(record.previous);
-                }
-                if next.as_deref() == Some(text.as_str()) {
-                    break;
-                }
-            }
-            Ok(lines)
-        })
-        .await?;
-        lines.extend(manifest.events.iter().map(|line| (line.seq, line.clone())));
-        lines.retain(|seq, _| *seq > base && *seq <= manifest.seq);
-        let mut expected = base;
-        for seq in lines.keys() {
-            expected += 1;
-            if *seq != expected {
-                break;
-            }
-        }
-        if expected != manifest.seq || lines.len() as u64 != manifest.seq - base {
-            let what = format!(
-                "event {} of {} is nowhere in the object store",
-                expected.max(base + 1),
-                manifest.seq
-            );
-            return Err(damaged(&manifest.session, &what));
-        }
-        Ok(lines.into_values().collect())
-    }
 }
 
 /// What the log makes of a session.
-fn folded(manifest: &Manifest, lines: &[Line]) -> Result<(Card, Vec<TurnRow>)> {
+pub(crate) fn folded(manifest: &Manifest, lines: &[Line]) -> Result<(Card, Vec<TurnRow>)> {
     let mut state = State::new(manifest.base.unwrap_or(0));
     let mut turns: HashMap<TurnId, TurnRow> = HashMap::new();
     for line in lines.iter().filter(|line| line.kind != "said") {
@@ -336,7 +265,7 @@ fn folded(manifest: &Manifest, lines: &[Line]) -> Result<(Card, Vec<TurnRow>)> {
 }
 
 /// All of them. One of which there is no manifest was given up; its pack still tells of the log.
-fn checkpoints(
+pub(crate) fn checkpoints(
     manifest: &Manifest,
     lines: &[Line],
     kept: &BTreeSet<Seq>,
@@ -418,6 +347,6 @@ fn parsed<T: serde::de::DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T> 
     })
 }
 
-fn damaged(id: &SessionId, what: &str) -> Error {
+pub(super) fn damaged(id: &SessionId, what: &str) -> Error {
     Error::Far(format!("session {id} cannot be brought back: {what}"))
 }

@@ -4,10 +4,14 @@
 use super::{BREATH, Far, LONGEST_BREATH, keys, manifest, trouble};
 use crate::{Error, Result, blocking, luggage, rooms::Rooms};
 use ash_cloud::{Code, Trouble, Written};
-use ash_model::{AgentName, Seq, SessionNo, TenantId, far::FarAgent};
+use ash_model::{
+    AgentName, Seq, SessionNo, TenantId,
+    far::{FarAgent, FarCheckpoint, Manifest, Tombstone},
+};
 use ash_snapshot::TreeId;
 use ash_store::{Checkpoint, Outgoing, Session};
 use futures::{StreamExt, stream::FuturesUnordered};
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -38,7 +42,9 @@ impl Whose {
     fn of(one: &Outgoing) -> Whose {
         match one {
             Outgoing::Agent(agent) => Whose::Agent(agent.tenant.clone(), agent.name.clone()),
-            Outgoing::Checkpoint(session, _) | Outgoing::Log(session, _) => Whose::Session(*session),
+            Outgoing::Checkpoint(session, _)
+            | Outgoing::Log(session, _)
+            | Outgoing::Tombstone(session, _) => Whose::Session(*session),
         }
     }
 }
@@ -175,6 +181,9 @@ impl Far {
     ) -> Result<bool> {
         let Whose::Session(session) = whose else { return Ok(false) };
         let Some(session) = rooms.store.session(*session).await? else { return Ok(false) };
+        if !self.may_be_sent(rooms, &session).await? {
+            return Ok(true);
+        }
         if missing.contains(&(session.tenant, session.agent, session.version)) {
             return Ok(true);
         }
@@ -246,6 +255,7 @@ impl Far {
                     self.send_checkpoint(rooms, *session, checkpoint).await
                 }
                 Outgoing::Log(session, seq) => self.send_manifest(rooms, *session, None, *seq).await,
+                Outgoing::Tombstone(_, tombstone) => self.send_tombstone(rooms, tombstone).await,
             };
             rooms.store.sent(&one, seq?, rooms.clock()).await?;
             self.sent.send_modify(|count| *count += 1);
@@ -253,10 +263,18 @@ impl Far {
         Ok(())
     }
 
+    /// After whatever another server has put under its name: the highest is right.
     async fn send_agent(&self, rooms: &Rooms, agent: &FarAgent) -> Result<()> {
         self.send_packs(rooms, &agent.tenant, &agent.tree).await?;
-        let key = keys::version(&agent.tenant, &agent.name, agent.version, agent.changes);
-        self.put(rooms, &agent.tenant, &key, agent).await
+        let mut changes = agent.changes;
+        loop {
+            let key = keys::version(&agent.tenant, &agent.name, agent.version, changes);
+            let numbered = FarAgent { changes, ..agent.clone() };
+            match self.put_or_compare(rooms, &agent.tenant, &key, &numbered).await? {
+                Put::Same => return Ok(()),
+                Put::Other => changes += 1,
+            }
+        }
     }
 
     /// Answers up to where the log is there now.
@@ -331,17 +349,56 @@ impl Far {
         Ok(seq)
     }
 
-    async fn put<T: serde::Serialize>(
+    /// In the place of the session's next manifest, or after whatever another server has put there.
+    pub(super) async fn send_tombstone(&self, rooms: &Rooms, tombstone: &Tombstone) -> Result<u64> {
+        let mut seq = tombstone.seq;
+        loop {
+            let key = keys::manifest(&tombstone.tenant, &tombstone.session, tombstone.epoch, seq);
+            let numbered = Tombstone { seq, ..tombstone.clone() };
+            match self.put_or_compare(rooms, &tombstone.tenant, &key, &numbered).await? {
+                Put::Same => return Ok(seq),
+                Put::Other => seq += 1,
+            }
+        }
+    }
+
+    async fn put<T: Serialize + DeserializeOwned + Same>(
         &self,
         rooms: &Rooms,
         tenant: &TenantId,
         key: &str,
         what: &T,
     ) -> Result<()> {
+        match self.put_or_compare(rooms, tenant, key, what).await? {
+            Put::Same => Ok(()),
+            Put::Other => Err(Error::Far(format!(
+                "{key} in the object store is not what this server would put there: another server has written it, or the database is an older copy. It is compared when the session is used next"
+            ))),
+        }
+    }
+
+    /// An object that is there counts as sent only if it says the same.
+    async fn put_or_compare<T: Serialize + DeserializeOwned + Same>(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        key: &str,
+        what: &T,
+    ) -> Result<Put> {
         let text = serde_json::to_vec(what).expect("plain words and numbers");
-        let text = rooms.repo(tenant)?.conceal(text, key);
-        self.sending.put_new(key, text.into()).await.map_err(trouble)?;
-        Ok(())
+        let repo = rooms.repo(tenant)?;
+        let stored = repo.conceal(text.clone(), key);
+        match self.sending.put_new(key, stored.into()).await.map_err(trouble)? {
+            Written::New => Ok(Put::Same),
+            Written::There => {
+                let there = self.sending.get(key).await.map_err(trouble)?;
+                // What was sealed for somebody else is not ours.
+                let Ok(there) = repo.reveal(there.into(), key) else { return Ok(Put::Other) };
+                let same =
+                    there == text || serde_json::from_slice(&there).is_ok_and(|there| what.same(&there));
+                Ok(if same { Put::Same } else { Put::Other })
+            }
+        }
     }
 
     /// Everything that a tree needs, each pack after those that it needs itself.
@@ -490,7 +547,7 @@ fn missing_agents(groups: &[Group], desk: &Desk) -> HashSet<(TenantId, AgentName
     let groups = groups.iter().filter(|(whose, _)| !hopeless(whose));
     let agents = groups.flat_map(|(_, group)| group).filter_map(|one| match one {
         Outgoing::Agent(agent) => Some((agent.tenant.clone(), agent.name.clone(), agent.version)),
-        Outgoing::Checkpoint(..) | Outgoing::Log(..) => None,
+        Outgoing::Checkpoint(..) | Outgoing::Log(..) | Outgoing::Tombstone(..) => None,
     });
     agents.collect()
 }
@@ -503,4 +560,51 @@ async fn log_before(repo: &Arc<ash_snapshot::Repo>, of: &Session, tree: &str) ->
     // One that cannot be read leads nowhere; what comes after it has the whole log again.
     let record = read.ok().flatten().filter(|record| record.session == id && record.after > base)?;
     TreeId::parse(&record.previous).ok()
+}
+
+/// What became of an object that is written once.
+enum Put {
+    Same,
+    /// Something else is there under this name.
+    Other,
+}
+
+/// Whether two objects under one name tell the same. A manifest that is made again may give another size for a pack that
+/// collection has made smaller since, and other words for what no log tells.
+trait Same {
+    fn same(&self, there: &Self) -> bool;
+}
+
+impl Same for Tombstone {
+    fn same(&self, there: &Tombstone) -> bool {
+        self == there
+    }
+}
+
+impl Same for FarAgent {
+    fn same(&self, there: &FarAgent) -> bool {
+        // Who made it first, and when, is not what it is.
+        let plain = |agent: &FarAgent| FarAgent {
+            id: uuid::Uuid::nil(),
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+            ..agent.clone()
+        };
+        plain(self) == plain(there)
+    }
+}
+
+impl Same for Manifest {
+    fn same(&self, there: &Manifest) -> bool {
+        let plain = |manifest: &Manifest| {
+            let sized = |checkpoint: &FarCheckpoint| FarCheckpoint { size: 0, ..checkpoint.clone() };
+            Manifest {
+                unnamed: false,
+                first: manifest.first.iter().map(sized).collect(),
+                checkpoint: manifest.checkpoint.as_ref().map(sized),
+                ..manifest.clone()
+            }
+        };
+        plain(self) == plain(there)
+    }
 }

@@ -5,7 +5,7 @@
 
 use super::{Far, keys, trouble};
 use crate::{Result, rooms::Rooms};
-use ash_model::{SessionId, TenantId};
+use ash_model::{SessionId, TenantId, far::Tombstone};
 use ash_snapshot::Repo;
 use ash_store::{Scope, Session};
 use futures::TryStreamExt;
@@ -105,11 +105,15 @@ impl Far {
         self.learn(rooms, tenant, pack, size).await
     }
 
-    /// Nobody can bring this session back from there any more.
-    pub(crate) async fn forget(&self, session: &Session) -> Result<()> {
-        let prefix = keys::session(&session.tenant, &session.id);
+    /// Nobody can bring this session back from there any more: only its tombstone stays.
+    pub(crate) async fn forget(&self, rooms: &Rooms, tombstone: &Tombstone) -> Result<()> {
+        let seq = self.send_tombstone(rooms, tombstone).await?;
+        let last = (tombstone.epoch.0, seq);
+        let prefix = keys::session(&tombstone.tenant, &tombstone.session);
         let found: Vec<_> = self.bucket.list(&prefix).try_collect().await.map_err(trouble)?;
-        let keys: Vec<String> = found.into_iter().map(|found| found.key).collect();
+        // What is later is of a session that was made again.
+        let before = |key: &String| keys::numbers(key).is_some_and(|numbers| numbers < last);
+        let keys: Vec<String> = found.into_iter().map(|found| found.key).filter(before).collect();
         self.sending.delete(&keys).await.map_err(trouble)
     }
 

@@ -6,6 +6,7 @@ use crate::{
     actor::Actor,
     pool::{Kind, Passage, Prepared, Room},
     state::{State, Wish},
+    witness,
 };
 use ash_model::{AgentName, Fact, Metadata, Note, Options, OwnerId, SessionId, Slug, TenantId, WorkspaceId};
 use ash_sandbox::Egress;
@@ -90,6 +91,7 @@ impl Sessions {
         };
         let created =
             Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };
+        let epoch = witness::first_epoch(rooms, &new.tenant, &new.id).await?;
         let session = rooms
             .store
             .create(ash_store::NewSession {
@@ -113,9 +115,11 @@ impl Sessions {
                 first_checkpoints: Vec::new(),
                 card: State::new(0).card(),
                 notes: vec![Note { turn: None, at: rooms.clock(), fact: created.clone() }],
+                epoch,
                 at: rooms.clock(),
             })
             .await?;
+        rooms.witnesses.mark_compared(session.no);
         if let Some(way) = new.way {
             rooms.brought.bring(session.no, way);
         }

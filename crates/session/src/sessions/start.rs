@@ -95,7 +95,7 @@ impl Sessions {
     }
 }
 
-pub(super) fn list_names(dir: &std::path::Path) -> Vec<String> {
+pub(crate) fn list_names(dir: &std::path::Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }

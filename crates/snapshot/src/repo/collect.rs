@@ -42,6 +42,8 @@ pub struct Wanted {
     pub far: HashSet<String>,
     /// Packs that are far, too, but not as they are here. They are left alone until they are the same again.
     pub unlike: HashSet<String>,
+    /// Packs of which nobody can say whether they are wanted: none of them goes.
+    pub unclear: HashSet<String>,
     /// All packs that are far and how long they are, if it is to be found what nobody needs of them: then the
     /// directories of snapshots that are only far are read. One of which little is needed is here afterwards, smaller.
     pub there: Option<HashMap<String, u64>>,
@@ -79,6 +81,7 @@ impl Repo {
             let id =
                 PackId::parse(pack).filter(|id| here.binary_search_by_key(id, |(here, _)| *here).is_err());
             match id.map(|id| (id, marks.live.get(&id))) {
+                Some((_, None)) if wanted.unclear.contains(pack) => {}
                 Some((_, None)) => collected.unneeded.push(pack.clone()),
                 Some((id, Some(live))) if *size >= WORTH => self.shrink(id, None, live, &mut collected)?,
                 Some((_, Some(_))) | None => {}
@@ -91,6 +94,7 @@ impl Repo {
                 // Nobody could tell any more which of the two has what.
                 Fate::Shrink(_) if wanted.unlike.contains(&id.to_string()) => collected.kept += 1,
                 Fate::Stay => collected.kept += 1,
+                Fate::Go if wanted.unclear.contains(&id.to_string()) => collected.kept += 1,
                 Fate::Leave => leaving.push((id, modified)),
                 Fate::Shrink(live) => self.shrink(id, Some(modified), live, &mut collected)?,
                 Fate::Go => {

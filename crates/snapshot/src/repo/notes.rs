@@ -37,6 +37,17 @@ impl Repo {
         Ok((snapshots, broken))
     }
 
+    /// The names of all packs that are here.
+    pub fn pack_names(&self) -> Result<Vec<String>, Error> {
+        Ok(self.pack_files()?.into_iter().map(|(id, _)| id.to_string()).collect())
+    }
+
+    /// The snapshot that a pack holds, here or far; `None`: it holds none.
+    pub fn snapshot_in(&self, pack: &str) -> Result<Option<TreeId>, Error> {
+        let Some(id) = PackId::parse(pack) else { return Ok(None) };
+        Ok(self.pack(id)?.table.root.map(|root| TreeId::new(&root.id, &id)))
+    }
+
     /// The snapshots whose packs have a name that begins so. Packs that cannot be read are told in the second list.
     pub fn beginning_with(&self, digits: &str) -> Result<(Vec<TreeId>, Vec<Error>), Error> {
         let (mut trees, mut broken) = (Vec::new(), Vec::new());

@@ -96,6 +96,20 @@ fn agent(row: &SqliteRow) -> Result<FarAgent> {
     })
 }
 
+pub(super) async fn definition(
+    db: &SqlitePool,
+    tenant: &TenantId,
+    name: &AgentName,
+    version: u32,
+) -> Result<Option<FarAgent>> {
+    let row = query(
+        "SELECT a.*, v.version AS of_version, v.tree, v.runtime, v.provider, v.image, v.limits, v.needs, v.origin FROM agents a
+         JOIN agent_versions v ON v.agent = a.n WHERE a.tenant = ? AND a.name = ? AND v.version = ?",
+    );
+    let row = row.bind(tenant.as_str()).bind(name.as_str()).bind(version).fetch_optional(db).await?;
+    row.as_ref().map(agent).transpose()
+}
+
 pub(super) async fn sent(db: &mut Db, what: &Outgoing, seq: Seq, at: Timestamp) -> Result<()> {
     match what {
         Outgoing::Agent(agent) => {

@@ -4,14 +4,14 @@
 use super::{
     far::add_agent,
     read::{parsed, unsigned},
-    usage,
+    trash, usage,
     write::{encoded, noted, number, save_new_checkpoint, save_turn, ttl, waiting},
 };
-use crate::{Adoption, Diverged, Error, LogPosition, Rebuilt, Result};
+use crate::{Adoption, Diverged, Error, LogPosition, Order, Rebuilt, Result};
 use ash_model::{
     Epoch, Seq, SessionId, SessionNo, TenantId, Timestamp, WorkspaceId, far::Tombstone, luggage::Line,
 };
-use sqlx::{Row, SqliteConnection, SqlitePool, query};
+use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
 type Db = SqliteConnection;
 
@@ -22,7 +22,7 @@ pub(super) async fn log_positions(db: &SqlitePool, tenant: &TenantId) -> Result<
          JOIN workspaces w ON w.id = s.workspace WHERE s.tenant = ?",
     );
     let rows = rows.bind(tenant.as_str()).fetch_all(db).await?;
-    let position = |row: &sqlx::sqlite::SqliteRow| {
+    let position = |row: &SqliteRow| {
         Ok(LogPosition {
             no: SessionNo(row.try_get("n")?),
             session: parsed(row, "id", |text| SessionId::parse(text).ok())?,
@@ -47,17 +47,26 @@ pub(super) async fn tombstones(
          WHERE s.trashed_at IS NOT NULL AND (s.tombstone_far_at IS NULL OR NOT ?) ORDER BY s.trashed_at LIMIT ?",
     );
     let rows = rows.bind(unsent).bind(limit).fetch_all(db).await?;
-    let tombstone = |row: &sqlx::sqlite::SqliteRow| {
-        let tombstone = Tombstone {
-            tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
-            session: parsed(row, "id", |text| SessionId::parse(text).ok())?,
-            epoch: Epoch(unsigned(row, "epoch")?),
-            seq: unsigned(row, "seq")?,
-            purged_at: Timestamp(row.try_get("trashed_at")?),
-        };
-        Ok((SessionNo(row.try_get("n")?), tombstone))
-    };
-    rows.iter().map(tombstone).collect()
+    rows.iter().map(|row| Ok((SessionNo(row.try_get("n")?), tombstone_row(row)?))).collect()
+}
+
+pub(super) async fn tombstone(db: &SqlitePool, no: SessionNo) -> Result<Option<(Tombstone, bool)>> {
+    let row = query(
+        "SELECT s.tenant, s.id, w.epoch, s.last_seq + 1 AS seq, s.trashed_at, s.tombstone_far_at IS NOT NULL AS sent
+         FROM sessions s JOIN workspaces w ON w.id = s.workspace WHERE s.n = ? AND s.trashed_at IS NOT NULL",
+    );
+    let row = row.bind(no.0).fetch_optional(db).await?;
+    row.map(|row| Ok((tombstone_row(&row)?, row.try_get("sent")?))).transpose()
+}
+
+fn tombstone_row(row: &SqliteRow) -> Result<Tombstone> {
+    Ok(Tombstone {
+        tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
+        session: parsed(row, "id", |text| SessionId::parse(text).ok())?,
+        epoch: Epoch(unsigned(row, "epoch")?),
+        seq: unsigned(row, "seq")?,
+        purged_at: Timestamp(row.try_get("trashed_at")?),
+    })
 }
 
 /// Goes on with the history of another witness where both are the same for the last time. What the database has beyond
@@ -198,4 +207,16 @@ async fn split_off(db: &mut Db, no: SessionNo, common: Seq, diverged: &Diverged)
         query(sql).bind(no.0).bind(fork).bind(at).bind(&workspace).execute(&mut *db).await?;
     }
     Ok(())
+}
+
+pub(super) async fn raise_epoch(db: &mut Db, workspace: WorkspaceId, epoch: Epoch) -> Result<()> {
+    let raised = query("UPDATE workspaces SET epoch = max(epoch, ?) WHERE id = ?");
+    raised.bind(number(epoch.0)?).bind(workspace.to_string()).execute(db).await?;
+    Ok(())
+}
+
+pub(super) async fn purge_again(db: &mut Db, no: SessionNo, at: Timestamp, by: &Order) -> Result<()> {
+    let ended = query("UPDATE sessions SET status = 'ended', open_turns = 0, lock = NULL WHERE n = ?");
+    ended.bind(no.0).execute(&mut *db).await?;
+    trash::put(db, no, at, by).await.map(drop)
 }

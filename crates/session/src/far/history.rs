@@ -1,0 +1,275 @@
+//! What the object store knows of a session: its newest manifest that can be read, and the log. One object that is missing or
+//! cut does not take a session away: what an older manifest or another pack has is used, and each event that none of them
+//! has is a row `missing`.
+
+use super::{Far, keys, trouble};
+use crate::{Error, Result, blocking, luggage, rooms::Rooms};
+use ash_cloud::{Code, Trouble};
+use ash_model::{
+    Epoch, Fact, Seq, SessionId, TenantId, Timestamp, Witness,
+    far::{Manifest, Tombstone},
+    luggage::Line,
+};
+use ash_snapshot::{Repo, TreeId};
+use ash_store::Rebuilt;
+use futures::TryStreamExt;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
+
+/// Older manifests that are read for events that newer ones do not have.
+const MAX_OLDER: usize = 50;
+
+/// The newest manifest of a session that can be read, with what the names of all of them tell.
+pub(crate) struct KnownSession {
+    pub(crate) manifest: Manifest,
+    /// The keys of those before it, the newest first.
+    older: Vec<String>,
+    /// The events at which there is a manifest.
+    pub(super) kept: BTreeSet<Seq>,
+    /// The highest name: the newest manifest may be one that cannot be read.
+    proven: (Epoch, Seq),
+}
+
+/// What the object store says of a session.
+pub(crate) enum FarHistory<T> {
+    Nothing,
+    Purged(Tombstone),
+    Of(Box<T>),
+}
+
+impl<T> FarHistory<T> {
+    /// What can come back.
+    pub(crate) fn session(self) -> Option<T> {
+        match self {
+            FarHistory::Of(known) => Some(*known),
+            FarHistory::Nothing | FarHistory::Purged(_) => None,
+        }
+    }
+}
+
+impl Far {
+    /// The highest name of every session's manifests: how far they are known there.
+    pub(crate) async fn newest_names(&self, tenant: &TenantId) -> Result<HashMap<SessionId, (Epoch, Seq)>> {
+        let newest = self.newest(tenant).await?;
+        let numbered = newest.into_iter().filter_map(|(id, key)| Some((id, keys::numbers(&key)?)));
+        Ok(numbered.map(|(id, (epoch, seq))| (id, (Epoch(epoch), seq))).collect())
+    }
+
+    pub(crate) async fn newest_name(
+        &self,
+        tenant: &TenantId,
+        id: &SessionId,
+    ) -> Result<Option<(Epoch, Seq)>> {
+        let all: Vec<_> =
+            self.bucket.list(&keys::session(tenant, id)).try_collect().await.map_err(trouble)?;
+        let newest = all.iter().filter_map(|found| keys::numbers(&found.key)).max();
+        Ok(newest.map(|(epoch, seq)| (Epoch(epoch), seq)))
+    }
+
+    /// A session as rows of the database.
+    pub(crate) async fn history(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        id: &SessionId,
+    ) -> Result<FarHistory<Rebuilt>> {
+        match self.known_session(rooms, tenant, id).await? {
+            FarHistory::Nothing => Ok(FarHistory::Nothing),
+            FarHistory::Purged(tombstone) => Ok(FarHistory::Purged(tombstone)),
+            FarHistory::Of(known) => Ok(FarHistory::Of(Box::new(self.rebuilt(rooms, *known).await?))),
+        }
+    }
+
+    pub(crate) async fn known_session(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        id: &SessionId,
+    ) -> Result<FarHistory<KnownSession>> {
+        let found: Vec<_> =
+            self.bucket.list(&keys::session(tenant, id)).try_collect().await.map_err(trouble)?;
+        let mut named: Vec<((u64, Seq), String)> =
+            found.into_iter().filter_map(|found| Some((keys::numbers(&found.key)?, found.key))).collect();
+        named.sort();
+        let Some(((epoch, seq), _)) = named.last().cloned() else { return Ok(FarHistory::Nothing) };
+        let kept = named.iter().map(|((_, seq), _)| *seq).collect();
+        let mut why = String::new();
+        while let Some((_, key)) = named.pop() {
+            match self.read_manifest(rooms, (tenant, id), &key).await? {
+                Ok(Told::Purged(tombstone)) => return Ok(FarHistory::Purged(tombstone)),
+                Ok(Told::Session(manifest)) => {
+                    let older = named.into_iter().rev().map(|(_, key)| key).collect();
+                    let proven = (Epoch(epoch), seq);
+                    return Ok(FarHistory::Of(Box::new(KnownSession {
+                        manifest: *manifest,
+                        older,
+                        kept,
+                        proven,
+                    })));
+                }
+                Err(damage) => {
+                    tracing::warn!(session = %id, %tenant, key, damage, "a manifest in the object store cannot be read; the one before it is used");
+                    why = damage;
+                }
+            }
+        }
+        Err(super::back::damaged(id, &format!("none of its manifests can be read: {why}")))
+    }
+
+    /// `Err`: it is not what was put there, or is gone. Trouble with the store itself is an error of ours.
+    async fn read_manifest(
+        &self,
+        rooms: &Rooms,
+        (tenant, id): (&TenantId, &SessionId),
+        key: &str,
+    ) -> Result<std::result::Result<Told, String>> {
+        let bytes = match self.bucket.get(key).await {
+            Ok(bytes) => bytes,
+            Err(Trouble { code: Code::Missing | Code::Damaged, sentence, .. }) => return Ok(Err(sentence)),
+            Err(error) => return Err(trouble(error)),
+        };
+        // Without the tenant's key it would be unreadable for another reason than damage.
+        let bytes = rooms.repo(tenant)?.reveal(bytes.into(), key)?;
+        Ok(match Told::parse(&bytes) {
+            Ok(told) if told.is_of(tenant, id) => Ok(told),
+            Ok(_) => Err("it is another session's".to_owned()),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+
+    pub(super) async fn rebuilt(&self, rooms: &Rooms, known: KnownSession) -> Result<Rebuilt> {
+        let events = self.log(rooms, &known).await?;
+        let KnownSession { mut manifest, kept, proven: (epoch, seq), .. } = known;
+        let agents = self.agents(rooms, &manifest.tenant, &manifest.agent, Some(manifest.version)).await?;
+        (manifest.epoch, manifest.seq) = (manifest.epoch.max(epoch), seq.max(manifest.seq));
+        // What came after a manifest that can be read may have changed them.
+        if let Some(options) = last_options(&events) {
+            manifest.options = options;
+        }
+        let (card, turns) = super::back::folded(&manifest, &events)?;
+        let checkpoints = super::back::checkpoints(&manifest, &events, &kept, rooms.clock())?;
+        let (node, at, witness) = (rooms.settings.node.clone(), rooms.clock(), Witness::Bucket);
+        Ok(Rebuilt { witness, manifest, node, card, agents, events, turns, checkpoints, at })
+    }
+
+    /// All events of its own: from the packs, from the newest back, and what manifests have beyond them.
+    async fn log(&self, rooms: &Rooms, known: &KnownSession) -> Result<Vec<Line>> {
+        let KnownSession { manifest, older, proven, .. } = known;
+        let (base, upto) = (manifest.base.unwrap_or(0), proven.1.max(manifest.seq));
+        let repo = rooms.repo(&manifest.tenant)?;
+        let mut lines = told_by(&repo, manifest).await?;
+        let whole = |lines: &BTreeMap<Seq, Line>, upto: Seq| {
+            lines.range(base + 1..=upto).count() as u64 == upto - base.min(upto)
+        };
+        for key in older.iter().take(MAX_OLDER) {
+            if whole(&lines, manifest.seq) {
+                break;
+            }
+            let of = (&manifest.tenant, &manifest.session);
+            if let Ok(Told::Session(before)) = self.read_manifest(rooms, of, key).await? {
+                for (seq, line) in told_by(&repo, &before).await? {
+                    lines.entry(seq).or_insert(line);
+                }
+            }
+        }
+        lines.retain(|seq, _| *seq > base && *seq <= upto);
+        Ok(filled(lines, (base, upto), manifest.last_active_at))
+    }
+}
+
+/// What stands under a manifest's name.
+enum Told {
+    Session(Box<Manifest>),
+    Purged(Tombstone),
+}
+
+impl Told {
+    fn parse(bytes: &[u8]) -> std::result::Result<Told, serde_json::Error> {
+        match serde_json::from_slice::<Tombstone>(bytes) {
+            Ok(tombstone) => Ok(Told::Purged(tombstone)),
+            Err(_) => serde_json::from_slice(bytes).map(|manifest| Told::Session(Box::new(manifest))),
+        }
+    }
+
+    fn is_of(&self, tenant: &TenantId, id: &SessionId) -> bool {
+        match self {
+            Told::Session(manifest) => manifest.tenant == *tenant && manifest.session == *id,
+            Told::Purged(tombstone) => tombstone.tenant == *tenant && tombstone.session == *id,
+        }
+    }
+}
+
+/// As far as packs that can be read lead back from a manifest, and its own events.
+async fn told_by(repo: &Arc<Repo>, manifest: &Manifest) -> Result<BTreeMap<Seq, Line>> {
+    let (repo, chain, id) = (repo.clone(), manifest.chain.clone(), manifest.session.clone());
+    let base = manifest.base.unwrap_or(0);
+    let mut lines = blocking(move || {
+        let (mut lines, mut seen, mut next) = (BTreeMap::new(), HashSet::new(), chain);
+        while let Some(text) = next.take().filter(|text| seen.insert(text.clone())) {
+            let Ok(tree) = TreeId::parse(&text) else { break };
+            let Some(record) = unless_damaged(luggage::read(&repo, &tree), &id)?.flatten() else { break };
+            if record.session != id {
+                break;
+            }
+            let part = unless_damaged(luggage::lines(&repo, &tree), &id)?.unwrap_or_default();
+            lines.extend(part.into_iter().map(|line| (line.seq, line)));
+            next = (record.after > base).then_some(record.previous);
+        }
+        Ok(lines)
+    })
+    .await?;
+    lines.extend(manifest.events.iter().map(|line| (line.seq, line.clone())));
+    Ok(lines)
+}
+
+/// `None`: the pack is damaged or gone, which is said once. Whether the store answers is another question.
+fn unless_damaged<T>(read: Result<T>, id: &SessionId) -> Result<Option<T>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(Error::Snapshot(error @ ash_snapshot::Error::Damaged { .. })) => {
+            tracing::warn!(session = %id, %error, "a pack of its log cannot be read");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// One line for each event after the first and up to the second: those that nobody has are `missing`.
+pub(crate) fn filled(mut lines: BTreeMap<Seq, Line>, (after, upto): (Seq, Seq), at: Timestamp) -> Vec<Line> {
+    let missing = |seq| Line {
+        seq,
+        turn: None,
+        at,
+        kind: Fact::Missing.kind().to_owned(),
+        json: Fact::Missing.encode(),
+    };
+    (after + 1..=upto).map(|seq| lines.remove(&seq).unwrap_or_else(|| missing(seq))).collect()
+}
+
+fn last_options(events: &[Line]) -> Option<ash_model::Options> {
+    let last = events.iter().rev().find(|line| line.kind == "configured")?;
+    match Fact::decode(&last.kind, last.json.clone()) {
+        Ok(Fact::Configured { options, .. }) => Some(options),
+        Ok(_) | Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_is_missing_and_the_log_stays_dense() {
+        let line =
+            |seq| Line { seq, turn: None, at: Timestamp(1), kind: "paused".into(), json: String::new() };
+        let lines = [2, 3, 6].map(|seq| (seq, line(seq))).into();
+        let filled = filled(lines, (1, 7), Timestamp(9));
+        let kinds: Vec<_> = filled.iter().map(|line| (line.seq, line.kind.as_str())).collect();
+        let expected =
+            [(2, "paused"), (3, "paused"), (4, "missing"), (5, "missing"), (6, "paused"), (7, "missing")];
+        assert_eq!(kinds, expected);
+        assert_eq!(filled[2].json, r#"{"kind":"missing"}"#);
+    }
+}

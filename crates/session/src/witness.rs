@@ -1,0 +1,340 @@
+//! Witnesses: what packs, tombstones and the object store say happened, beside what the database says. Before something is
+//! deleted, superseded or confirmed as remote, a second witness is asked. A disagreement is said and repaired; no
+//! deletion resolves it.
+
+mod adopt;
+mod compare;
+mod packs;
+mod records;
+mod repair;
+mod tombstones;
+
+pub(crate) use adopt::reconcile;
+pub use compare::Behind;
+pub use repair::{Repair, RepairedSession};
+
+use crate::{Error, Result, Sessions, blocking, far::FarHistory, live::Live, rooms::Rooms};
+use ash_model::{Epoch, SessionId, SessionNo, TenantId, Witness, WorkspaceId};
+use compare::{Rows, Tombstones, behind_bucket, behind_packs, is_explained};
+use records::{Proof, Records};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// The code of the trouble that witnesses know more than the database.
+pub(crate) const DATABASE_BEHIND: &str = "database_behind";
+/// The code of the trouble that SQLite cannot read its own pages.
+pub(crate) const DATABASE_DAMAGED: &str = "database_damaged";
+/// So many sessions are named; of the rest it is said how many they are.
+const MAX_NAMED: usize = 5;
+
+/// What every tenant's packs and tombstones say, as far as they were read.
+#[derive(Debug, Default)]
+pub(crate) struct Witnesses {
+    tenants: Mutex<HashMap<TenantId, Arc<Mutex<OfTenant>>>>,
+    /// Sessions whose row was compared with every witness since the server started.
+    compared: Mutex<HashSet<SessionNo>>,
+    /// Sessions that went on without the object store's word.
+    unreachable: Mutex<HashSet<SessionNo>>,
+    /// The database was compared as a whole since the server started.
+    is_whole_compared: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct OfTenant {
+    pub(crate) packs: Records,
+    /// Packs that are only in the object store.
+    pub(crate) remote: Records,
+    pub(crate) tombstones: Tombstones,
+    is_read: bool,
+}
+
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Witnesses {
+    pub(crate) fn is_compared(&self, no: SessionNo) -> bool {
+        lock(&self.compared).contains(&no)
+    }
+
+    /// No witness knows more of it: it was made here, or was compared.
+    pub(crate) fn mark_compared(&self, no: SessionNo) {
+        lock(&self.compared).insert(no);
+        lock(&self.unreachable).remove(&no);
+    }
+
+    pub(crate) fn mark_unreachable(&self, no: SessionNo) {
+        lock(&self.unreachable).insert(no);
+    }
+
+    pub(crate) fn was_unreachable(&self, no: SessionNo) -> bool {
+        lock(&self.unreachable).contains(&no)
+    }
+
+    fn of(&self, rooms: &Rooms, tenant: &TenantId) -> Arc<Mutex<OfTenant>> {
+        let cache = rooms.settings.repo_dir.join(tenant.as_str()).join("cache");
+        let open = || {
+            let packs = Records::open(&cache.join("records"));
+            let remote = Records::open(&cache.join("remote-records"));
+            Arc::new(Mutex::new(OfTenant { packs, remote, ..OfTenant::default() }))
+        };
+        lock(&self.tenants).entry(tenant.clone()).or_insert_with(open).clone()
+    }
+}
+
+impl Rooms {
+    /// A tenant's witnesses on this machine, read for the first time or anew.
+    pub(crate) async fn witnesses(&self, tenant: &TenantId, how: Reading) -> Result<Arc<Mutex<OfTenant>>> {
+        let (of, repo, tenant) = (self.witnesses.of(self, tenant), self.repo(tenant)?, tenant.clone());
+        blocking(move || {
+            {
+                let mut all = lock(&of);
+                if how == Reading::Anew || !all.is_read {
+                    let packs = repo.pack_names()?;
+                    all.packs.refresh(&repo, &tenant, &packs)?;
+                    all.tombstones = tombstones::read(&repo)?;
+                    all.is_read = true;
+                }
+            }
+            Ok(of)
+        })
+        .await
+    }
+
+    /// Packs of which nobody knows whose they are.
+    pub(crate) async fn unreadable_packs(&self, tenant: &TenantId) -> Result<HashSet<String>> {
+        let of = self.witnesses(tenant, Reading::Once).await?;
+        let of = lock(&of);
+        Ok(of.packs.unreadable.keys().cloned().collect())
+    }
+
+    /// Of packs that are only in the object store, those that may go: a row or a tombstone accounts for the record in them,
+    /// or they hold none.
+    pub(crate) async fn explained_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<Vec<String>> {
+        if packs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (of, repo, rows) =
+            (self.witnesses(tenant, Reading::Once).await?, self.repo(tenant)?, self.rows(tenant).await?);
+        let (tenant, packs) = (tenant.clone(), packs.to_vec());
+        blocking(move || {
+            let mut of = lock(&of);
+            of.remote.refresh(&repo, &tenant, &packs)?;
+            let goes = |pack: &String| match of.remote.proof_in(pack) {
+                None => false,
+                Some(proof) => proof.is_none_or(|proof| is_explained(proof, &rows, &of.tombstones)),
+            };
+            Ok(packs.iter().filter(|pack| goes(pack)).cloned().collect())
+        })
+        .await
+    }
+
+    /// Tenants that the database knows, and those whose repository is here although it does not.
+    pub(crate) async fn all_tenants(&self) -> Result<BTreeSet<TenantId>> {
+        let mut tenants: BTreeSet<TenantId> = self.store.tenants().await?.into_iter().collect();
+        let dirs = std::fs::read_dir(&self.settings.repo_dir).into_iter().flatten().flatten();
+        let names = dirs.filter_map(|entry| entry.file_name().into_string().ok());
+        tenants.extend(names.filter_map(|name| TenantId::parse(&name).ok()));
+        Ok(tenants)
+    }
+
+    pub(crate) async fn rows(&self, tenant: &TenantId) -> Result<Rows> {
+        let all = self.store.log_positions(tenant).await?;
+        Ok(all.into_iter().map(|row| (row.session.clone(), row)).collect())
+    }
+}
+
+/// So long the object store may take to say whether it knows an id.
+const KNOWN_WITHIN: Duration = Duration::from_secs(2);
+
+/// With which epoch a new session begins: above that of whatever was purged under its id. An id that only a witness knows
+/// is taken.
+pub(crate) async fn first_epoch(rooms: &Rooms, tenant: &TenantId, id: &SessionId) -> Result<Epoch> {
+    let of = rooms.witnesses(tenant, Reading::Once).await?;
+    let mut first = Epoch(1);
+    {
+        let of = lock(&of);
+        let buried = of.tombstones.get(id);
+        if let Some(tombstone) = buried {
+            first = Epoch(tombstone.epoch.0 + 1);
+        }
+        let is_there = |proof: &Proof| buried.is_none_or(|tombstone| !proof.is_buried(tombstone));
+        if of.packs.newest_of(id).is_some_and(is_there) {
+            return Err(Error::Unrepaired(id.clone()));
+        }
+    }
+    // One that we made up is new.
+    let Some(far) = rooms.far.as_ref().filter(|_| uuid::Uuid::try_parse(id.as_str()).is_err()) else {
+        return Ok(first);
+    };
+    let asked = async {
+        let Some((epoch, _)) = far.newest_name(tenant, id).await?.filter(|(epoch, _)| *epoch >= first) else {
+            return Ok(first);
+        };
+        match far.known_session(rooms, tenant, id).await? {
+            FarHistory::Of(_) => Err(Error::Store(ash_store::Error::Taken(format!("Session id \"{id}\"")))),
+            FarHistory::Purged(_) | FarHistory::Nothing => Ok(Epoch(epoch.0 + 1)),
+        }
+    };
+    match tokio::time::timeout(KNOWN_WITHIN, asked).await {
+        // Without its answer the session begins, and is compared before anything of it is sent.
+        Err(_) | Ok(Err(Error::Bucket(_))) => Ok(first),
+        Ok(answered) => answered,
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// What was read before will do.
+    Once,
+    Anew,
+}
+
+/// What a comparison found.
+#[derive(Debug, Clone, Default)]
+pub struct Compared {
+    pub sessions: usize,
+    pub behind: Vec<(TenantId, Behind)>,
+    /// Live trees of workspaces that the database does not know.
+    pub orphans: Vec<WorkspaceId>,
+    /// What was found wrong with the database's files.
+    pub damage: Option<String>,
+}
+
+impl Compared {
+    pub fn is_behind(&self) -> bool {
+        !self.behind.is_empty() || !self.orphans.is_empty() || self.damage.is_some()
+    }
+
+    /// For a person, with the remedy.
+    pub fn sentence(&self) -> String {
+        let named: Vec<String> = self.behind.iter().take(MAX_NAMED).map(|(_, behind)| told(behind)).collect();
+        let more = self.behind.len().saturating_sub(MAX_NAMED);
+        let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+        let trees = match self.orphans.len() {
+            0 => String::new(),
+            count => format!(" The files of {count} workspaces are here that it does not know."),
+        };
+        let of = match self.behind.len() {
+            0 => String::new(),
+            count => format!(" of {count} sessions: {}{more}", named.join(", ")),
+        };
+        let damage = self.damage.as_ref().map_or_else(String::new, |damage| format!("{damage} "));
+        format!(
+            "{damage}The database knows less than its witnesses{of}.{trees} It was lost, damaged or replaced by an older copy. Nothing is collected or deleted meanwhile. Stop the server and run `ash repair`, which says what it would bring back; then `ash repair --yes`."
+        )
+    }
+}
+
+fn told(behind: &Behind) -> String {
+    let Behind { session, known, proven, witness } = behind;
+    let who = match witness {
+        Witness::Packs => "packs",
+        Witness::Bucket => "the object store",
+    };
+    match known {
+        Some(known) => format!("{session} (event {known} of {proven}, {who})"),
+        None => format!("{session} (unknown, {proven} events in {who})"),
+    }
+}
+
+impl Sessions {
+    /// Compares the database with its witnesses, says what is wrong, and clears what is not any more.
+    pub async fn compare_witnesses(&self) -> Result<Compared> {
+        let (rooms, began) = (self.rooms(), Instant::now());
+        tombstones::write_all(rooms).await?;
+        let damage = rooms.settings.database_damage.clone();
+        let mut found = Compared { orphans: self.orphans().await?, damage, ..Compared::default() };
+        for tenant in rooms.all_tenants().await? {
+            let (sessions, behind) = compare_tenant(rooms, &tenant).await?;
+            found.sessions += sessions;
+            found.behind.extend(behind.into_iter().map(|behind| (tenant.clone(), behind)));
+        }
+        match found.is_behind() {
+            true => rooms.troubles.set(DATABASE_BEHIND, found.sentence(), rooms.clock()),
+            false => rooms.troubles.clear(DATABASE_BEHIND),
+        }
+        rooms.witnesses.is_whole_compared.store(true, Ordering::Relaxed);
+        let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(
+            sessions = found.sessions,
+            behind = found.behind.len(),
+            took_ms = took,
+            "the database was compared with its witnesses"
+        );
+        Ok(found)
+    }
+
+    /// Whether SQLite can read all of its own pages.
+    pub async fn check_database(&self) {
+        let rooms = self.rooms();
+        let damage = match rooms.store.damage().await {
+            Ok(damage) => damage,
+            Err(error) => Some(error.to_string()),
+        };
+        match damage {
+            None => rooms.troubles.clear(DATABASE_DAMAGED),
+            Some(damage) => rooms.troubles.set(
+                DATABASE_DAMAGED,
+                format!("The database cannot read its own pages ({damage}). Nothing is collected or deleted meanwhile. Stop the server and run `ash repair`, which says what it would bring back; then `ash repair --yes`."),
+                rooms.clock(),
+            ),
+        }
+    }
+
+    /// Whether anything may be deleted: not as long as the database is known to be wrong.
+    pub(crate) fn may_delete(&self) -> bool {
+        let troubles = self.rooms().troubles.list();
+        self.rooms().witnesses.is_whole_compared.load(Ordering::Relaxed)
+            && !troubles.iter().any(|trouble| [DATABASE_BEHIND, DATABASE_DAMAGED].contains(&trouble.code))
+    }
+
+    /// Live trees of workspaces that the database does not know.
+    async fn orphans(&self) -> Result<Vec<WorkspaceId>> {
+        let rooms = self.rooms();
+        let mut orphans = Vec::new();
+        for name in crate::sessions::list_names(&rooms.settings.live_dir) {
+            let Some(workspace) = WorkspaceId::parse(&name) else { continue };
+            let live = Live::new(&rooms.settings.live_dir, workspace);
+            if !live.is_unclaimed()
+                && live.is_there()
+                && rooms.store.hold(workspace).await?.is_none()
+                // It may have been made, and may have gone, since the list was.
+                && live.is_there()
+                && !live.is_unclaimed()
+            {
+                orphans.push(workspace);
+            }
+        }
+        Ok(orphans)
+    }
+}
+
+/// How many sessions there are, and which of them the database knows less of than a witness.
+async fn compare_tenant(rooms: &Arc<Rooms>, tenant: &TenantId) -> Result<(usize, Vec<Behind>)> {
+    // First the packs: what is recorded later is in a row by then.
+    let of = rooms.witnesses(tenant, Reading::Anew).await?;
+    tombstones::import(rooms, tenant, &of).await?;
+    let newest = match &rooms.far {
+        Some(far) if far.trouble().is_none() => far.newest_names(tenant).await.unwrap_or_else(|error| {
+            tracing::warn!(%tenant, %error, "the database was not compared with the object store");
+            HashMap::new()
+        }),
+        Some(_) | None => HashMap::new(),
+    };
+    let rows = rooms.rows(tenant).await?;
+    let of = lock(&of);
+    let mut behind = behind_packs(of.packs.newest().into_values(), &rows, &of.tombstones, Witness::Packs);
+    for found in behind_bucket(&newest, &rows, &of.tombstones) {
+        if !behind.iter().any(|known| known.session == found.session) {
+            behind.push(found);
+        }
+    }
+    Ok((rows.len(), behind))
+}

@@ -1,0 +1,209 @@
+//! Before a session's first step after a start, its row is compared with what packs and the object store know of it. Who
+//! knows more is believed: the session goes on with that history, and its next receipt says so.
+
+use super::{Reading, compare::diverged_id, lock, packs::History};
+use crate::{Error, Far, Result, far::FarHistory, luggage, rooms::Rooms};
+use ash_cloud::{Code, Trouble};
+use ash_model::{Adopted, Epoch, Event, Fact, Seq, SessionId, Status, Witness, WorkspaceId, luggage::Line};
+use ash_store::{Adoption, Diverged, EventQuery, Rebuilt, Session};
+use std::time::Duration;
+
+/// So long the object store may take to say how far it knows a session.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const PAGE: u32 = 1000;
+
+/// The session as it is after the comparison.
+pub(crate) async fn reconcile(rooms: &Rooms, session: Session) -> Result<Session> {
+    if rooms.witnesses.is_compared(session.no) {
+        return Ok(session);
+    }
+    let session = with_packs(rooms, session).await?;
+    let session = match &rooms.far {
+        None => session,
+        Some(far) => match with_bucket(rooms, far, session.clone()).await {
+            Ok(session) => session,
+            Err(why @ (Error::Bucket(_) | Error::Snapshot(ash_snapshot::Error::Far { .. }))) => {
+                tracing::warn!(session = %session.id, %why, "the object store does not answer: the session goes on with what is known here, and nothing of it counts as remote until it was compared");
+                rooms.witnesses.mark_unreachable(session.no);
+                return Ok(session);
+            }
+            Err(error) => return Err(error),
+        },
+    };
+    rooms.witnesses.mark_compared(session.no);
+    Ok(session)
+}
+
+impl Far {
+    /// Whether the object store has nothing of a session that the database does not know. Otherwise what is known here
+    /// must not stand beside it: the session is compared before its next step.
+    pub(crate) async fn may_be_sent(&self, rooms: &Rooms, session: &Session) -> Result<bool> {
+        if rooms.witnesses.is_compared(session.no) {
+            return Ok(true);
+        }
+        let Some(newest) = self.newest_name(&session.tenant, &session.id).await? else { return Ok(true) };
+        let ours = (epoch_of(rooms, session).await?, session.far_seq);
+        if !is_ahead(newest, ours) {
+            return Ok(true);
+        }
+        match self.history(rooms, &session.tenant, &session.id).await? {
+            FarHistory::Nothing => Ok(true),
+            // Its own tombstone is about to be sent, or was.
+            FarHistory::Purged(_) => Ok(true),
+            FarHistory::Of(there) => {
+                let common = common(rooms, session, &there.events).await?;
+                let same = common == there.last_seq() && there.manifest.epoch <= ours.0;
+                if !same {
+                    tracing::error!(session = %session.id, "the object store has another history of this session: nothing is sent until it was compared, before its next start");
+                }
+                if same && rooms.witnesses.was_unreachable(session.no) {
+                    rooms.witnesses.mark_compared(session.no);
+                }
+                Ok(same)
+            }
+        }
+    }
+}
+
+/// Whether a manifest says more than the database remembers sending.
+fn is_ahead((epoch, seq): (Epoch, Seq), (our_epoch, far_seq): (Epoch, Seq)) -> bool {
+    seq > far_seq || epoch > our_epoch
+}
+
+async fn with_packs(rooms: &Rooms, session: Session) -> Result<Session> {
+    let of = rooms.witnesses(&session.tenant, Reading::Once).await?;
+    let proof = {
+        let of = lock(&of);
+        let buried = of.tombstones.get(&session.id).cloned();
+        let newest = [of.packs.newest_of(&session.id), of.remote.newest_of(&session.id)];
+        let newest = newest.into_iter().flatten().max_by_key(|proof| (proof.epoch, proof.seq)).cloned();
+        let newest =
+            newest.filter(|proof| buried.as_ref().is_none_or(|tombstone| !proof.is_buried(tombstone)));
+        (newest, buried)
+    };
+    let epoch = epoch_of(rooms, &session).await?;
+    let (proof, buried) = proof;
+    if let Some(tombstone) = buried.filter(|tombstone| tombstone.epoch >= epoch) {
+        if session.card.status != Status::Ended {
+            super::tombstones::carry_out(rooms, &session, tombstone).await?;
+            return Err(Error::NotFound);
+        }
+        return Ok(session);
+    }
+    let Some(proof) = proof else { return Ok(session) };
+    if proof.seq <= session.last_seq && proof.epoch.is_none_or(|proven| proven <= epoch) {
+        return Ok(session);
+    }
+    let history = History::read(rooms, &proof, &session.tenant).await?;
+    let base = session.base.map(|(_, base)| base);
+    let (at, checkpoint) = (proof.epoch.unwrap_or(epoch).max(epoch), history.record.checkpoint);
+    let rebuilt = history.rebuilt(rooms, base, at).await?;
+    adopt(rooms, session, rebuilt, (proof.seq, Some(checkpoint))).await
+}
+
+async fn with_bucket(rooms: &Rooms, far: &Far, session: Session) -> Result<Session> {
+    let asked = far.newest_name(&session.tenant, &session.id);
+    let newest = tokio::time::timeout(ANSWER_WITHIN, asked).await.map_err(|_| {
+        let sentence = format!("it did not answer within {} s", ANSWER_WITHIN.as_secs());
+        Error::Bucket(Trouble::new(Code::Unreachable, sentence))
+    })??;
+    let epoch = epoch_of(rooms, &session).await?;
+    if newest.is_none_or(|newest| !is_ahead(newest, (epoch, session.far_seq))) {
+        return Ok(session);
+    }
+    match far.history(rooms, &session.tenant, &session.id).await? {
+        FarHistory::Nothing => Ok(session),
+        FarHistory::Purged(tombstone) => match tombstone.epoch >= epoch {
+            true => {
+                super::tombstones::carry_out(rooms, &session, tombstone).await?;
+                Err(Error::NotFound)
+            }
+            // It was made again since.
+            false => Ok(session),
+        },
+        FarHistory::Of(rebuilt) => {
+            let upto = (rebuilt.manifest.seq, rebuilt.card.checkpoint);
+            adopt(rooms, session, *rebuilt, upto).await
+        }
+    }
+}
+
+async fn epoch_of(rooms: &Rooms, session: &Session) -> Result<Epoch> {
+    Ok(rooms.store.hold(session.workspace).await?.ok_or(Error::NotFound)?.epoch)
+}
+
+/// The last event that both have, from the session's first own one on. An event that is missing there is no difference.
+async fn common(rooms: &Rooms, session: &Session, theirs: &[Line]) -> Result<Seq> {
+    let base = session.base.map_or(0, |(_, base)| base);
+    let (mut common, mut theirs) = (base, theirs.iter());
+    loop {
+        let query = EventQuery { after: common, limit: PAGE, kinds: Vec::new() };
+        let page = rooms.store.events(session.no, &query).await?;
+        if page.is_empty() {
+            return Ok(common);
+        }
+        for event in &page {
+            let same = |line: &Line| {
+                line.seq == event.seq && (line.kind == "missing" || *line == luggage::line(event))
+            };
+            match theirs.next() {
+                Some(line) if same(line) => common = event.seq,
+                Some(_) | None => return Ok(common),
+            }
+        }
+    }
+}
+
+/// Goes on with a history if it has more than the row.
+async fn adopt(
+    rooms: &Rooms,
+    session: Session,
+    mut rebuilt: Rebuilt,
+    (seq, checkpoint): (Seq, Option<u64>),
+) -> Result<Session> {
+    let common = common(rooms, &session, &rebuilt.events).await?;
+    let epoch = epoch_of(rooms, &session).await?;
+    if common == rebuilt.last_seq() {
+        // It is the beginning of ours. Whoever claims the workspace next must still be ahead of whoever wrote it.
+        if rebuilt.manifest.epoch > epoch {
+            rooms.store.raise_epoch(session.workspace, rebuilt.manifest.epoch).await?;
+        }
+        return Ok(session);
+    }
+    let diverged = match common < session.last_seq {
+        true => Some(fork_id(rooms, &session, epoch).await?),
+        false => None,
+    };
+    let adopted = Adopted {
+        epoch: rebuilt.manifest.epoch,
+        seq,
+        checkpoint,
+        witness: rebuilt.witness,
+        diverged: diverged.clone(),
+    };
+    let who = match rebuilt.witness {
+        Witness::Packs => "packs",
+        Witness::Bucket => "the object store",
+    };
+    tracing::warn!(session = %session.id, known = session.last_seq, proven = seq, who, diverged = ?diverged, "the database knew less of the session than a witness, whose history it goes on with");
+    let at = rooms.clock();
+    let last = Event { seq: rebuilt.last_seq() + 1, turn: None, at, fact: Fact::Adopted(adopted) };
+    rebuilt.events.push(luggage::line(&last));
+    let diverged = diverged.map(|id| Diverged { id, workspace: WorkspaceId::fresh() });
+    let (no, last_seq) = (session.no, session.last_seq);
+    rooms.store.adopt(Adoption { session: no, last_seq, common, diverged, rebuilt }).await?;
+    rooms.ring_far();
+    rooms.store.session(no).await?.ok_or(Error::NotFound)
+}
+
+/// A name that is free: it may have diverged before with the same epoch.
+async fn fork_id(rooms: &Rooms, session: &Session, epoch: Epoch) -> Result<SessionId> {
+    let rows = rooms.rows(&session.tenant).await?;
+    for epoch in epoch.0.. {
+        let Some(id) = diverged_id(&session.id, Epoch(epoch)) else { break };
+        if !rows.contains_key(&id) {
+            return Ok(id);
+        }
+    }
+    Err(Error::NotFound)
+}

@@ -1,0 +1,190 @@
+//! The database beside its witnesses: pure.
+
+use super::records::Proof;
+use ash_model::{Epoch, Seq, SessionId, Witness, far::Tombstone};
+use ash_store::LogPosition;
+use std::collections::HashMap;
+
+/// A session of which a witness knows more than the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Behind {
+    pub session: SessionId,
+    /// Up to where the database has it; `None`: it does not know the session.
+    pub known: Option<Seq>,
+    pub proven: Seq,
+    pub witness: Witness,
+}
+
+pub(crate) type Rows = HashMap<SessionId, LogPosition>;
+pub(crate) type Tombstones = HashMap<SessionId, Tombstone>;
+
+/// What local histories that were no beginning of the adopted one are called.
+const DIVERGED: &str = ".diverged-";
+
+pub(crate) fn diverged_id(session: &SessionId, epoch: Epoch) -> Option<SessionId> {
+    SessionId::parse(&format!("{}{}", diverged_prefix(session), epoch.0)).ok()
+}
+
+/// An id has at most 128 characters, all of them ASCII.
+fn diverged_prefix(session: &SessionId) -> String {
+    let stem: String = session.as_str().chars().take(96).collect();
+    format!("{stem}{DIVERGED}")
+}
+
+/// Whether a row or a tombstone accounts for what a pack proves.
+pub(crate) fn is_explained(proof: &Proof, rows: &Rows, tombstones: &Tombstones) -> bool {
+    let buried = |id: &SessionId| tombstones.get(id).is_some_and(|tombstone| proof.is_buried(tombstone));
+    let known =
+        |row: &LogPosition| row.seq >= proof.seq && proof.epoch.is_none_or(|epoch| epoch.0 <= row.epoch.0);
+    if buried(&proof.session) || rows.get(&proof.session).is_some_and(known) {
+        return true;
+    }
+    // It may be of a history that a fork keeps since another one was adopted.
+    let prefix = diverged_prefix(&proof.session);
+    let mut forks = rows.values().filter(|row| row.session.as_str().starts_with(&prefix));
+    forks.any(known) || tombstones.keys().any(|id| id.as_str().starts_with(&prefix) && buried(id))
+}
+
+/// Sessions that packs prove further than the database knows them.
+pub(crate) fn behind_packs<'p>(
+    proofs: impl Iterator<Item = &'p Proof>,
+    rows: &Rows,
+    tombstones: &Tombstones,
+    witness: Witness,
+) -> Vec<Behind> {
+    let unexplained = proofs.filter(|proof| !is_explained(proof, rows, tombstones));
+    let mut behind: Vec<Behind> = unexplained
+        .map(|proof| Behind {
+            session: proof.session.clone(),
+            known: rows.get(&proof.session).map(|row| row.seq),
+            proven: proof.seq,
+            witness,
+        })
+        .collect();
+    behind.sort_by(|a, b| a.session.cmp(&b.session));
+    behind
+}
+
+/// Sessions of which the object store has a later manifest than the database remembers sending. What the database does not
+/// know at all comes back from there by itself.
+pub(crate) fn behind_bucket(
+    newest: &HashMap<SessionId, (Epoch, Seq)>,
+    rows: &Rows,
+    tombstones: &Tombstones,
+) -> Vec<Behind> {
+    let ahead = |(id, (epoch, seq)): (&SessionId, &(Epoch, Seq))| {
+        let row = rows.get(id)?;
+        let buried = tombstones.get(id).is_some_and(|tombstone| tombstone.epoch >= *epoch);
+        let behind = *seq > row.seq || epoch.0 > row.epoch.0;
+        (behind && !buried).then(|| Behind {
+            session: id.clone(),
+            known: Some(row.seq),
+            proven: *seq,
+            witness: Witness::Bucket,
+        })
+    };
+    let mut behind: Vec<Behind> = newest.iter().filter_map(ahead).collect();
+    behind.sort_by(|a, b| a.session.cmp(&b.session));
+    behind
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::{SessionNo, TenantId, Timestamp, WorkspaceId};
+
+    fn id(name: &str) -> SessionId {
+        SessionId::parse(name).expect("an id")
+    }
+
+    fn proof(epoch: Option<u64>, seq: Seq) -> Proof {
+        Proof {
+            session: id("s"),
+            workspace: WorkspaceId(uuid::Uuid::nil()),
+            epoch: epoch.map(Epoch),
+            seq,
+            tree: String::new(),
+            at: Timestamp(100),
+        }
+    }
+
+    fn rows(all: &[(&str, u64, Seq)]) -> Rows {
+        let row = |(name, epoch, seq): &(&str, u64, Seq)| LogPosition {
+            no: SessionNo(1),
+            session: id(name),
+            workspace: WorkspaceId(uuid::Uuid::nil()),
+            epoch: Epoch(*epoch),
+            seq: *seq,
+            far_seq: 0,
+        };
+        all.iter().map(|one| (id(one.0), row(one))).collect()
+    }
+
+    fn buried(name: &str, epoch: u64, at: i64) -> Tombstones {
+        let tombstone = Tombstone {
+            tenant: TenantId::main(),
+            session: id(name),
+            epoch: Epoch(epoch),
+            seq: 9,
+            purged_at: Timestamp(at),
+        };
+        [(id(name), tombstone)].into()
+    }
+
+    #[test]
+    fn a_pack_is_explained_by_a_row_that_is_as_far_or_by_a_tombstone() {
+        let none = Tombstones::new();
+        for (rows, explained) in [
+            (rows(&[("s", 3, 20)]), true),
+            (rows(&[("s", 4, 21)]), true),
+            (rows(&[("s", 3, 19)]), false),
+            (rows(&[("s", 2, 30)]), false),
+            (rows(&[("other", 3, 20)]), false),
+            (rows(&[]), false),
+            (rows(&[("s", 5, 8), ("s.diverged-3", 3, 20)]), true),
+            (rows(&[("s", 5, 8), ("s.diverged-2", 2, 19)]), false),
+        ] {
+            assert_eq!(is_explained(&proof(Some(3), 20), &rows, &none), explained, "{rows:?}");
+        }
+        let nothing = Rows::new();
+        assert!(is_explained(&proof(Some(3), 20), &nothing, &buried("s", 3, 0)));
+        assert!(!is_explained(&proof(Some(4), 2), &nothing, &buried("s", 3, 0)), "it was made again");
+        assert!(
+            is_explained(&proof(None, 20), &nothing, &buried("s", 0, 100)),
+            "by time, if it says no epoch"
+        );
+        assert!(!is_explained(&proof(None, 20), &nothing, &buried("s", 0, 99)));
+        assert!(is_explained(&proof(Some(3), 20), &nothing, &buried("s.diverged-3", 3, 0)));
+    }
+
+    #[test]
+    fn what_is_behind_says_how_far_it_is_known_and_proven() {
+        let (far, near) = (proof(Some(3), 20), proof(Some(3), 12));
+        let behind = behind_packs(
+            [&far, &near].into_iter(),
+            &rows(&[("s", 3, 12)]),
+            &Tombstones::new(),
+            Witness::Packs,
+        );
+        let expected = Behind { session: id("s"), known: Some(12), proven: 20, witness: Witness::Packs };
+        assert_eq!(behind, [expected]);
+    }
+
+    #[test]
+    fn a_later_manifest_counts_unless_the_session_was_purged_since() {
+        let newest: HashMap<_, _> = [(id("s"), (Epoch(3), 20))].into();
+        assert!(behind_bucket(&newest, &rows(&[("s", 3, 20)]), &Tombstones::new()).is_empty());
+        assert!(behind_bucket(&newest, &rows(&[]), &Tombstones::new()).is_empty(), "it comes back by itself");
+        assert_eq!(behind_bucket(&newest, &rows(&[("s", 3, 19)]), &Tombstones::new()).len(), 1);
+        assert_eq!(behind_bucket(&newest, &rows(&[("s", 2, 25)]), &Tombstones::new()).len(), 1);
+        assert!(behind_bucket(&newest, &rows(&[("s", 2, 19)]), &buried("s", 3, 0)).is_empty());
+    }
+
+    #[test]
+    fn the_fork_of_a_long_id_has_an_id() {
+        let long = id(&"x".repeat(128));
+        let fork = diverged_id(&long, Epoch(12)).expect("an id");
+        assert!(fork.as_str().ends_with("x.diverged-12"), "{fork}");
+        assert_eq!(diverged_id(&id("s"), Epoch(3)), Some(id("s.diverged-3")));
+    }
+}

@@ -1,0 +1,162 @@
+//! Which sessions a repository's packs prove, and up to which event. Every checkpoint's pack holds its session's record;
+//! what was read of it is kept in a file beside the packs, so that a start reads new packs only. The file is a cache.
+
+use crate::{Result, luggage};
+use ash_model::{Epoch, Seq, SessionId, TenantId, Timestamp, WorkspaceId, far::Tombstone};
+use ash_snapshot::Repo;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// So many packs are worth another thread.
+const EACH: usize = 256;
+const MAX_THREADS: usize = 4;
+
+/// What one pack proves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Proof {
+    pub(crate) session: SessionId,
+    pub(crate) workspace: WorkspaceId,
+    /// Older packs do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) epoch: Option<Epoch>,
+    /// The last event of the log that the pack knows.
+    pub(crate) seq: Seq,
+    pub(crate) tree: String,
+    pub(crate) at: Timestamp,
+}
+
+impl Proof {
+    /// Whether the session was purged after this.
+    pub(crate) fn is_buried(&self, tombstone: &Tombstone) -> bool {
+        self.epoch.map_or(self.at <= tombstone.purged_at, |epoch| epoch <= tombstone.epoch)
+    }
+
+    fn rank(&self) -> (u64, Seq) {
+        (self.epoch.map_or(0, |epoch| epoch.0), self.seq)
+    }
+}
+
+/// A line of the file: `proof` is missing if the pack holds no session's record.
+#[derive(Serialize, Deserialize)]
+struct PackLine {
+    pack: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    proof: Option<Proof>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    file: PathBuf,
+    known: HashMap<String, Option<Proof>>,
+    /// Packs that cannot be read, and why: what they prove is unknown.
+    pub(crate) unreadable: BTreeMap<String, String>,
+}
+
+impl Records {
+    pub(crate) fn open(file: &Path) -> Records {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<PackLine>(line).ok());
+        let known = lines.map(|line| (line.pack, line.proof)).collect();
+        Records { file: file.to_owned(), known, unreadable: BTreeMap::new() }
+    }
+
+    /// Reads the records of those packs that are new. Takes as long as there are new ones.
+    pub(crate) fn refresh(&mut self, repo: &Repo, tenant: &TenantId, packs: &[String]) -> Result<()> {
+        let there: HashSet<&String> = packs.iter().collect();
+        let before = self.known.len();
+        self.known.retain(|pack, _| there.contains(pack));
+        let gone = before - self.known.len();
+        let new: Vec<&String> = packs.iter().filter(|pack| !self.known.contains_key(*pack)).collect();
+        let threads = (new.len() / EACH + 1).min(MAX_THREADS);
+        let each = new.len().div_ceil(threads).max(1);
+        let read = std::thread::scope(|scope| {
+            let parts = new.chunks(each).map(|part| {
+                scope.spawn(move || part.iter().map(|pack| read(repo, tenant, pack)).collect::<Vec<_>>())
+            });
+            let parts: Vec<_> = parts.collect();
+            parts.into_iter().flat_map(|part| part.join().unwrap_or_default()).collect::<Vec<_>>()
+        });
+        self.unreadable.clear();
+        let mut lines = Vec::new();
+        for (pack, proof) in read {
+            match proof {
+                Ok(proof) => {
+                    lines.push(PackLine { pack: pack.clone(), proof: proof.clone() });
+                    self.known.insert(pack, proof);
+                }
+                Err(why) => drop(self.unreadable.insert(pack, why)),
+            }
+        }
+        if gone > self.known.len() {
+            let all = self.known.iter();
+            lines = all.map(|(pack, proof)| PackLine { pack: pack.clone(), proof: proof.clone() }).collect();
+            fs::remove_file(&self.file).ok();
+        }
+        self.append(&lines);
+        Ok(())
+    }
+
+    /// The furthest that each session is proven.
+    pub(crate) fn newest(&self) -> HashMap<&SessionId, &Proof> {
+        let mut newest: HashMap<&SessionId, &Proof> = HashMap::new();
+        for proof in self.known.values().flatten() {
+            let known = newest.entry(&proof.session).or_insert(proof);
+            if proof.rank() > known.rank() {
+                *known = proof;
+            }
+        }
+        newest
+    }
+
+    pub(crate) fn newest_of(&self, session: &SessionId) -> Option<&Proof> {
+        let all = self.known.values().flatten().filter(|proof| proof.session == *session);
+        all.max_by_key(|proof| proof.rank())
+    }
+
+    /// `None`: nobody knows what is in it.
+    pub(crate) fn proof_in(&self, pack: &str) -> Option<Option<&Proof>> {
+        self.known.get(pack).map(Option::as_ref)
+    }
+
+    /// Without it the next start reads more packs: nothing else is lost.
+    fn append(&self, lines: &[PackLine]) {
+        if lines.is_empty() {
+            return;
+        }
+        let mut text = String::from("\n");
+        for line in lines {
+            text.push_str(&serde_json::to_string(line).expect("plain words and numbers"));
+            text.push('\n');
+        }
+        let append = || -> std::io::Result<()> {
+            self.file.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::File::options().create(true).append(true).open(&self.file)?.write_all(text.as_bytes())
+        };
+        if let Err(error) = append() {
+            tracing::warn!(%error, file = %self.file.display(), "what packs prove could not be noted");
+        }
+    }
+}
+
+fn read(repo: &Repo, tenant: &TenantId, pack: &str) -> (String, std::result::Result<Option<Proof>, String>) {
+    let proof = || -> Result<Option<Proof>> {
+        let Some(tree) = repo.snapshot_in(pack)? else { return Ok(None) };
+        // A pack that lies here under another tenant's name proves nothing of this one.
+        let record = luggage::read(repo, &tree)?.filter(|record| record.tenant == *tenant);
+        Ok(record.map(|record| Proof {
+            session: record.session,
+            workspace: record.workspace,
+            epoch: record.epoch,
+            seq: record.through,
+            tree: tree.to_string(),
+            at: record.at,
+        }))
+    };
+    (pack.to_owned(), proof().map_err(|error| error.to_string()))
+}

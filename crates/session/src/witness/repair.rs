@@ -1,0 +1,160 @@
+//! `ash repair`: what the database does not know, or knows less of than a witness, comes back from packs and from the
+//! object store. Nothing is deleted; live trees of workspaces that nobody knows are put aside.
+
+use super::{Compared, Reading, adopt::reconcile, lock, packs::History, records::Proof};
+use crate::{Result, Sessions, far::FarHistory, luggage};
+use ash_model::{Adopted, Epoch, Event, Fact, Seq, SessionId, TenantId, Witness, WorkspaceId};
+use ash_store::{Rebuilt, Scope};
+use std::collections::BTreeMap;
+
+/// Longer lines of forks than any have.
+const MAX_GENERATIONS: usize = 1000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repair {
+    /// Only says what would be done.
+    DryRun,
+    Apply,
+}
+
+/// A session that comes back, or would.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepairedSession {
+    pub tenant: TenantId,
+    pub session: SessionId,
+    pub witness: Witness,
+    /// Up to where the database had it; `None`: not at all.
+    pub known: Option<Seq>,
+    pub proven: Seq,
+    /// Why it did not come back.
+    pub failed: Option<String>,
+}
+
+impl Sessions {
+    /// All that witnesses know better. Run it only while no server is at work.
+    pub async fn repair(&self, how: Repair) -> Result<(Vec<RepairedSession>, Vec<WorkspaceId>)> {
+        let Compared { behind, .. } = self.compare_witnesses().await?;
+        let mut plan: BTreeMap<(TenantId, SessionId), RepairedSession> = BTreeMap::new();
+        for (tenant, found) in behind {
+            let (session, known, proven) = (found.session, found.known, found.proven);
+            let one = RepairedSession {
+                tenant: tenant.clone(),
+                session: session.clone(),
+                witness: found.witness,
+                known,
+                proven,
+                failed: None,
+            };
+            plan.insert((tenant, session), one);
+        }
+        for one in self.only_far().await? {
+            plan.entry((one.tenant.clone(), one.session.clone())).or_insert(one);
+        }
+        let mut all: Vec<RepairedSession> = plan.into_values().collect();
+        if how == Repair::Apply {
+            for one in &mut all {
+                if let Err(error) = self.bring_back_one(one).await {
+                    tracing::error!(session = %one.session, tenant = %one.tenant, %error, "the session could not be brought back");
+                    one.failed = Some(error.to_string());
+                }
+            }
+        }
+        // What came back may be the owner of a tree.
+        Ok((all, self.orphans().await?))
+    }
+
+    /// Sessions that the object store has and the database does not know.
+    async fn only_far(&self) -> Result<Vec<RepairedSession>> {
+        let rooms = self.rooms();
+        let Some(far) = &rooms.far else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for tenant in far.tenants().await? {
+            let rows = rooms.rows(&tenant).await?;
+            for (session, (_, proven)) in far.newest_names(&tenant).await? {
+                let unknown = !rows.contains_key(&session);
+                if unknown && far.known_session(rooms, &tenant, &session).await?.session().is_some() {
+                    let (tenant, witness) = (tenant.clone(), Witness::Bucket);
+                    found.push(RepairedSession {
+                        tenant,
+                        session,
+                        witness,
+                        known: None,
+                        proven,
+                        failed: None,
+                    });
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn bring_back_one(&self, one: &RepairedSession) -> Result<()> {
+        let (rooms, scope) = (self.rooms(), Scope::all(&one.tenant));
+        if rooms.store.find(&scope, &one.session).await?.is_none() {
+            let there = match &rooms.far {
+                Some(far) => far.known_session(rooms, &one.tenant, &one.session).await?,
+                None => FarHistory::Nothing,
+            };
+            match (there, &rooms.far) {
+                (FarHistory::Of(_), Some(far)) => drop(far.bring_back(rooms, &scope, &one.session).await?),
+                (FarHistory::Of(_) | FarHistory::Nothing | FarHistory::Purged(_), _) => {
+                    self.rebuild_from_packs(&one.tenant, &one.session).await?;
+                }
+            }
+        }
+        // One of several witnesses may know still more.
+        match rooms.store.find(&scope, &one.session).await? {
+            Some(session) => reconcile(rooms, session).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Parents first: a fork shares their log.
+    async fn rebuild_from_packs(&self, tenant: &TenantId, id: &SessionId) -> Result<()> {
+        let rooms = self.rooms();
+        let mut line = Vec::new();
+        let mut next = Some(id.clone());
+        while let Some(id) = next.take().filter(|_| line.len() < MAX_GENERATIONS) {
+            if rooms.store.find(&Scope::all(tenant), &id).await?.is_some() {
+                break;
+            }
+            let Some(proof) = self.proof(tenant, &id).await? else { break };
+            let history = History::read(rooms, &proof, tenant).await?;
+            next = history.base().and(history.record.parent.clone());
+            line.push((proof, history));
+        }
+        for (proof, history) in line.into_iter().rev() {
+            let parent = match &history.record.parent {
+                Some(parent) => rooms.store.find(&Scope::all(tenant), parent).await?,
+                None => None,
+            };
+            let base = history.base().filter(|base| parent.is_some_and(|parent| parent.last_seq >= *base));
+            let (checkpoint, epoch) = (history.record.checkpoint, proof.epoch.unwrap_or(Epoch(1)));
+            let mut rebuilt = history.rebuilt(rooms, base, epoch).await?;
+            note_adoption(&mut rebuilt, proof.seq, checkpoint);
+            rooms.store.rebuild(rebuilt).await?;
+        }
+        Ok(())
+    }
+
+    async fn proof(&self, tenant: &TenantId, id: &SessionId) -> Result<Option<Proof>> {
+        let of = self.rooms().witnesses(tenant, Reading::Once).await?;
+        let of = lock(&of);
+        let buried = of.tombstones.get(id);
+        let proof = of.packs.newest_of(id).filter(|proof| buried.is_none_or(|stone| !proof.is_buried(stone)));
+        Ok(proof.cloned())
+    }
+}
+
+/// The next receipt says where the history came from.
+fn note_adoption(rebuilt: &mut Rebuilt, seq: Seq, checkpoint: u64) {
+    let adopted = Adopted {
+        epoch: rebuilt.manifest.epoch,
+        seq,
+        checkpoint: Some(checkpoint),
+        witness: rebuilt.witness,
+        diverged: None,
+    };
+    let (seq, at, fact) = (rebuilt.last_seq() + 1, rebuilt.at, Fact::Adopted(adopted));
+    rebuilt.events.push(luggage::line(&Event { seq, turn: None, at, fact }));
+}

@@ -1,0 +1,111 @@
+//! Sessions that were purged: a line in the repository, durable before their rows go, so that no witness brings them back.
+
+use super::{OfTenant, compare::Tombstones, lock};
+use crate::{Result, Sessions, blocking, rooms::Rooms};
+use ash_model::{Epoch, SessionId, SessionNo, TenantId, far::Tombstone};
+use ash_snapshot::Repo;
+use ash_store::{AuditQuery, Deed, Order, Session};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+/// The rule by which a session is purged again that a witness says was purged.
+const RULE: &str = "tombstone";
+
+/// The last one of each session. A line that is none was cut off by a crash.
+pub(super) fn read(repo: &Repo) -> Result<Tombstones> {
+    let lines = repo.tombstones()?;
+    let all = lines.iter().filter_map(|line| serde_json::from_str::<Tombstone>(line).ok());
+    let mut newest: HashMap<SessionId, Tombstone> = HashMap::new();
+    for tombstone in all {
+        let known = newest.entry(tombstone.session.clone()).or_insert_with(|| tombstone.clone());
+        if (tombstone.epoch, tombstone.seq) > (known.epoch, known.seq) {
+            *known = tombstone;
+        }
+    }
+    Ok(newest)
+}
+
+/// So long whoever purges a session waits for the object store; then it is told later.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
+
+impl Sessions {
+    /// No witness brings a session back that was purged: not this machine's packs, once this returns, and not the object
+    /// store, if that answers.
+    pub(crate) async fn bury(&self, no: SessionNo) -> Result<()> {
+        let rooms = self.rooms();
+        let Some((tombstone, _)) = rooms.store.tombstone(no).await? else { return Ok(()) };
+        let of = rooms.witnesses(&tombstone.tenant, super::Reading::Once).await?;
+        add(rooms, &of, tombstone).await?;
+        let Some(far) = &rooms.far else { return Ok(()) };
+        let mut sent = far.sent();
+        let telling = async {
+            while rooms.store.tombstone(no).await?.is_some_and(|(_, sent)| !sent) {
+                far.ring();
+                if sent.changed().await.is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        tokio::time::timeout(TOLD_WITHIN, telling).await.unwrap_or(Ok(()))
+    }
+}
+
+/// Of every session in the trash that has none yet.
+pub(crate) async fn write_all(rooms: &Rooms) -> Result<()> {
+    for (_, tombstone) in rooms.store.tombstones().await? {
+        let of = rooms.witnesses(&tombstone.tenant, super::Reading::Once).await?;
+        add(rooms, &of, tombstone).await?;
+    }
+    Ok(())
+}
+
+/// Durable when it returns.
+async fn add(rooms: &Rooms, of: &Arc<Mutex<OfTenant>>, tombstone: Tombstone) -> Result<()> {
+    let known = lock(of).tombstones.get(&tombstone.session).cloned();
+    if known.is_some_and(|known| (known.epoch, known.seq) >= (tombstone.epoch, tombstone.seq)) {
+        return Ok(());
+    }
+    let repo = rooms.repo(&tombstone.tenant)?;
+    let line = serde_json::to_string(&tombstone).expect("plain words and numbers");
+    blocking(move || Ok(repo.add_tombstone(&line)?)).await?;
+    lock(of).tombstones.insert(tombstone.session.clone(), tombstone);
+    Ok(())
+}
+
+/// Sessions that were forgotten before there were tombstones: the audit says so.
+pub(super) async fn import(rooms: &Rooms, tenant: &TenantId, of: &Arc<Mutex<OfTenant>>) -> Result<()> {
+    let rows = rooms.rows(tenant).await?;
+    let unknown: Vec<_> = {
+        let of = lock(of);
+        let proofs = of.packs.newest();
+        let unknown =
+            proofs.into_iter().filter(|(id, _)| !rows.contains_key(id) && !of.tombstones.contains_key(id));
+        unknown.map(|(id, proof)| (id.clone(), proof.clone())).collect()
+    };
+    for (session, proof) in unknown {
+        let query = AuditQuery { subject: Some(session.to_string()), limit: 10, ..AuditQuery::default() };
+        let lines = rooms.store.audit(tenant, &query).await?;
+        let Some(forgotten) = lines.iter().find(|line| line.deed == Deed::Forgotten) else { continue };
+        let tombstone = Tombstone {
+            tenant: tenant.clone(),
+            session,
+            epoch: proof.epoch.unwrap_or(Epoch(0)),
+            seq: proof.seq + 1,
+            purged_at: forgotten.at.max(proof.at),
+        };
+        add(rooms, of, tombstone).await?;
+    }
+    Ok(())
+}
+
+/// What stands under a tombstone goes into the trash, though the database did not know that it was purged.
+pub(super) async fn carry_out(rooms: &Rooms, session: &Session, tombstone: Tombstone) -> Result<()> {
+    tracing::warn!(session = %session.id, tenant = %session.tenant, "the session was purged, which the database did not know: it goes into the trash again");
+    let of = rooms.witnesses(&session.tenant, super::Reading::Once).await?;
+    add(rooms, &of, tombstone).await?;
+    Ok(rooms.store.purge_again(session.no, rooms.clock(), Order::of_rule(RULE)).await?)
+}
