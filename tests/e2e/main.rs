@@ -59,3 +59,4 @@ mod snapshot;
 mod support;
 mod usage;
 mod walls;
+mod witness;

@@ -2,6 +2,7 @@
 //! cannot be read is something to report.
 
 mod agents;
+mod database;
 mod far;
 mod machine;
 mod place;
@@ -86,6 +87,7 @@ async fn examine(settings: &Settings) -> Vec<Check> {
     checks.extend([machine::landlock(), machine::seccomp()]);
     checks.extend(walls::required(&config));
     checks.extend(place::check(&config));
+    checks.extend(database::check(&config, settings).await);
     checks.extend(far::check(&config).await);
     checks.extend(agents::check(&config).await);
     checks.extend(service::check(&config, settings).await);
