@@ -114,9 +114,19 @@ async fn an_outage_is_said_and_passes_by_itself() {
     let told = until_trouble(&client, "unreachable").await;
     assert!(told["error"].as_str().is_some_and(|error| error.contains("s3://shelf/some/where")), "{told}");
     assert!(told["since"].is_string() && told["waitingCheckpoints"].as_u64() > Some(0), "{told}");
+    let health = client.get("/health").await;
+    let trouble = json!([{
+        "code": "object_store_unreachable", "error": health["objectStore"]["error"], "since": told["since"],
+    }]);
+    assert_eq!((&health["degraded"], &health["trouble"]), (&json!(true), &trouble), "{health}");
+    let stranger = client.http.get(format!("{}/health", client.url)).send().await.expect("an answer");
+    let stranger: Value = stranger.json().await.expect("JSON");
+    assert_eq!((&stranger["degraded"], &stranger["trouble"]), (&json!(true), &Value::Null), "{stranger}");
     let checkpoint = client.session(&id).await["checkpoint"].clone();
     assert_ne!(checkpoint["local"], checkpoint["remote"]);
     heal(&stage, &client, &id).await;
+    let health = client.get("/health").await;
+    assert_eq!((&health["degraded"], &health["trouble"]), (&Value::Null, &Value::Null), "{health}");
 }
 
 /// What a person has to do something about has its own word each.

@@ -92,7 +92,8 @@ fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     }
 }
 
-async fn known(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
+/// The caller that a key names.
+pub(crate) async fn known(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
     let key = bearer(headers)?;
     if app.api_key.as_ref().is_some_and(|own| keys::same(own.expose_secret(), key)) {
         return Ok(Caller(Scope::all(&TenantId::main()), KeyId(OWN.to_owned())));

@@ -14,7 +14,7 @@ mod tidy;
 pub use back::{FarSession, Returned};
 
 use crate::{Error, Result, rooms::Rooms};
-use ash_cloud::{Bucket, Limits, Patience, Tally, Trouble};
+use ash_cloud::{Bucket, Code, Limits, Patience, Tally, Trouble};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
 use std::{
     collections::HashMap,
@@ -84,23 +84,19 @@ impl Far {
         self.bell.notify_one();
     }
 
-    fn set_trouble(&self, trouble: Option<Trouble>, now: Timestamp) {
+    /// Also in the list of the server's troubles, under a code that names the object store.
+    fn set_trouble(&self, trouble: Option<Trouble>, rooms: &Rooms) {
         let mut kept = self.trouble.lock().expect("nobody panics while holding it");
-        match (trouble, kept.as_mut()) {
-            (Some(trouble), Some(before)) => before.0 = trouble,
-            (Some(trouble), None) => {
-                tracing::error!(
-                    code = trouble.code.as_str(),
-                    "the object store: {trouble}; work goes on here"
-                );
-                *kept = Some((trouble, now));
-            }
-            (None, Some(_)) => {
-                tracing::info!("the object store takes what is sent again");
-                *kept = None;
-            }
-            (None, None) => {}
+        let since = kept.as_ref().map_or_else(|| rooms.clock(), |(_, since)| *since);
+        if let Some((before, _)) = kept.as_ref()
+            && trouble.as_ref().is_none_or(|trouble| trouble.code != before.code)
+        {
+            rooms.troubles.clear(listed_code(before.code));
         }
+        if let Some(trouble) = &trouble {
+            rooms.troubles.set(listed_code(trouble.code), trouble.to_string(), since);
+        }
+        *kept = trouble.map(|trouble| (trouble, since));
     }
 }
 
@@ -156,4 +152,24 @@ impl Rooms {
 /// As everybody sees it who has to open something there.
 pub(crate) fn trouble(error: Trouble) -> Error {
     Error::Bucket(error)
+}
+
+/// As the list of the server's troubles calls it: there other parts have troubles too.
+fn listed_code(code: Code) -> &'static str {
+    match code {
+        Code::BucketMissing => "object_store_bucket_missing",
+        Code::AccessDenied => "object_store_access_denied",
+        Code::WrongKey => "object_store_wrong_key",
+        Code::Expired => "object_store_expired",
+        Code::ClockSkew => "object_store_clock_skew",
+        Code::WrongRegion => "object_store_wrong_region",
+        Code::NoSpace => "object_store_no_space",
+        Code::Unreachable => "object_store_unreachable",
+        Code::NoCredentials => "object_store_no_credentials",
+        Code::Throttled => "object_store_throttled",
+        Code::Settings => "object_store_settings",
+        Code::Missing => "object_store_missing",
+        Code::Damaged => "object_store_damaged",
+        Code::Other => "object_store_other",
+    }
 }

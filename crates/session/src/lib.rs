@@ -27,6 +27,7 @@ mod retention;
 mod rooms;
 mod sessions;
 pub mod state;
+mod troubles;
 mod upload;
 mod workspaces;
 
@@ -47,6 +48,7 @@ pub use retention::{Leaving, Retention, Rule, before, is_at_rest};
 pub use rooms::{Rooms, Settings, Watch};
 pub use sessions::{Executed, NewSession, Prompt, Reserved, Sessions};
 pub use state::{Phase, Refused, Turn, Wake, plain_text};
+pub use troubles::{ServerTrouble, Troubles};
 pub use upload::{Upload, weight_of};
 
 /// Work that waits for a disk, where it holds nobody up.

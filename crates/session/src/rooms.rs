@@ -1,7 +1,7 @@
 //! What every session works with: the store, the walls, the repositories, and how the server is set.
 
 use crate::{
-    Error, Far, Result,
+    Error, Far, Result, Troubles,
     brought::Brought,
     common::Common,
     follow::Bells,
@@ -155,6 +155,8 @@ pub struct Rooms {
     repos: Mutex<HashMap<TenantId, (Arc<Repo>, Locked)>>,
     /// Where everything is sent, if anywhere.
     pub far: Option<Arc<Far>>,
+    /// What is wrong with the server as a whole.
+    pub troubles: Troubles,
     now: fn() -> Timestamp,
 }
 
@@ -195,6 +197,7 @@ impl Rooms {
             commons: Mutex::default(),
             repos: Mutex::default(),
             far: None,
+            troubles: Troubles::default(),
             now,
         }
     }

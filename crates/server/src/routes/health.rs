@@ -1,6 +1,10 @@
 //! How the server is.
 
-use crate::{app::App, auth::Admin, problem::Answer};
+use crate::{
+    app::App,
+    auth::{self, Admin},
+    problem::Answer,
+};
 use ash_model::TenantId;
 use ash_session::Far;
 use axum::{
@@ -38,7 +42,8 @@ fn is_host(host: &str) -> bool {
     host.len() <= 255 && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".:-[]".contains(&b))
 }
 
-pub(super) async fn health(State(app): State<App>) -> Answer<Json<Value>> {
+/// What is wrong is said to everybody in one word, and in sentences to callers that have a key.
+pub(super) async fn health(State(app): State<App>, headers: HeaderMap) -> Answer<Json<Value>> {
     let counts = app.sessions.counts().await;
     let active = app.sessions.rooms().store.count_active(&TenantId::main()).await?;
     let alive = counts.waiting + counts.running;
@@ -66,6 +71,13 @@ pub(super) async fn health(State(app): State<App>) -> Answer<Json<Value>> {
     }
     if let Some(far) = &app.sessions.rooms().far {
         health["objectStore"] = object_store(&app, far).await?;
+    }
+    let troubles = app.sessions.rooms().troubles.list();
+    if !troubles.is_empty() {
+        health["degraded"] = json!(true);
+        if auth::known(&app, &headers).await.is_ok() {
+            health["trouble"] = json!(troubles);
+        }
     }
     Ok(Json(health))
 }

@@ -195,11 +195,11 @@ impl Far {
                 desk.delays.remove(&whose);
                 if desk.troubled.as_ref().is_none_or(|troubled| *troubled == whose) {
                     desk.troubled = None;
-                    self.set_trouble(None, rooms.clock());
+                    self.set_trouble(None, rooms);
                 }
             }
             Err(Error::Bucket(why)) => {
-                self.set_trouble(Some(why), rooms.clock());
+                self.set_trouble(Some(why), rooms);
                 desk.delay(&whose);
                 desk.troubled = Some(whose);
             }
