@@ -96,7 +96,7 @@ impl Sessions {
         let before = Timestamp(rooms.clock().0.saturating_sub(after));
         for session in rooms.store.trashed(before).await? {
             if let Some(far) = &rooms.far {
-                far.forget(&session).await?;
+                far.forget(rooms, &session).await?;
             }
             while !rooms.store.bury(session.no, rooms.clock()).await? {}
             tracing::info!(session = %session.id, tenant = %session.tenant, "purged");
