@@ -99,13 +99,22 @@ impl Server {
         self.put(&format!("/{AZURITE_ACCOUNT}/{name}?restype=container&{AZURITE_SAS}"));
     }
 
+    /// As somebody deletes it who is not us.
+    pub fn delete(&self, path: &str) {
+        self.ask("DELETE", path);
+    }
+
     fn put(&self, path: &str) {
+        self.ask("PUT", path);
+    }
+
+    fn ask(&self, method: &str, path: &str) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server is up");
         stream.set_read_timeout(Some(DEADLINE)).expect("a deadline");
         let host = self.port;
         write!(
             stream,
-            "PUT {path} HTTP/1.1\r\nHost: 127.0.0.1:{host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
         )
         .expect("a request");
         let mut answer = String::new();
