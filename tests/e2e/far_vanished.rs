@@ -86,7 +86,7 @@ async fn remote_goes_back_to_what_is_there_until_a_lost_pack_is_sent_again() {
     proxy.set(Line::Holds(manifests.clone()));
     noise(&server, &id, "four").await;
     eventually("its manifest is on the way", async || proxy.is_silent().then_some(())).await;
-    s3.delete(&format!("/shelf/tenants/default/packs/{second}"));
+    s3.delete_from_s3(&format!("/shelf/tenants/default/packs/{second}"));
     until_remote_is(&client, &id, 1).await;
     // It arrives. What it needs does not.
     proxy.set(Line::CutAfter(manifests));

@@ -89,10 +89,11 @@ impl Far {
     }
 
     async fn retract(&self, rooms: &Rooms, tenant: &TenantId, what: Retraction) -> Result<()> {
-        let Retraction { packs, missing, not_missing: _, agents, checkpoints, logs } = &what;
+        let Retraction { packs, missing, not_missing, agents, checkpoints, logs } = &what;
         tracing::warn!(
             %tenant, missing = missing.len(), packs = packs.len(), agents = agents.len(), checkpoints = checkpoints.len(),
-            logs = logs.len(), "the object store does not have what was sent; it is sent again"
+            logs = logs.len(), found = not_missing.len(),
+            "the object store does not have all that was sent, or has it again; what is here is sent"
         );
         {
             // What is being sent counted on what was known: it is not said to be there.

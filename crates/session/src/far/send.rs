@@ -52,6 +52,8 @@ struct Desk {
     delays: HashMap<Whose, Delay>,
     /// Who met the trouble that is told.
     troubled: Option<Whose>,
+    /// How often something was taken back when it was last looked.
+    retractions: u64,
 }
 
 struct Delay {
@@ -96,6 +98,13 @@ impl Desk {
         let waits =
             |whose: &Whose| *whose == Whose::Nobody || sending.iter().any(|(other, _)| other == whose);
         self.delays.retain(|whose, delay| delay.until > now || waits(whose));
+    }
+
+    /// What was lost may have been found.
+    fn hope(&mut self, retractions: u64) {
+        if std::mem::replace(&mut self.retractions, retractions) != retractions {
+            self.delays.retain(|_, delay| delay.fault == Fault::Its);
+        }
     }
 
     fn wake(&self) -> Instant {
@@ -148,6 +157,7 @@ impl Far {
     /// What can be begun now.
     async fn ready(&self, rooms: &Rooms, desk: &mut Desk) -> Result<Vec<Group>> {
         let mut ready = Vec::new();
+        desk.hope(*self.retractions.read().await);
         if desk.busy.len() >= AT_ONCE {
             return Ok(ready);
         }

@@ -81,9 +81,8 @@ pub(super) fn compare(repo: &Repo, said: &RemoteState, listing: &Listing) -> (Re
     }
     let is_missing =
         |pack: &str| missing.contains(pack) && (lost.contains(pack) || repo.pack_file(pack).is_some());
-    let (old, new): (Vec<&str>, Vec<&str>) = missing.iter().partition(|pack| said.missing.contains(**pack));
-    drop(old);
-    retraction.missing = new.into_iter().filter(|pack| is_missing(pack)).map(str::to_owned).collect();
+    let new = missing.iter().filter(|pack| !said.missing.contains(**pack));
+    retraction.missing = new.filter(|pack| is_missing(pack)).map(|pack| (*pack).to_owned()).collect();
     retraction.not_missing = said.missing.iter().filter(|pack| !is_missing(pack)).cloned().collect();
     (retraction, lost)
 }
