@@ -118,6 +118,8 @@ struct Shared {
     client: reqwest::Client,
     line: watch::Sender<Line>,
     seen: AtomicU64,
+    /// Claims, too: each has luck of its own.
+    answered: AtomicU64,
     silent: AtomicU64,
     log: Mutex<Log>,
 }
@@ -160,6 +162,7 @@ impl Proxy {
                 .expect("a client"),
             line: watch::channel(Line::Good).0,
             seen: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             silent: AtomicU64::new(0),
             log: Mutex::default(),
         });
@@ -209,7 +212,8 @@ impl Shared {
             traffic.requests.push(format!("{} {} {range}", head.method, head.uri).trim_end().to_owned());
             traffic.bytes += body.len() as u64;
         }
-        let number = self.seen.fetch_add(u64::from(!is_claim), Relaxed);
+        self.seen.fetch_add(u64::from(!is_claim), Relaxed);
+        let number = self.answered.fetch_add(1, Relaxed);
         let line = self.line.borrow().clone();
         match line {
             Line::Holds(beneath) if self.key(&head).is_some_and(|key| key.starts_with(&beneath)) => {

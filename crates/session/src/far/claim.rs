@@ -25,7 +25,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const CHANGED: Duration = Duration::from_millis(20);
 /// A renewal that takes longer than this, or than an interval, is begun anew.
 const SLOW: Duration = Duration::from_secs(5);
-const PATIENCE: Patience = Patience::SHORT;
+const PATIENCE: Patience =
+    Patience { tries: 4, first: Duration::from_millis(100), longest: Duration::from_millis(500) };
 
 /// Who wants the bucket, and how.
 #[derive(Debug, Clone)]
