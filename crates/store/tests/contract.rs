@@ -119,7 +119,9 @@ macro_rules! promises {
 }
 
 mod on_sqlite {
-    use super::{agents, audit, far, keep, log, once, owners, reading, sessions, sqlite, trash, usage};
+    use super::{
+        agents, audit, census, far, keep, log, once, owners, reading, sessions, sqlite, trash, usage,
+    };
 
     macro_rules! kept {
         ($($room:ident::$promise:ident)*) => {
