@@ -50,7 +50,7 @@ impl Stage {
     async fn lose_the_machine(&mut self) {
         self.server.kill9();
         std::fs::remove_dir_all(&self.server.data).expect("deleted");
-        self.server.launch().await;
+        self.server.take_over().await;
     }
 }
 

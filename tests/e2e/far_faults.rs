@@ -230,7 +230,7 @@ async fn one_changed_file_is_one_pack_sent_and_one_read() {
     stage.server.kill9();
     std::fs::remove_dir_all(&stage.server.data).expect("deleted");
     copy_packs(&older, &stage.repo());
-    stage.server.launch().await;
+    stage.server.take_over().await;
     stage.proxy.take_traffic();
     let client = stage.server.client();
     let receipt = client.action(&id, "resume").await["resume"].clone();

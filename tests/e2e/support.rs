@@ -132,12 +132,21 @@ impl Server {
     }
 
     pub async fn launch(&mut self) {
+        self.launch_with(&["serve"]).await;
+    }
+
+    /// On another machine, which does not wait for a holder of the bucket that is gone.
+    pub async fn take_over(&mut self) {
+        self.launch_with(&["serve", "--take-over"]).await;
+    }
+
+    async fn launch_with(&mut self, args: &[&str]) {
         let log =
             std::fs::OpenOptions::new().create(true).append(true).open(self.dir.join("log")).expect("a log");
         // A copy of the binary is busy for a moment if another thread forked while it was written.
         let child = eventually("the binary can be run", async || {
             let (out, err) = (log.try_clone().expect("a handle"), log.try_clone().expect("a handle"));
-            match self.command().stderr(err).stdout(out).spawn() {
+            match self.command_of(args).stderr(err).stdout(out).spawn() {
                 Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => None,
                 spawned => Some(spawned.expect("ash serve")),
             }
@@ -179,6 +188,12 @@ impl Server {
         }
     }
 
+    /// Waits until it ends by itself. Answers whether it says that all is well.
+    pub async fn ended(&mut self) -> bool {
+        let mut child = self.child.take().expect("a running server");
+        eventually("the server ends", async || child.try_wait().expect("wait")).await.success()
+    }
+
     /// SIGTERM, and wait for a clean end.
     pub async fn stop(&mut self) {
         let mut child = self.child.take().expect("a running server");
@@ -211,7 +226,7 @@ impl Server {
         // Sandboxes of the old one may be at work until their directory is gone.
         let gone = async || std::fs::remove_dir_all(&self.data).is_ok().then_some(());
         eventually("the machine is gone", gone).await;
-        self.launch().await;
+        self.take_over().await;
     }
 
     pub fn client(&self) -> Client {

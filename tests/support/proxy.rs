@@ -118,6 +118,8 @@ struct Shared {
     client: reqwest::Client,
     line: watch::Sender<Line>,
     seen: AtomicU64,
+    /// Claims, too: each has luck of its own.
+    answered: AtomicU64,
     silent: AtomicU64,
     log: Mutex<Log>,
 }
@@ -160,6 +162,7 @@ impl Proxy {
                 .expect("a client"),
             line: watch::channel(Line::Good).0,
             seen: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             silent: AtomicU64::new(0),
             log: Mutex::default(),
         });
@@ -200,13 +203,17 @@ impl Shared {
     async fn answer(self: &Arc<Self>, request: Request<Incoming>) -> Result<Answer, Broken> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(|_| Broken)?.to_bytes();
-        {
+        // A server says all the while that it is alive: that is no part of what it sends.
+        let is_claim = head.uri.path().contains("/claims/")
+            || head.uri.query().is_some_and(|query| query.contains("claims"));
+        if !is_claim {
             let traffic = &mut self.log().traffic;
             let range = head.headers.get(RANGE).and_then(|range| range.to_str().ok()).unwrap_or_default();
             traffic.requests.push(format!("{} {} {range}", head.method, head.uri).trim_end().to_owned());
             traffic.bytes += body.len() as u64;
         }
-        let number = self.seen.fetch_add(1, Relaxed);
+        self.seen.fetch_add(u64::from(!is_claim), Relaxed);
+        let number = self.answered.fetch_add(1, Relaxed);
         let line = self.line.borrow().clone();
         match line {
             Line::Holds(beneath) if self.key(&head).is_some_and(|key| key.starts_with(&beneath)) => {

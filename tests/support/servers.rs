@@ -99,13 +99,25 @@ impl Server {
         self.put(&format!("/{AZURITE_ACCOUNT}/{name}?restype=container&{AZURITE_SAS}"));
     }
 
+    /// An object of an S3 server goes, as if by a rule of the bucket.
+    pub fn delete_from_s3(&self, path: &str) {
+        // Moto looks at nothing but who it says it is.
+        let credential = "Credential=test/20260101/us-east-1/s3/aws4_request";
+        let rest = "SignedHeaders=host, Signature=0";
+        self.ask("DELETE", path, &format!("Authorization: AWS4-HMAC-SHA256 {credential}, {rest}\r\n"));
+    }
+
     fn put(&self, path: &str) {
+        self.ask("PUT", path, "");
+    }
+
+    fn ask(&self, method: &str, path: &str, header: &str) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server is up");
         stream.set_read_timeout(Some(DEADLINE)).expect("a deadline");
         let host = self.port;
         write!(
             stream,
-            "PUT {path} HTTP/1.1\r\nHost: 127.0.0.1:{host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{host}\r\n{header}Content-Length: 0\r\nConnection: close\r\n\r\n"
         )
         .expect("a request");
         let mut answer = String::new();

@@ -175,6 +175,9 @@ pub(crate) struct Daemon {
     /// Port to listen on
     #[arg(long, env = "ASH_PORT")]
     pub(crate) port: Option<u16>,
+    /// Take the object store over from another server that has claimed it, at once
+    #[arg(long)]
+    pub(crate) take_over: bool,
     /// A setting of the server, as an environment variable
     #[arg(short, long = "env", value_name = "KEY=VALUE")]
     pub(crate) env: Vec<String>,

@@ -158,15 +158,21 @@ impl Bucket {
         Ok(written)
     }
 
+    /// As [`Bucket::put_new`], whatever was there.
+    pub async fn replace(&self, key: &str, bytes: Bytes) -> Result<(), Trouble> {
+        let path = self.path(key)?;
+        let put = self.shelf.put_opts(&path, bytes.into(), PutMode::Overwrite.into()).await;
+        put.map_err(|e| self.trouble(&e))?;
+        Ok(())
+    }
+
     /// As [`Bucket::put_file`], whatever was there.
     pub async fn replace_file(&self, key: &str, file: &std::path::Path) -> Result<(), Trouble> {
         let (file, length) = open_file(file).await?;
         if length > WHOLE {
             self.put_parts(key, file, length, &|_| {}).await?;
         } else {
-            let (path, bytes) = (self.path(key)?, read_part(file, 0, length).await?);
-            let put = self.shelf.put_opts(&path, bytes.into(), PutMode::Overwrite.into()).await;
-            put.map_err(|e| self.trouble(&e))?;
+            self.replace(key, read_part(file, 0, length).await?).await?;
         }
         self.compare(key, self.head(key).await?, length)
     }

@@ -32,6 +32,10 @@ pub enum Code {
     Missing,
     /// What is under this key is not what was put there.
     Damaged,
+    /// Another server may be writing here, and we do not know yet whether it is alive.
+    Claimed,
+    /// Another server has taken over what was ours.
+    Taken,
     Other,
 }
 
@@ -52,6 +56,8 @@ impl Code {
             Code::Settings => "settings",
             Code::Missing => "missing",
             Code::Damaged => "damaged",
+            Code::Claimed => "bucket_claimed",
+            Code::Taken => "bucket_taken",
             Code::Other => "other",
         }
     }
@@ -131,6 +137,10 @@ impl Trouble {
             }
             Code::Damaged => {
                 format!("An object in {place} is not what was put there ({detail}): look for a copy.")
+            }
+            // No store says these two.
+            Code::Claimed | Code::Taken => {
+                format!("{place} belongs to another server ({detail}): stop one of the two.")
             }
             Code::Other => {
                 format!("{place} answered something unexpected ({detail}): see what the service says.")

@@ -12,7 +12,9 @@ use crate::{
 };
 use ash_model::{TenantId, Timestamp};
 use ash_sandbox::{Backend, Bare, Bubblewrap, Docker};
-use ash_session::{Far, FarSession, Repair, Returned, Rooms, Sessions, Settings, Uids};
+use ash_session::{
+    ClaimConflict, Claimant, Far, FarSession, Repair, Returned, Rooms, Sessions, Settings, Uids,
+};
 use ash_store::{Seal, Sqlite, Store};
 use axum::serve::ListenerExt;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -29,6 +31,7 @@ use std::{
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
+    sync::oneshot,
 };
 
 /// What every handler has at hand.
@@ -87,18 +90,43 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     tokio::spawn(prune_forever(store.clone()));
     if let Some(far) = app.sessions.rooms().far.clone() {
         let rooms = app.sessions.rooms().clone();
+        let (checking, checked) = (far.clone(), rooms.clone());
         tokio::spawn(async move { far.send_for_ever(&rooms).await });
+        if let Some(every) = Some(config.remote_check_every).filter(|every| !every.is_zero()) {
+            tokio::spawn(async move { checking.check_for_ever(&checked, every).await });
+        }
     }
+    let conflict = claim_bucket(&app, &config, address);
     if !config.gc_every.is_zero() {
         tokio::spawn(sweep_forever(app.sessions.clone(), config.gc_every, config.keep()));
     }
     tokio::spawn(clean_forever(app.sessions.clone(), config.retention.clone(), config.gc_every));
     tokio::spawn(watch_memory(app.sessions.clone()));
     tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.keep()));
-    run(listener, &app, config.stop_grace).await?;
+    let ended = run(listener, &app, config.stop_grace, conflict).await;
     close(&store, &data).await;
     fs::remove_file(data.join("server.json")).ok();
-    Ok(())
+    ended
+}
+
+/// In the background: the port is open meanwhile. The answer comes if another server has the bucket and is alive.
+fn claim_bucket(app: &App, config: &Config, address: SocketAddr) -> oneshot::Receiver<ClaimConflict> {
+    let (lost, conflict) = oneshot::channel();
+    let rooms = app.sessions.rooms().clone();
+    let claimant = Claimant {
+        holder: rooms.settings.node.clone(),
+        host: hostname(),
+        url: format!("http://{address}"),
+        every: config.remote_claim_every,
+        take_over: config.take_over,
+    };
+    tokio::spawn(async move {
+        match rooms.far.clone() {
+            Some(far) => lost.send(far.keep_claim(&rooms, claimant).await).is_ok(),
+            None => std::future::pending().await,
+        }
+    });
+    conflict
 }
 
 /// Brings back everything that the object store has and this data directory has not. No server may run here.
@@ -325,12 +353,25 @@ async fn docker(config: &Config, exe: PathBuf) -> Result<Docker, ash_sandbox::Er
     Ok(docker)
 }
 
-async fn run(listener: TcpListener, app: &App, grace: Duration) -> Result<(), Failure> {
+async fn run(
+    listener: TcpListener,
+    app: &App,
+    grace: Duration,
+    conflict: oneshot::Receiver<ClaimConflict>,
+) -> Result<(), Failure> {
     let router = routes::router(app.clone());
     // Small frames go out at once: waiting to fill a packet costs a reader 40 ms.
     let listener = listener.tap_io(|socket| drop(socket.set_nodelay(true)));
     let serving = tokio::spawn(async move { axum::serve(listener, router).await });
-    if wait_for_signal().await? == Stop::Leaving {
+    let stop = tokio::select! {
+        stop = wait_for_signal() => stop?,
+        Ok(conflict) = conflict => {
+            tracing::error!("leaving: sandboxes and their turns go on for ASH_ORPHAN_TTL seconds, the next server takes them over");
+            serving.abort();
+            return Err(Failure(conflict.to_string()));
+        }
+    };
+    if stop == Stop::Leaving {
         tracing::info!("leaving: sandboxes and their turns go on, the next server takes them over");
         serving.abort();
         return Ok(());
@@ -342,6 +383,9 @@ async fn run(listener: TcpListener, app: &App, grace: Duration) -> Result<(), Fa
     let stopping = async {
         app.sessions.shut_down(grace).await;
         app.sessions.rooms().drain_far(LAST_WORDS).await;
+        if let Some(far) = &app.sessions.rooms().far {
+            far.release_claim().await;
+        }
     };
     tokio::select! {
         () = stopping => tracing::info!("stopped"),

@@ -142,6 +142,16 @@ pub struct Config {
     /// Seconds between two searches for what nobody needs in the object store
     #[arg(long, env = "ASH_REMOTE_GC_EVERY", default_value = "86400", value_parser = seconds)]
     pub remote_gc_every: Duration,
+    /// Seconds between two comparisons of what the object store has with what was sent; what is gone is sent again (0: never)
+    #[arg(long, env = "ASH_REMOTE_CHECK_EVERY", default_value = "900", value_parser = seconds)]
+    pub remote_check_every: Duration,
+    /// Seconds between two claims on the object store, by which a second server on the same prefix is noticed [default: 2 for
+    /// file://, else 15]
+    #[arg(long, env = "ASH_REMOTE_CLAIM_EVERY", value_name = "SECONDS", value_parser = claim_interval)]
+    pub remote_claim_every: Option<Duration>,
+    /// Take the object store over from another server that has claimed it, at once
+    #[arg(long)]
+    pub take_over: bool,
     /// Megabits a second that are sent to the object store (0: as fast as it goes)
     #[arg(long, env = "ASH_REMOTE_MBIT", default_value_t = 0)]
     pub remote_mbit: u64,
@@ -222,6 +232,16 @@ fn switch(text: &str) -> Result<bool, String> {
 
 fn seconds(text: &str) -> Result<Duration, String> {
     text.parse().map(Duration::from_secs).map_err(|_| "must be a whole number of seconds".to_owned())
+}
+
+/// Also a part of a second.
+fn claim_interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "must be a number of seconds, as 15 or 0.5".to_owned())?;
+    if (0.05..=600.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("must be at least 0.05 and at most 600".to_owned())
+    }
 }
 
 fn runtime(text: &str) -> Result<ash_model::Runtime, String> {

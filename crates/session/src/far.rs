@@ -5,6 +5,8 @@
 //! parent: who finds a manifest finds everything.
 
 mod back;
+mod census;
+mod claim;
 mod history;
 mod keys;
 mod manifest;
@@ -17,34 +19,50 @@ pub(crate) use {
     back::{checkpoints, folded},
     history::{FarHistory, filled},
 };
+pub use claim::{ClaimConflict, ClaimRecord, Claimant};
 
 use crate::{Error, Result, rooms::Rooms};
 use ash_cloud::{Bucket, Code, Limits, Patience, Tally, Trouble};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, atomic::AtomicBool},
     time::{Duration, Instant},
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, RwLock, watch};
 
 const SENDING: Patience =
     Patience { tries: 4, first: Duration::from_millis(200), longest: Duration::from_secs(1) };
 /// How long after a failure it is tried again, at first and at last.
 const BREATH: Duration = Duration::from_millis(500);
 const LONGEST_BREATH: Duration = Duration::from_secs(60);
+/// How long a server that stops tries to give its claim back.
+const RELEASING: Duration = Duration::from_secs(5);
+
+/// What the database says about packs.
+struct KnownPacks {
+    sizes: HashMap<String, u64>,
+    /// Found missing, and not sent since.
+    missing: HashSet<String>,
+}
 
 pub struct Far {
     pub bucket: Bucket,
     /// The same, that gives up sooner: whoever sends comes back, and says meanwhile what is wrong.
+    /// Only with [`Far::writer`]: before the bucket is ours nothing is written.
     sending: Bucket,
+    claim: claim::BucketClaim,
     /// Something may be there to be sent.
     bell: Notify,
     /// Counts what was sent, for whoever waits for something.
     sent: watch::Sender<u64>,
     trouble: Mutex<Option<(Trouble, Timestamp)>>,
     /// Packs that are there, by tenant, as the store knows them.
-    known: tokio::sync::Mutex<HashMap<TenantId, HashMap<String, u64>>>,
+    known: tokio::sync::Mutex<HashMap<TenantId, KnownPacks>>,
+    /// How often something was taken back. What was begun before is not said to be there.
+    retractions: RwLock<u64>,
+    /// The store was away: something may be gone.
+    suspicion: Notify,
     /// Whether the database knows everybody who is there.
     counted: AtomicBool,
     /// When it was last looked for what nobody needs there.
@@ -60,12 +78,15 @@ impl Far {
         };
         let sending = sending.patient(SENDING);
         Far {
+            claim: claim::BucketClaim::new(&bucket),
             bucket,
             sending,
             bell: Notify::new(),
             sent: watch::channel(0).0,
             trouble: Mutex::default(),
             known: tokio::sync::Mutex::default(),
+            retractions: RwLock::default(),
+            suspicion: Notify::new(),
             counted: AtomicBool::new(false),
             looked: Mutex::default(),
         }
@@ -79,6 +100,53 @@ impl Far {
     /// What keeps it from sending, and since when.
     pub fn trouble(&self) -> Option<(Trouble, Timestamp)> {
         self.trouble.lock().expect("nobody panics while holding it").clone()
+    }
+
+    /// Where to write, as long as the bucket is ours.
+    async fn writer(&self) -> Result<&Bucket> {
+        self.claim.allow().await.map_err(trouble)?;
+        Ok(&self.sending)
+    }
+
+    /// Gets the claim on the bucket and keeps it, as long as the server lives. Ends if another server has the bucket and
+    /// is alive; one that loses it later stays, says so, and writes nothing any more.
+    pub async fn keep_claim(&self, rooms: &Rooms, claimant: Claimant) -> ClaimConflict {
+        let told = |why: Trouble| self.set_trouble(Some(why), rooms);
+        if let Err(conflict) = self.claim.acquire(&claimant, &told).await {
+            return conflict;
+        }
+        self.set_trouble(None, rooms);
+        self.ring();
+        let every = self.claim.every(&claimant);
+        let mut pause = every;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = match self.claim.renew().await {
+                Ok(()) => every,
+                Err(why) => {
+                    // Whoever sends finds out when it is over.
+                    self.set_trouble(Some(why), rooms);
+                    self.ring();
+                    every / 4
+                }
+            };
+            if let Some(taken) = self.claim.trouble() {
+                self.set_trouble(Some(taken), rooms);
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Before the server goes: the next one need not wait.
+    pub async fn release_claim(&self) {
+        let released = tokio::time::timeout(RELEASING, self.claim.release()).await;
+        match released {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the claim on the bucket stays; this data directory can go on with it")
+            }
+            Err(_) => tracing::warn!("the claim on the bucket stays; this data directory can go on with it"),
+        }
     }
 
     pub(crate) fn packs(&self, tenant: &TenantId) -> Arc<packs::Packs> {
@@ -105,6 +173,9 @@ impl Far {
         }
         if let Some(trouble) = &trouble {
             rooms.troubles.set(listed_code(trouble.code), trouble.to_string(), since);
+        }
+        if kept.is_some() && trouble.is_none() {
+            self.suspicion.notify_one();
         }
         *kept = trouble.map(|trouble| (trouble, since));
     }
@@ -180,6 +251,7 @@ fn listed_code(code: Code) -> &'static str {
         Code::Settings => "object_store_settings",
         Code::Missing => "object_store_missing",
         Code::Damaged => "object_store_damaged",
+        Code::Claimed | Code::Taken => code.as_str(),
         Code::Other => "object_store_other",
     }
 }

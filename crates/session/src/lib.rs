@@ -36,7 +36,7 @@ pub use actor::WantedLock;
 pub use artifacts::{Artifacts, Proposed};
 pub use ash_snapshot::Change;
 pub use error::{Error, Result};
-pub use far::{Far, FarSession, Returned};
+pub use far::{ClaimConflict, ClaimRecord, Claimant, Far, FarSession, Returned};
 pub use files::{FileSource, Found as FoundFile, Place, is_closed};
 pub use follow::{Follower, Heard, Restoring};
 pub use fork::Fork;

@@ -2,12 +2,14 @@
 //! `tests/contract.rs` is what every backend must pass.
 
 mod audit;
+mod remote;
 mod rows;
 mod seal;
 mod sqlite;
 mod usage;
 
 pub use audit::{AuditQuery, Audited, Deed, Fate, Order};
+pub use remote::{RemoteAgent, RemoteCheckpoint, RemoteSession, RemoteState, RetractedLog, Retraction};
 pub use rows::{
     Adoption, Agent, Append, Card, Checkpoint, Claimed, Diverged, EventQuery, Filter, Heard, Held, Hold,
     Holdings, Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Outgoing, Page,
@@ -23,7 +25,7 @@ use ash_model::{
     TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -194,6 +196,15 @@ pub trait Store: Send + Sync {
     /// Packs that are about to be deleted there.
     async fn forget_far_packs(&self, tenant: &TenantId, packs: &[String]) -> Result<()>;
     async fn undoom(&self, numbers: &[i64]) -> Result<()>;
+    /// What is said to be there of a tenant's.
+    async fn remote_state(&self, tenant: &TenantId) -> Result<RemoteState>;
+    /// Takes back what is not there. A checkpoint of a session that is said to be there is the highest one that is left.
+    async fn retract(&self, tenant: &TenantId, what: Retraction) -> Result<()>;
+    /// Packs that were found missing there and were not sent since.
+    async fn missing_packs(&self, tenant: &TenantId) -> Result<HashSet<String>>;
+    /// An object that is no pack is there, and so long.
+    async fn add_remote_object(&self, key: &str, size: u64) -> Result<()>;
+    async fn forget_remote_objects(&self, keys: &[String]) -> Result<()>;
 
     // Workspaces with a name
     /// It may be there already.

@@ -1,6 +1,7 @@
 //! SQLite: one file, one writer. The default for a single server, and nothing to install.
 
 mod audit;
+mod census;
 mod far;
 mod list;
 mod read;
@@ -15,8 +16,8 @@ mod writer;
 use crate::{
     Adoption, Agent, Append, AuditQuery, Audited, Checkpoint, Claimed, Env, Error, EventQuery, Fate, Filter,
     Heard, Hold, Holdings, Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Order,
-    Outgoing, Page, Rebuilt, Result, Scope, Seal, Session, Store, TurnRow, UsageBy, UsageQuery, UsageSum,
-    Version, Workspace,
+    Outgoing, Page, Rebuilt, RemoteState, Result, Retraction, Scope, Seal, Session, Store, TurnRow, UsageBy,
+    UsageQuery, UsageSum, Version, Workspace,
 };
 use ash_model::far::{FarAgent, Tombstone};
 use ash_model::{
@@ -28,7 +29,13 @@ use sqlx::{
     ConnectOptions, Connection, Row, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
-use std::{collections::HashMap, path::Path, sync::Arc, sync::Mutex, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    sync::Arc,
+    sync::Mutex,
+    time::Duration,
+};
 use writer::Writer;
 
 /// The first release without the WAL-reset bug, which could lose committed data.
@@ -451,6 +458,29 @@ impl Store for Sqlite {
         self.writer
             .write(move |db| Box::pin(async move { far::forget_packs(db, &tenant, &packs).await }))
             .await
+    }
+
+    async fn remote_state(&self, tenant: &TenantId) -> Result<RemoteState> {
+        census::state(&self.readers, tenant).await
+    }
+
+    async fn retract(&self, tenant: &TenantId, what: Retraction) -> Result<()> {
+        let tenant = tenant.clone();
+        self.writer.write(move |db| Box::pin(async move { census::retract(db, &tenant, &what).await })).await
+    }
+
+    async fn missing_packs(&self, tenant: &TenantId) -> Result<HashSet<String>> {
+        census::missing(&self.readers, tenant).await
+    }
+
+    async fn add_remote_object(&self, key: &str, size: u64) -> Result<()> {
+        let key = key.to_owned();
+        self.writer.write(move |db| Box::pin(async move { census::add_object(db, &key, size).await })).await
+    }
+
+    async fn forget_remote_objects(&self, keys: &[String]) -> Result<()> {
+        let keys = serde_json::to_string(keys).expect("a list of strings");
+        self.writer.write(move |db| Box::pin(async move { census::forget_objects(db, &keys).await })).await
     }
 
     async fn undoom(&self, numbers: &[i64]) -> Result<()> {

@@ -5,6 +5,8 @@
 mod agents;
 #[path = "contract/audit.rs"]
 mod audit;
+#[path = "contract/census.rs"]
+mod census;
 #[path = "contract/far.rs"]
 mod far;
 #[path = "contract/fixture.rs"]
@@ -112,6 +114,10 @@ macro_rules! promises {
             far::a_fork_comes_back_after_its_parent
             far::what_is_to_be_deleted_is_told_until_it_is
             far::a_sealed_environment_travels_sealed
+            census::what_is_said_to_be_remote_is_listed
+            census::what_is_taken_back_is_to_be_sent_again
+            census::what_was_sent_since_is_not_taken_back
+            census::what_is_missing_is_forgotten_with_its_pack_and_its_place
             once::a_retry_finds_what_the_first_made
             once::of_many_at_once_one_is_the_first
             once::an_old_key_may_be_used_again
@@ -123,7 +129,7 @@ macro_rules! promises {
 
 mod on_sqlite {
     use super::{
-        agents, audit, far, keep, log, once, owners, reading, sessions, sqlite, trash, usage, witness,
+        agents, audit, census, far, keep, log, once, owners, reading, sessions, sqlite, trash, usage, witness,
     };
 
     macro_rules! kept {

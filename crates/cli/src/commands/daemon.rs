@@ -86,6 +86,9 @@ fn spawn(daemon: &Daemon, data: &Path) -> Result<u32> {
     if let Some(port) = daemon.port {
         command.env("ASH_PORT", port.to_string());
     }
+    if daemon.take_over {
+        command.arg("--take-over");
+    }
     let child = command.spawn().map_err(Failure::local("cannot start the server"))?;
     Ok(child.id())
 }

@@ -8,7 +8,7 @@ use ash_model::{
 };
 use ash_snapshot::{Repo, TreeId};
 use ash_store::{Checkpoint, EventQuery, Scope, Session};
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 const PAGE: u32 = 1000;
 /// How many checkpoints are looked at for one whose pack tells of the log. Mostly it is the first.
@@ -90,21 +90,50 @@ async fn chain(
     seq: Seq,
 ) -> Result<(Option<String>, Seq)> {
     let before = rooms.store.checkpoints(session.workspace, None, LOOKED_AT).await?;
+    let lost = match &rooms.far {
+        Some(far) => far.lost(rooms, &session.tenant).await?,
+        None => HashSet::new(),
+    };
     let trees: Vec<String> =
         checkpoint.iter().copied().chain(&before).map(|checkpoint| checkpoint.tree.clone()).collect();
     let (repo, id, tenant): (_, _, TenantId) = (repo.clone(), session.id.clone(), session.tenant.clone());
     blocking(move || {
         for text in trees {
             let Ok(tree) = TreeId::parse(&text) else { continue };
+            if lost.contains(tree.pack_name()) {
+                continue;
+            }
             let record = luggage::read(&repo, &tree)?;
             let ours = record.filter(|record| record.session == id && record.tenant == tenant);
             if let Some(record) = ours.filter(|record| record.through <= seq) {
-                return Ok((Some(text), record.through));
+                // What leads to a pack that is lost tells nothing of what was before: the manifest does.
+                let is_whole = lost.is_empty() || leads_back(&repo, &tree, &lost);
+                return Ok(if is_whole { (Some(text), record.through) } else { (None, 0) });
             }
         }
         Ok((None, 0))
     })
     .await
+}
+
+/// Whether the log can be told from here back to its beginning, without what is lost.
+fn leads_back(repo: &Repo, tree: &TreeId, lost: &HashSet<String>) -> bool {
+    let (mut walked, mut next, mut session) = (HashSet::new(), Some(tree.clone()), None);
+    while let Some(tree) = next.take() {
+        if lost.contains(tree.pack_name()) {
+            return false;
+        }
+        let Ok(record) = luggage::read(repo, &tree) else { return false };
+        let Some(record) =
+            record.filter(|record| *session.get_or_insert_with(|| record.session.clone()) == record.session)
+        else {
+            return true;
+        };
+        if record.after > 0 && walked.insert(tree.to_string()) {
+            next = TreeId::parse(&record.previous).ok();
+        }
+    }
+    true
 }
 
 async fn lines(rooms: &Rooms, session: &Session, after: Seq, upto: Seq) -> Result<Vec<Line>> {

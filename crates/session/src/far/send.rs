@@ -1,7 +1,7 @@
 //! Sending: an agent before its sessions, a parent before its forks, and of each session one checkpoint after the other.
 //! Several sessions at a time, and nobody waits for one that takes long or fails.
 
-use super::{BREATH, Far, LONGEST_BREATH, keys, manifest, trouble};
+use super::{BREATH, Far, KnownPacks, LONGEST_BREATH, keys, manifest, trouble};
 use crate::{Error, Result, blocking, luggage, rooms::Rooms};
 use ash_cloud::{Code, Trouble, Written};
 use ash_model::{
@@ -58,6 +58,8 @@ struct Desk {
     delays: HashMap<Whose, Delay>,
     /// Who met the trouble that is told.
     troubled: Option<Whose>,
+    /// How often something was taken back when it was last looked.
+    retractions: u64,
 }
 
 struct Delay {
@@ -104,6 +106,13 @@ impl Desk {
         self.delays.retain(|whose, delay| delay.until > now || waits(whose));
     }
 
+    /// What was lost may have been found.
+    fn hope(&mut self, retractions: u64) {
+        if std::mem::replace(&mut self.retractions, retractions) != retractions {
+            self.delays.retain(|_, delay| delay.fault == Fault::Its);
+        }
+    }
+
     fn wake(&self) -> Instant {
         let now = Instant::now();
         let delayed = self.delays.values().map(|delay| delay.until).filter(|until| *until > now);
@@ -112,14 +121,24 @@ impl Desk {
 }
 
 impl Far {
-    /// As long as the server lives.
+    /// As long as the server lives, whenever the bucket is ours. What is under way when it is lost is given up.
     pub async fn send_for_ever(&self, rooms: &Rooms) {
-        let (mut desk, mut under_way) = (Desk::default(), FuturesUnordered::new());
-        let mut placed = false;
+        while let Err(error) = rooms.store.set_far(&self.bucket.to_string()).await {
+            tracing::error!(%error, "the database does not take where everything is sent");
+            tokio::time::sleep(LONGEST_BREATH).await;
+        }
         loop {
-            if !placed {
-                placed = rooms.store.set_far(&self.bucket.to_string()).await.is_ok();
+            self.claim.until_held().await;
+            tokio::select! {
+                () = self.send_while_held(rooms) => {}
+                () = self.claim.until_lost() => {}
             }
+        }
+    }
+
+    async fn send_while_held(&self, rooms: &Rooms) {
+        let (mut desk, mut under_way) = (Desk::default(), FuturesUnordered::new());
+        loop {
             match self.ready(rooms, &mut desk).await {
                 Ok(ready) => {
                     for (whose, group) in ready {
@@ -144,6 +163,7 @@ impl Far {
     /// What can be begun now.
     async fn ready(&self, rooms: &Rooms, desk: &mut Desk) -> Result<Vec<Group>> {
         let mut ready = Vec::new();
+        desk.hope(*self.retractions.read().await);
         if desk.busy.len() >= AT_ONCE {
             return Ok(ready);
         }
@@ -231,7 +251,7 @@ impl Far {
         let done = match self.delete_some(rooms).await {
             Ok(0) if alone && self.trouble().is_some() => {
                 desk.troubled = None;
-                self.sending.check().await.map_err(trouble)
+                self.check().await
             }
             Ok(0) => return,
             Ok(_) => {
@@ -245,10 +265,12 @@ impl Far {
     }
 
     async fn send_group(&self, rooms: &Rooms, group: Vec<Outgoing>) -> Result<()> {
+        let mut failed = None;
         for one in group {
             if is_given_up(rooms, &one).await? {
                 continue;
             }
+            let retractions = *self.retractions.read().await;
             let seq = match &one {
                 Outgoing::Agent(agent) => self.send_agent(rooms, agent).await.map(|()| 0),
                 Outgoing::Checkpoint(session, checkpoint) => {
@@ -257,10 +279,28 @@ impl Far {
                 Outgoing::Log(session, seq) => self.send_manifest(rooms, *session, None, *seq).await,
                 Outgoing::Tombstone(_, tombstone) => self.send_tombstone(rooms, tombstone).await,
             };
-            rooms.store.sent(&one, seq?, rooms.clock()).await?;
+            let seq = match seq {
+                Ok(seq) => seq,
+                // Of a checkpoint that cannot be read later ones need not know.
+                Err(error) if is_own_fault(&error) => {
+                    failed = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            // Another server may have the bucket by now, and delete what we have just sent.
+            self.writer().await?;
+            let now = self.retractions.read().await;
+            if *now != retractions {
+                // What was known to be there may not be: it is looked at again.
+                self.ring();
+                return Ok(());
+            }
+            rooms.store.sent(&one, seq, rooms.clock()).await?;
+            drop(now);
             self.sent.send_modify(|count| *count += 1);
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// After whatever another server has put under its name: the highest is right.
@@ -299,14 +339,17 @@ impl Far {
     async fn send_log(&self, rooms: &Rooms, of: &Session, tree: &str) -> Result<()> {
         let repo = rooms.repo(&of.tenant)?;
         let mut missing = Vec::new();
+        let is_suspect = self.is_suspect(rooms, &of.tenant).await?;
         let mut next = log_before(&repo, of, tree).await;
         while let Some(tree) = next {
             let here = repo.pack_file(tree.pack_name()).is_some();
-            if !here || self.is_known(rooms, &of.tenant, tree.pack_name()).await? {
+            let is_there = !here || self.is_known(rooms, &of.tenant, tree.pack_name()).await?;
+            // Behind one that is there may be one that is gone.
+            if is_there && !is_suspect {
                 break;
             }
             next = log_before(&repo, of, tree.as_str()).await;
-            missing.push(tree);
+            missing.extend((!is_there).then_some(tree));
         }
         for tree in missing.into_iter().rev() {
             match self.send_packs(rooms, &of.tenant, tree.as_str()).await {
@@ -388,17 +431,20 @@ impl Far {
         let text = serde_json::to_vec(what).expect("plain words and numbers");
         let repo = rooms.repo(tenant)?;
         let stored = repo.conceal(text.clone(), key);
-        match self.sending.put_new(key, stored.into()).await.map_err(trouble)? {
-            Written::New => Ok(Put::Same),
-            Written::There => {
-                let there = self.sending.get(key).await.map_err(trouble)?;
-                // What was sealed for somebody else is not ours.
-                let Ok(there) = repo.reveal(there.into(), key) else { return Ok(Put::Other) };
-                let same =
-                    there == text || serde_json::from_slice(&there).is_ok_and(|there| what.same(&there));
-                Ok(if same { Put::Same } else { Put::Other })
+        let (bucket, size) = (self.writer().await?, stored.len() as u64);
+        if bucket.put_new(key, stored.clone().into()).await.map_err(trouble)? == Written::There {
+            let there = bucket.get(key).await.map_err(trouble)?;
+            // What was sealed for another server is not ours.
+            let Ok(there) = repo.reveal(there.into(), key) else { return Ok(Put::Other) };
+            match serde_json::from_slice::<T>(&there) {
+                Ok(other) if there != text && !what.same(&other) => return Ok(Put::Other),
+                Ok(_) => {}
+                // It was cut, or is none of ours: nothing can be read from it.
+                Err(_) => bucket.replace(key, stored.into()).await.map_err(trouble)?,
             }
         }
+        rooms.store.add_remote_object(key, size).await?;
+        Ok(Put::Same)
     }
 
     /// Everything that a tree needs, each pack after those that it needs itself.
@@ -407,8 +453,13 @@ impl Far {
         let repo = rooms.repo(tenant)?;
         let mut visiting = HashSet::new();
         let mut waiting = vec![(tree.pack_name().to_owned(), false)];
+        let is_suspect = self.is_suspect(rooms, tenant).await?;
         while let Some((pack, ready)) = waiting.pop() {
             if self.is_known(rooms, tenant, &pack).await? {
+                continue;
+            }
+            // It came from there, and so did what it needs, unless something is missing there.
+            if !is_suspect && repo.pack_file(&pack).is_none() && self.find_pack(rooms, tenant, &pack).await? {
                 continue;
             }
             if !ready {
@@ -460,6 +511,9 @@ impl Far {
         repo: &Arc<ash_snapshot::Repo>,
         pack: &str,
     ) -> Result<()> {
+        if repo.pack_file(pack).is_none() && self.find_pack(rooms, tenant, pack).await? {
+            return Ok(());
+        }
         let there = self.put_pack(rooms, tenant, repo, pack).await?;
         self.learn(rooms, tenant, pack, there).await?;
         match repo.pack_file(pack) {
@@ -484,7 +538,7 @@ impl Far {
             let what = "its pack is not there".to_owned();
             Error::Snapshot(ash_snapshot::Error::Damaged { tree: pack.to_owned(), what })
         })?;
-        match self.sending.put_file(&key, &path, &|_| {}).await {
+        match self.writer().await?.put_file(&key, &path, &|_| {}).await {
             Ok(Written::New | Written::There) => Ok(size),
             // One of the two was made smaller by collection: both are this pack.
             Err(Trouble { code: Code::Damaged, .. }) => {
@@ -494,21 +548,46 @@ impl Far {
         }
     }
 
-    /// Whether all of a pack is there already. One that is not here must be: it came from there.
+    /// Whether all of a pack is known to be there.
     async fn is_known(&self, rooms: &Rooms, tenant: &TenantId, pack: &str) -> Result<bool> {
-        {
-            let mut known = self.known.lock().await;
-            if !known.contains_key(tenant) {
-                known.insert(tenant.clone(), rooms.store.far_packs(tenant).await?);
-            }
-            let here = rooms.repo(tenant)?.pack_file(pack).map(|(_, size)| size);
-            match (known[tenant].get(pack), here) {
-                (Some(there), Some(here)) => return Ok(*there >= here),
-                (Some(_), None) => return Ok(true),
-                (None, Some(_)) => return Ok(false),
-                (None, None) => {}
-            }
+        let here = rooms.repo(tenant)?.pack_file(pack).map(|(_, size)| size);
+        self.with_known(rooms, tenant, |known| match (known.sizes.get(pack), here) {
+            (Some(there), Some(here)) => *there >= here,
+            (Some(_), None) => true,
+            (None, _) => false,
+        })
+        .await
+    }
+
+    /// Whether something is missing there. Then a pack that is there may need one that is not.
+    async fn is_suspect(&self, rooms: &Rooms, tenant: &TenantId) -> Result<bool> {
+        self.with_known(rooms, tenant, |known| !known.missing.is_empty()).await
+    }
+
+    /// Packs that are neither here nor there.
+    pub(super) async fn lost(&self, rooms: &Rooms, tenant: &TenantId) -> Result<HashSet<String>> {
+        let repo = rooms.repo(tenant)?;
+        let is_lost = |pack: &&String| repo.pack_file(pack).is_none();
+        self.with_known(rooms, tenant, |known| known.missing.iter().filter(is_lost).cloned().collect()).await
+    }
+
+    async fn with_known<T>(
+        &self,
+        rooms: &Rooms,
+        tenant: &TenantId,
+        look: impl FnOnce(&KnownPacks) -> T,
+    ) -> Result<T> {
+        let mut known = self.known.lock().await;
+        if !known.contains_key(tenant) {
+            let sizes = rooms.store.far_packs(tenant).await?;
+            let missing = rooms.store.missing_packs(tenant).await?;
+            known.insert(tenant.clone(), KnownPacks { sizes, missing });
         }
+        Ok(look(&known[tenant]))
+    }
+
+    /// Whether a pack that is not here is there, as it is found out by asking.
+    async fn find_pack(&self, rooms: &Rooms, tenant: &TenantId, pack: &str) -> Result<bool> {
         let Some(size) = self.sending.head(&keys::pack(tenant, pack)).await.map_err(trouble)? else {
             return Ok(false);
         };
@@ -518,8 +597,16 @@ impl Far {
 
     pub(super) async fn learn(&self, rooms: &Rooms, tenant: &TenantId, pack: &str, size: u64) -> Result<()> {
         rooms.store.add_far_packs(tenant, &[(pack.to_owned(), size)]).await?;
-        self.known.lock().await.entry(tenant.clone()).or_default().insert(pack.to_owned(), size);
+        if let Some(known) = self.known.lock().await.get_mut(tenant) {
+            known.sizes.insert(pack.to_owned(), size);
+            known.missing.remove(pack);
+        }
         Ok(())
+    }
+
+    /// Whether the bucket can be listed, written and read. Makes its mark.
+    pub(super) async fn check(&self) -> Result<()> {
+        self.writer().await?.check().await.map_err(trouble)
     }
 
     async fn delete_some(&self, rooms: &Rooms) -> Result<usize> {
@@ -528,10 +615,17 @@ impl Far {
             return Ok(0);
         }
         let (numbers, keys): (Vec<i64>, Vec<String>) = doomed.into_iter().unzip();
-        self.sending.delete(&keys).await.map_err(trouble)?;
+        // Not only by what we remember: what is deleted stays deleted.
+        self.claim.renew().await.map_err(trouble)?;
+        self.writer().await?.delete(&keys).await.map_err(trouble)?;
         rooms.store.undoom(&numbers).await?;
         Ok(numbers.len())
     }
+}
+
+/// Something here, or what it needs, is damaged or lost.
+fn is_own_fault(error: &Error) -> bool {
+    matches!(error, Error::Snapshot(why) if !matches!(why, ash_snapshot::Error::Far { .. }))
 }
 
 /// Whether the rules were faster: then there is nothing to send any more.

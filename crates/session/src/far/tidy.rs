@@ -24,7 +24,7 @@ impl Far {
         if let Some((why, _)) = self.trouble() {
             return Err(trouble(why));
         }
-        self.sending.check().await.map_err(trouble)?;
+        self.check().await?;
         if self.counted.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Far {
     ) -> Result<()> {
         // It may have gone meanwhile.
         let Some((path, size)) = repo.pack_file(pack) else { return Ok(()) };
-        self.sending.replace_file(&keys::pack(tenant, pack), &path).await.map_err(trouble)?;
+        self.writer().await?.replace_file(&keys::pack(tenant, pack), &path).await.map_err(trouble)?;
         self.learn(rooms, tenant, pack, size).await
     }
 
@@ -114,7 +114,8 @@ impl Far {
         // What is later is of a session that was made again.
         let before = |key: &String| keys::numbers(key).is_some_and(|numbers| numbers < last);
         let keys: Vec<String> = found.into_iter().map(|found| found.key).filter(before).collect();
-        self.sending.delete(&keys).await.map_err(trouble)
+        self.writer().await?.delete(&keys).await.map_err(trouble)?;
+        Ok(rooms.store.forget_remote_objects(&keys).await?)
     }
 
     /// Packs that nobody needs, here or elsewhere.
@@ -131,7 +132,10 @@ impl Far {
         rooms.store.doom(&keys, rooms.clock()).await?;
         rooms.store.forget_far_packs(tenant, &packs).await?;
         if let Some(known) = self.known.lock().await.get_mut(tenant) {
-            packs.iter().for_each(|pack| _ = known.remove(pack));
+            packs.iter().for_each(|pack| {
+                known.sizes.remove(pack);
+                known.missing.remove(pack);
+            });
         }
         self.ring();
         Ok(())

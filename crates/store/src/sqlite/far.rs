@@ -25,6 +25,8 @@ pub(super) async fn set_place(db: &mut Db, place: &str) -> Result<()> {
         "DELETE FROM far",
         "DELETE FROM far_packs",
         "DELETE FROM far_doomed",
+        "DELETE FROM far_missing",
+        "DELETE FROM far_objects",
         "UPDATE checkpoints SET far_at = NULL WHERE far_at IS NOT NULL",
         "UPDATE agent_versions SET far_at = NULL WHERE far_at IS NOT NULL",
         "UPDATE agents SET far_changes = 0",
@@ -62,7 +64,7 @@ pub(super) async fn outgoing(db: &SqlitePool, limit: u32, except: &str) -> Resul
         "SELECT n, last_seq FROM sessions s
          WHERE status IN ('paused', 'stopped', 'error', 'ended') AND last_seq > far_seq AND trashed_at IS NULL
            AND NOT EXISTS (SELECT 1 FROM checkpoints c WHERE c.workspace = s.workspace AND c.far_at IS NULL
-             AND c.removed_at IS NULL)
+             AND c.removed_at IS NULL AND c.number > coalesce(s.far_checkpoint, 0))
            AND n NOT IN (SELECT value FROM json_each(?))
          ORDER BY last_active_at LIMIT ?",
     );
@@ -142,7 +144,11 @@ pub(super) async fn sent(db: &mut Db, what: &Outgoing, seq: Seq, at: Timestamp) 
                 .bind(number(checkpoint.number)?)
                 .execute(&mut *db)
                 .await?;
-            query("UPDATE sessions SET far_seq = max(far_seq, ?1), far_checkpoint = ?2 WHERE n = ?3")
+            query(
+                // An older one that is sent again does not hide a newer one that is there.
+                "UPDATE sessions SET far_seq = max(far_seq, ?1), far_checkpoint = max(coalesce(far_checkpoint, 0), ?2)
+                 WHERE n = ?3",
+            )
                 .bind(number(seq)?)
                 .bind(number(checkpoint.number)?)
                 .bind(session.0)
@@ -190,6 +196,11 @@ pub(super) async fn add_packs(db: &mut Db, tenant: &TenantId, packs: &[(String, 
         .bind(number(*size)?)
         .execute(&mut *db)
         .await?;
+        query("DELETE FROM far_missing WHERE tenant = ? AND pack = ?")
+            .bind(tenant.as_str())
+            .bind(pack)
+            .execute(&mut *db)
+            .await?;
     }
     Ok(())
 }
@@ -343,6 +354,7 @@ pub(super) async fn doom(db: &mut Db, keys: &[String], at: Timestamp) -> Result<
             .bind(at.0)
             .execute(&mut *db)
             .await?;
+        query("DELETE FROM far_objects WHERE key = ?").bind(key).execute(&mut *db).await?;
     }
     Ok(())
 }
@@ -365,7 +377,11 @@ pub(super) async fn spare(db: &mut Db, keys: &str) -> Result<()> {
 }
 
 pub(super) async fn forget_packs(db: &mut Db, tenant: &TenantId, packs: &str) -> Result<()> {
-    let done = query("DELETE FROM far_packs WHERE tenant = ? AND pack IN (SELECT value FROM json_each(?))");
-    done.bind(tenant.as_str()).bind(packs).execute(db).await?;
+    for sql in [
+        "DELETE FROM far_packs WHERE tenant = ? AND pack IN (SELECT value FROM json_each(?))",
+        "DELETE FROM far_missing WHERE tenant = ? AND pack IN (SELECT value FROM json_each(?))",
+    ] {
+        query(sql).bind(tenant.as_str()).bind(packs).execute(&mut *db).await?;
+    }
     Ok(())
 }

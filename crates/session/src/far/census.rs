@@ -1,0 +1,138 @@
+//! The census: whether the object store still has what the database says it has.
+//!
+//! Objects can vanish there: by a lifecycle rule, a wrong command, a store that was restored from an older copy. What is
+//! not there, or is shorter than what was sent, is taken back in the database, and so is everything that needs it; then it
+//! is sent again as if it were new. Taking back is always safe: the worst that follows is a request too many.
+
+mod compare;
+mod graph;
+
+use super::{Far, keys, trouble};
+use crate::{Result, blocking, rooms::Rooms};
+use ash_model::{AgentName, SessionId, TenantId};
+use ash_store::{RemoteState, Retraction};
+use compare::{Listing, compare};
+use futures::TryStreamExt;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// After an outage it is looked at once, but no oftener than this.
+const OFTENEST: Duration = Duration::from_secs(30);
+/// As many are named when something is lost.
+const NAMED: usize = 3;
+const LOST: &str = "remote_packs_lost";
+
+impl Far {
+    /// As long as the server lives, whenever the bucket is ours.
+    pub async fn check_for_ever(&self, rooms: &Rooms, every: Duration) {
+        loop {
+            self.claim.until_held().await;
+            let began = Instant::now();
+            let pause = match self.check_all(rooms).await {
+                Ok(()) => every,
+                Err(error) => {
+                    tracing::warn!(%error, "what the object store has could not be compared; it is tried again");
+                    every.min(OFTENEST)
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep_until(began + pause) => {}
+                () = self.suspicion.notified() => tokio::time::sleep_until(began + every.min(OFTENEST)).await,
+            }
+        }
+    }
+
+    async fn check_all(&self, rooms: &Rooms) -> Result<()> {
+        // Its mark comes back first: without it nothing there is known to be ours.
+        self.check().await?;
+        let mut lost = BTreeMap::new();
+        for tenant in rooms.store.tenants().await? {
+            let found = self.check_tenant(rooms, &tenant).await?;
+            if !found.is_empty() {
+                lost.insert(tenant, found);
+            }
+        }
+        self.tell_lost(rooms, &lost);
+        Ok(())
+    }
+
+    fn tell_lost(&self, rooms: &Rooms, lost: &BTreeMap<TenantId, BTreeSet<String>>) {
+        let keys: Vec<String> =
+            lost.iter().flat_map(|(tenant, lost)| lost.iter().map(|pack| keys::pack(tenant, pack))).collect();
+        if keys.is_empty() {
+            return rooms.troubles.clear(LOST);
+        }
+        let named = keys[..keys.len().min(NAMED)].join(", ");
+        let error = format!(
+            "{} packs that only {} had are gone from there, and sessions need them ({named}): bring them back from a copy of \
+             the bucket. They are found again by themselves.",
+            keys.len(),
+            self.bucket
+        );
+        rooms.troubles.set(LOST, error, rooms.clock());
+    }
+
+    /// Answers which packs are neither here nor there, and needed.
+    async fn check_tenant(&self, rooms: &Rooms, tenant: &TenantId) -> Result<BTreeSet<String>> {
+        // Before the listing: what is sent later is not missing.
+        let said = rooms.store.remote_state(tenant).await?;
+        let listing = self.listing(tenant, &said).await?;
+        let repo = rooms.repo(tenant)?;
+        let (retraction, lost) = blocking(move || Ok(compare(&repo, &said, &listing))).await?;
+        if !retraction.is_empty() {
+            self.retract(rooms, tenant, retraction).await?;
+        }
+        Ok(lost)
+    }
+
+    async fn retract(&self, rooms: &Rooms, tenant: &TenantId, what: Retraction) -> Result<()> {
+        let Retraction { packs, missing, not_missing, agents, checkpoints, logs } = &what;
+        tracing::warn!(
+            %tenant, missing = missing.len(), packs = packs.len(), agents = agents.len(), checkpoints = checkpoints.len(),
+            logs = logs.len(), found = not_missing.len(),
+            "the object store does not have all that was sent, or has it again; what is here is sent"
+        );
+        {
+            // What is being sent counted on what was known: it is not said to be there.
+            let mut retractions = self.retractions.write().await;
+            rooms.store.retract(tenant, what).await?;
+            *retractions += 1;
+            self.known.lock().await.remove(tenant);
+        }
+        self.ring();
+        Ok(())
+    }
+
+    async fn listing(&self, tenant: &TenantId, said: &RemoteState) -> Result<Listing> {
+        let mut listing = Listing::default();
+        let whole = |key: &str, size: u64| said.objects.get(key).is_none_or(|said| size >= *said);
+        let mut packs = self.bucket.list(&keys::packs(tenant));
+        while let Some(found) = packs.try_next().await.map_err(trouble)? {
+            if let Some(pack) = found.key.rsplit('/').next() {
+                listing.packs.insert(pack.to_owned(), found.size);
+            }
+        }
+        let mut manifests = self.bucket.list(&keys::sessions(tenant));
+        while let Some(found) = manifests.try_next().await.map_err(trouble)? {
+            let id = found.key.rsplit('/').nth(1).and_then(|id| SessionId::parse(id).ok());
+            if let (Some(id), Some((_, seq)), true) =
+                (id, keys::numbers(&found.key), whole(&found.key, found.size))
+            {
+                listing.manifests.entry(id).or_default().insert(seq);
+            }
+        }
+        let mut versions = self.bucket.list(&keys::agents(tenant));
+        while let Some(found) = versions.try_next().await.map_err(trouble)? {
+            let name = found.key.rsplit('/').nth(1).and_then(|name| AgentName::parse(name).ok());
+            if let (Some(name), Some(numbers), true) =
+                (name, keys::numbers(&found.key), whole(&found.key, found.size))
+            {
+                listing.agents.entry(name).or_default().insert(numbers);
+            }
+        }
+        Ok(listing)
+    }
+}

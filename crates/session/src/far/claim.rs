@@ -1,0 +1,408 @@
+//! The claim on a bucket: of all servers that are set to the same prefix, one writes there.
+//!
+//! The claim is the object `claims/<number>.json` with the highest number. Its holder writes the next number at regular
+//! intervals. Another server writes nothing before it has watched that number for two and a half intervals, by its own
+//! monotonic clock, and it did not rise. No clock of one machine is compared with that of another.
+
+use ash_cloud::{Bucket, Code, Patience, Trouble, Written};
+use futures::TryStreamExt;
+use serde::{Deserialize, Serialize};
+use std::{fmt, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+use uuid::Uuid;
+
+const CLAIMS: &str = "claims";
+/// How often the holder writes the next number, unless the operator says otherwise.
+const EVERY_ON_DISK: Duration = Duration::from_secs(2);
+const EVERY: Duration = Duration::from_secs(15);
+/// No holder can make another server wait longer than this by what it writes.
+const MAX_EVERY: Duration = Duration::from_secs(600);
+/// The longest pause between two looks of a server that waits.
+const LOOK: Duration = Duration::from_secs(1);
+const CHANGED: Duration = Duration::from_millis(20);
+/// A renewal that takes longer than this, or than an interval, is begun anew.
+const SLOW: Duration = Duration::from_secs(5);
+const PATIENCE: Patience =
+    Patience { tries: 4, first: Duration::from_millis(100), longest: Duration::from_millis(500) };
+
+/// Who wants the bucket, and how.
+#[derive(Debug, Clone)]
+pub struct Claimant {
+    /// The node id of the data directory.
+    pub holder: String,
+    pub host: String,
+    /// Where this server answers.
+    pub url: String,
+    /// Between two claims. `None`: as the kind of store suggests.
+    pub every: Option<Duration>,
+    /// Without waiting, whoever holds it.
+    pub take_over: bool,
+}
+
+/// The content of a claim.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimRecord {
+    #[serde(default)]
+    pub holder: String,
+    #[serde(default)]
+    pub host: String,
+    #[serde(default)]
+    pub url: String,
+    /// Milliseconds between two claims of this holder.
+    #[serde(default)]
+    pub beat: u64,
+    /// Of the process: two servers on copies of one data directory have the same holder.
+    #[serde(default)]
+    pub instance: Uuid,
+}
+
+/// For a person. What another server wrote is shown without control characters, and not at any length.
+impl fmt::Display for ClaimRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |text: &str| -> String {
+            let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
+            if text.is_empty() { "unknown".to_owned() } else { text }
+        };
+        let (holder, host, url) = (shown(&self.holder), shown(&self.host), shown(&self.url));
+        write!(f, "holder {holder} on host {host} at {url}")
+    }
+}
+
+/// Another server holds the bucket and is alive.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "another ash server writes to {bucket}: {by}. One prefix of a bucket belongs to one server: choose another prefix with \
+     ASH_SNAPSHOT_URL, stop that server, or take the bucket from it with `ash serve --take-over`"
+)]
+pub struct ClaimConflict {
+    pub bucket: String,
+    pub by: ClaimRecord,
+}
+
+/// What became of our wish to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Standing {
+    /// We do not know yet whose it is.
+    Unclaimed,
+    /// Another server held it when we came, and may be alive.
+    Waiting(ClaimRecord),
+    /// Ours. After `fresh_until` another server may believe that we are gone.
+    Held { number: u64, fresh_until: Instant },
+    /// Another server took it from us.
+    Taken(ClaimRecord),
+    /// We gave it back.
+    Released,
+}
+
+/// What an attempt to get the claim came to.
+enum Attempt {
+    Held,
+    /// Worth another look at once: something has changed meanwhile.
+    Changed,
+    Waiting(ClaimRecord),
+    Conflict(ClaimRecord),
+}
+
+/// The highest foreign number that a server saw which waits, and since when it has seen no other.
+struct Watched {
+    number: u64,
+    since: Option<Instant>,
+}
+
+/// One server's part in it.
+pub(super) struct BucketClaim {
+    /// Without the limits of what is sent: a claim never waits behind packs.
+    bucket: Bucket,
+    standing: watch::Sender<Standing>,
+    instance: Uuid,
+    renewing: tokio::sync::Mutex<Option<Claimant>>,
+}
+
+impl BucketClaim {
+    pub(super) fn new(bucket: &Bucket) -> BucketClaim {
+        BucketClaim {
+            bucket: bucket.clone().patient(PATIENCE),
+            standing: watch::channel(Standing::Unclaimed).0,
+            instance: Uuid::new_v4(),
+            renewing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(super) async fn until_held(&self) {
+        self.until(|standing| matches!(standing, Standing::Held { .. })).await;
+    }
+
+    pub(super) async fn until_lost(&self) {
+        self.until(|standing| !matches!(standing, Standing::Held { .. })).await;
+    }
+
+    async fn until(&self, wanted: impl FnMut(&Standing) -> bool) {
+        // The sender is ours, and lives as long.
+        self.standing.subscribe().wait_for(wanted).await.ok();
+    }
+
+    /// Whether we may write now. A claim that is not fresh any more is renewed first.
+    pub(super) async fn allow(&self) -> Result<(), Trouble> {
+        let standing = self.standing.borrow().clone();
+        match standing {
+            Standing::Held { fresh_until, .. } if Instant::now() < fresh_until => Ok(()),
+            Standing::Held { .. } => {
+                self.renew().await?;
+                let standing = self.standing.borrow().clone();
+                match standing {
+                    Standing::Held { fresh_until, .. } if Instant::now() >= fresh_until => {
+                        Err(self.too_slow(self.bucket_interval()))
+                    }
+                    Standing::Held { .. }
+                    | Standing::Unclaimed
+                    | Standing::Waiting(_)
+                    | Standing::Taken(_)
+                    | Standing::Released => self.refusal(&standing).map_or(Ok(()), Err),
+                }
+            }
+            Standing::Unclaimed | Standing::Waiting(_) | Standing::Taken(_) | Standing::Released => {
+                self.refusal(&standing).map_or(Ok(()), Err)
+            }
+        }
+    }
+
+    /// What keeps us from writing, if anything does.
+    fn refusal(&self, standing: &Standing) -> Option<Trouble> {
+        let place = &self.bucket;
+        let (code, sentence) = match standing {
+            Standing::Held { .. } => return None,
+            Standing::Unclaimed | Standing::Released => {
+                (Code::Claimed, format!("This server has no claim on {place} yet, and writes nothing there."))
+            }
+            Standing::Waiting(by) => (
+                Code::Claimed,
+                format!(
+                    "{place} is claimed by another ash server ({by}), which may be gone: this one writes nothing there \
+                     until it has waited for a sign of life. `ash serve --take-over` does not wait."
+                ),
+            ),
+            Standing::Taken(by) => (
+                Code::Taken,
+                format!(
+                    "{place} was taken over by another ash server ({by}): this one sends nothing any more, and its \
+                     sessions are safe on this machine only. Stop one of the two, or give them different prefixes; a start \
+                     with `ash serve --take-over` takes the bucket back."
+                ),
+            ),
+        };
+        Some(Trouble { code, sentence, passing: false })
+    }
+
+    /// What is wrong with the claim itself, for people.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        let standing = self.standing.borrow().clone();
+        match standing {
+            Standing::Waiting(_) | Standing::Taken(_) => self.refusal(&standing),
+            Standing::Unclaimed | Standing::Held { .. } | Standing::Released => None,
+        }
+    }
+
+    /// Gets the claim, however long that takes. `tell` hears what it waits for.
+    pub(super) async fn acquire(
+        &self,
+        claimant: &Claimant,
+        tell: &(dyn Fn(Trouble) + Send + Sync),
+    ) -> Result<(), ClaimConflict> {
+        *self.renewing.lock().await = Some(claimant.clone());
+        let (mut watched, mut breath) = (None, super::BREATH);
+        loop {
+            let slow = self.every(claimant).max(SLOW);
+            let tried = timeout(slow, self.attempt(claimant, &mut watched)).await;
+            match tried.unwrap_or_else(|_| Err(self.too_slow(slow))) {
+                Ok(Attempt::Held) => return Ok(()),
+                Ok(Attempt::Changed) => sleep(CHANGED).await,
+                Ok(Attempt::Conflict(by)) => {
+                    return Err(ClaimConflict { bucket: self.bucket.to_string(), by });
+                }
+                Ok(Attempt::Waiting(by)) => {
+                    breath = super::BREATH;
+                    self.standing.send_replace(Standing::Waiting(by));
+                    self.trouble().into_iter().for_each(tell);
+                    sleep(LOOK.min(self.every(claimant) / 2)).await;
+                }
+                Err(trouble) => {
+                    // Nor could the holder show that it is alive.
+                    watched.iter_mut().for_each(|watched: &mut Watched| watched.since = None);
+                    tell(trouble);
+                    sleep(breath).await;
+                    breath = (breath * 2).min(super::LONGEST_BREATH);
+                }
+            }
+        }
+    }
+
+    async fn attempt(&self, claimant: &Claimant, watched: &mut Option<Watched>) -> Result<Attempt, Trouble> {
+        let Some(number) = self.numbers().await?.last().copied() else {
+            return self.take(claimant, 1).await;
+        };
+        let Some(found) = self.read(number).await? else { return Ok(Attempt::Changed) };
+        if found.holder == claimant.holder || claimant.take_over {
+            return self.take(claimant, number + 1).await;
+        }
+        let now = Instant::now();
+        let known = match watched.as_mut() {
+            Some(known) if number > known.number => return Ok(Attempt::Conflict(found)),
+            Some(known) if number == known.number => known,
+            Some(_) | None => watched.insert(Watched { number, since: None }),
+        };
+        let since = *known.since.get_or_insert(now);
+        let theirs = Duration::from_millis(found.beat).min(MAX_EVERY);
+        if now - since < self.every(claimant).max(theirs) * 5 / 2 {
+            return Ok(Attempt::Waiting(found));
+        }
+        self.take(claimant, number + 1).await
+    }
+
+    /// Writes this number, if no other server has.
+    async fn take(&self, claimant: &Claimant, number: u64) -> Result<Attempt, Trouble> {
+        let began = Instant::now();
+        if !self.write(claimant, number).await? {
+            return Ok(Attempt::Changed);
+        }
+        let numbers = self.numbers().await?;
+        if numbers.last().is_some_and(|last| *last > number) {
+            return Ok(Attempt::Changed);
+        }
+        self.hold(claimant, number, began);
+        self.delete_older(&numbers, number).await;
+        Ok(Attempt::Held)
+    }
+
+    /// Writes the next number, or finds out that another server has the bucket now.
+    pub(super) async fn renew(&self) -> Result<(), Trouble> {
+        let renewing = self.renewing.lock().await;
+        let Some(claimant) = renewing.as_ref() else { return Ok(()) };
+        let slow = self.every(claimant).max(SLOW);
+        timeout(slow, self.write_next(claimant)).await.unwrap_or_else(|_| Err(self.too_slow(slow)))
+    }
+
+    async fn write_next(&self, claimant: &Claimant) -> Result<(), Trouble> {
+        let Standing::Held { number, .. } = *self.standing.borrow() else { return Ok(()) };
+        let (began, next) = (Instant::now(), number + 1);
+        let is_ours = self.write(claimant, next).await?;
+        let numbers = self.numbers().await?;
+        let last = numbers.last().copied().unwrap_or(next);
+        if is_ours && last <= next {
+            self.hold(claimant, next, began);
+            self.delete_older(&numbers, next).await;
+            return Ok(());
+        }
+        // Gone again between the two looks: the next renewal will tell.
+        let Some(by) = self.read(last.max(next)).await? else { return Ok(()) };
+        if by.instance != self.instance {
+            self.standing.send_replace(Standing::Taken(by));
+        }
+        Ok(())
+    }
+
+    /// Gives the bucket back: the next server need not wait.
+    pub(super) async fn release(&self) -> Result<(), Trouble> {
+        let _renewing = self.renewing.lock().await;
+        let Standing::Held { number, .. } = *self.standing.borrow() else { return Ok(()) };
+        self.standing.send_replace(Standing::Released);
+        // The highest last: whoever comes meanwhile sees that it was ours.
+        let mut numbers = self.numbers().await?;
+        numbers.retain(|other| *other <= number);
+        let keys: Vec<String> = numbers.into_iter().map(key).collect();
+        for key in keys.chunks(1) {
+            self.bucket.delete(key).await?;
+        }
+        Ok(())
+    }
+
+    fn hold(&self, claimant: &Claimant, number: u64, began: Instant) {
+        let fresh_until = began + self.every(claimant) * 2;
+        self.standing.send_replace(Standing::Held { number, fresh_until });
+    }
+
+    /// Whether it is ours now. It may be from a try of ours of which we heard nothing.
+    async fn write(&self, claimant: &Claimant, number: u64) -> Result<bool, Trouble> {
+        let record = ClaimRecord {
+            holder: claimant.holder.clone(),
+            host: claimant.host.clone(),
+            url: claimant.url.clone(),
+            beat: u64::try_from(self.every(claimant).as_millis()).unwrap_or(u64::MAX),
+            instance: self.instance,
+        };
+        let text = serde_json::to_vec(&record).expect("plain words and numbers");
+        match self.bucket.put_new(&key(number), text.into()).await? {
+            Written::New => Ok(true),
+            Written::There => {
+                Ok(self.read(number).await?.is_some_and(|found| found.instance == self.instance))
+            }
+        }
+    }
+
+    /// A claim that cannot be understood is another server's, all the same.
+    async fn read(&self, number: u64) -> Result<Option<ClaimRecord>, Trouble> {
+        let unknown = ClaimRecord {
+            holder: String::new(),
+            host: String::new(),
+            url: String::new(),
+            beat: 0,
+            instance: Uuid::nil(),
+        };
+        match self.bucket.get(&key(number)).await {
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).unwrap_or(unknown))),
+            Err(Trouble { code: Code::Missing, .. }) => Ok(None),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// Of all claims that are there, in order.
+    async fn numbers(&self) -> Result<Vec<u64>, Trouble> {
+        let found: Vec<_> = self.bucket.list(CLAIMS).try_collect().await?;
+        let mut numbers: Vec<u64> = found.iter().filter_map(|found| number(&found.key)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// They mean nothing any more: what cannot be deleted now is deleted with the next ones.
+    async fn delete_older(&self, numbers: &[u64], than: u64) {
+        let older: Vec<String> = numbers.iter().copied().filter(|other| *other < than).map(key).collect();
+        if !older.is_empty()
+            && let Err(error) = self.bucket.delete(&older).await
+        {
+            tracing::debug!(%error, "older claims on the bucket were not deleted");
+        }
+    }
+
+    pub(super) fn every(&self, claimant: &Claimant) -> Duration {
+        claimant.every.unwrap_or(self.bucket_interval())
+    }
+
+    fn bucket_interval(&self) -> Duration {
+        if self.bucket.to_string().starts_with("file://") { EVERY_ON_DISK } else { EVERY }
+    }
+
+    fn too_slow(&self, after: Duration) -> Trouble {
+        let sentence = format!(
+            "{} did not answer within {} s: check the network and the store.",
+            self.bucket,
+            after.as_secs()
+        );
+        Trouble { code: Code::Unreachable, sentence, passing: true }
+    }
+}
+
+fn key(number: u64) -> String {
+    format!("{CLAIMS}/{number:010}.json")
+}
+
+fn number(key: &str) -> Option<u64> {
+    let name = key.rsplit('/').next()?.strip_suffix(".json")?;
+    // No longer than what fits into a number, whatever another program has put there.
+    let is_number = (10..=18).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| name.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests;
