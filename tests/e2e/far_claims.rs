@@ -28,7 +28,6 @@ impl Shelf {
             ("ASH_SNAPSHOT_URL", url.as_str()),
             ("ASH_REMOTE_CLAIM_EVERY", interval),
             ("ASH_REMOTE_TIMEOUT", "1"),
-            ("ASH_GC_EVERY", "1"),
         ];
         Server::prepare(&env)
     }
@@ -95,6 +94,8 @@ async fn a_second_server_writes_nothing_and_leaves_when_the_first_one_lives() {
     assert_eq!(claims.len(), 1, "a crash leaves the claim: {claims:?}");
 
     let mut second = shelf.server(LONG);
+    // It would clean up there, too.
+    second.set("ASH_GC_EVERY", "1");
     second.launch().await;
     let other = second.client();
     let told = until_trouble(&other, "bucket_claimed").await;
