@@ -13,6 +13,7 @@ mod claude;
 mod claude_kills;
 mod cleaning;
 mod clients;
+mod config_race;
 mod corners;
 mod crowd;
 mod deaths;

@@ -211,7 +211,7 @@ impl Actor {
 
     async fn conclude_wish(&mut self, wish: &Wish, replies: Vec<Reply<Answer>>) -> Result<()> {
         // The last capture failed, and the tree is the only copy: do not pretend that all is well.
-        if self.dirty.is_some() && self.tree().is_some() && self.not_before.is_some() {
+        if self.dirty.is_some() && self.tree().is_some() && self.backoff.is_some() {
             if matches!(wish, Wish::Release { .. }) {
                 // Its sandbox is gone all the same. Active, it would start again at once; the tree is captured later.
                 let facts = self.state.decide(wish).unwrap_or_default();

@@ -6,7 +6,7 @@ use crate::{
     common::{Common, Floor, Walls},
     error::DISK_LIMIT,
     ladder,
-    ladder::{Origin, Others, Recalled},
+    ladder::{OnlyInSalvage, Origin, Others, Recalled},
     live::{Fallback, Live},
     logs::Logs,
     pool::{Passage, Room},
@@ -14,7 +14,7 @@ use crate::{
     state::{State, Wish},
 };
 use ash_driver::{Driver, Ear, Memory, Remembered};
-use ash_model::{Bounds, Compared, Dialect, Fact, Problem, TakenBack, Tier};
+use ash_model::{Bounds, Compared, Dialect, Fact, Problem, Seq, TakenBack, Tier};
 use ash_sandbox::{Inside, Records};
 use ash_snapshot::{Folder, Owner, TreeId};
 use ash_store::{Lease, Session, Version};
@@ -39,7 +39,10 @@ pub(super) struct Woken {
     failed: Vec<Fact>,
     head: Option<String>,
     compared: Option<(Compared, Vec<String>)>,
+    salvage: Option<OnlyInSalvage>,
     ear: Ear,
+    /// The last change of options that the start knew of.
+    knew: Seq,
     began: Instant,
 }
 
@@ -123,13 +126,15 @@ impl Actor {
             failed,
             head,
             compared,
+            salvage,
             ear,
+            knew,
             began,
         } = woken;
         self.common.set_tree(Some(uid));
         self.touch_later();
         let others =
-            Others { salvage: self.salvage, fallback: fallback.as_ref(), compared: compared.as_ref() };
+            Others { salvage: salvage.as_ref(), fallback: fallback.as_ref(), compared: compared.as_ref() };
         // Whoever had a conversation gets a receipt for it, however this start came about.
         let receipt = (self.state.resuming || fallback.is_some() || self.state.told > 0)
             .then(|| ladder::receipt(&self.state, origin, &recalled, others));
@@ -137,7 +142,7 @@ impl Actor {
             tracing::error!(session = %self.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
         }
         let mut facts: Vec<Fact> = backs.into_iter().map(Fact::TakenBack).chain(failed).collect();
-        facts.push(Fact::Awake { incarnation: hands.incarnation, kept: recalled.kept });
+        facts.push(self.state.woken(hands.incarnation, recalled.kept, knew));
         facts.extend(self.state.heard_again(&recalled.prompts));
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
         let heard = ash_store::Heard {
@@ -153,7 +158,6 @@ impl Actor {
         hands.walls.ack(self.session.no, hands.position).await;
         self.take_hands(hands);
         self.ear = ear;
-        self.salvage = None;
         if let Err(error) = self.live.note_mended(self.session.native_id, None) {
             // Then the next receipt says it again.
             tracing::warn!(session = %self.session.id, %error, "the stamp still says that the memory was mended");
@@ -267,10 +271,13 @@ impl Waking {
         let backs = self.rooms.backs_since(&self.session, self.state.backs).await?;
         let head = self.head(way.driver, &tree, &started.recalled, &backs).await?;
         let compared = self.compared(&tree).await?;
+        let salvage = self.only_in_salvage(&tree).await?;
         let Started { part: Part { walls, process, records }, position, recalled, ear } = started;
         let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
         let hands = Hands { incarnation, remote, process, records, position, exited: false, walls };
-        Ok(Woken { hands, tree, recalled, backs, failed, head, compared, ear, began })
+        // As of when it began: what is read later may be newer, and is then only read once more.
+        let knew = self.state.configured;
+        Ok(Woken { hands, tree, recalled, backs, failed, head, compared, salvage, ear, knew, began })
     }
 
     /// The folder that its agent is told of is there. Where something that the agent made is in the way, it is not.
