@@ -13,6 +13,7 @@ mod hear;
 mod idle;
 mod load;
 mod lock;
+mod lost;
 mod permission;
 mod recall;
 mod rest;
@@ -119,6 +120,8 @@ pub(crate) struct Actor {
     /// The last capture failed.
     backoff: Option<Backoff>,
     effect: Option<Effect>,
+    /// Of a tree that was lost while a sandbox was at work in it, which still has it.
+    lost_uid: Option<u32>,
     /// Tells a start that is under way not to go on.
     halt: Arc<Notify>,
     /// A sandbox that is to be ended as soon as nothing else is under way.
@@ -331,6 +334,9 @@ impl Actor {
                 self.say_goodbye(hands);
                 return Ok(());
             }
+            if self.make_way_for_writers().await? {
+                continue;
+            }
             if self.answer_writers() {
                 continue;
             }
@@ -361,6 +367,7 @@ impl Actor {
                     }
                     return Ok(());
                 }
+                Next::Wake | Next::Tell { .. } if self.is_tree_broken() => self.lose_tree().await?,
                 Next::Wake if self.live.has_leftovers(self.tree().is_some()) => self.start_salvage(),
                 Next::Wake => self.start_wake(),
                 Next::Save { turn } if self.is_ephemeral() => {
@@ -383,6 +390,8 @@ impl Actor {
                     self.note_and_tell(facts).await?;
                     self.lose_patience_later();
                 }
+                // It would work where its files are not: another one starts, with those of the last checkpoint.
+                Next::Tell { .. } if self.has_lost_tree() => self.start_sleep(),
                 Next::Tell { fact, input, say } => {
                     let fact = self.with_calls(fact).await?;
                     self.note(vec![fact]).await?;

@@ -155,7 +155,16 @@ impl Saving {
         };
         let beside = self.common.beside(self.session.no);
         let (live, rooms) = (self.live.clone(), self.rooms.clone());
-        let taken = blocking(move || live.take(&repo, &base, &luggage, rooms.tracker.as_ref())).await;
+        let taken = blocking(move || {
+            let settled = live.settled();
+            let taken = live.take(&repo, &base, &luggage, rooms.tracker.as_ref())?;
+            if let Some(before) = settled {
+                // Before it is recorded: from then on it looks like the session's own.
+                live.note_changes(&repo, &before, &taken.tree)?;
+            }
+            Ok(taken)
+        })
+        .await;
         let held = match &self.remote {
             Some(remote) => remote.thaw().await.unwrap_or(false),
             None => true,
@@ -260,6 +269,7 @@ impl Actor {
             self.live.unmark_dirty();
         }
         if occasion == Occasion::Between && self.is_as_before(&shot.taken).await? {
+            self.mark_settled(&shot.taken);
             return Ok(());
         }
         let (bytes, files) = (shot.taken.bytes, shot.taken.files);
@@ -278,6 +288,7 @@ impl Actor {
         let recorded = self.commit(facts, Vec::new(), None, Some(row)).await;
         if recorded.is_ok() {
             self.common.set_newest(number);
+            self.mark_settled(&shot.taken);
         }
         drop(floor);
         match recorded {
@@ -391,6 +402,11 @@ impl Actor {
         let mut facts = vec![Fact::SaveFailed { turn: occasion.turn(), error: error.to_string() }];
         facts.extend(self.end_of(occasion, None));
         let noted = self.note(facts).await;
+        if self.is_tree_broken() {
+            // Whoever waits for the files to be safe is not kept waiting for what is gone.
+            self.survive(noted)?;
+            return self.lose_tree().await;
+        }
         let words = error.to_string();
         for reply in self.pausing.drain(..) {
             reply.send(Err(Error::Save(words.clone()))).ok();
