@@ -4,7 +4,7 @@
 mod settled;
 mod shape;
 
-pub(crate) use settled::Comparison;
+pub(crate) use settled::{Comparison, Memories};
 pub(crate) use shape::{Shape, open_root};
 
 use crate::{Error, Result, luggage::Luggage};

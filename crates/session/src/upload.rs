@@ -237,8 +237,8 @@ impl Sessions {
         let _turn = self.rooms().walks.acquire().await.map_err(|_| Error::Stopping)?;
         blocking(move || match open_root(&common.live.workspace()) {
             Ok(tree) => fits(&common, most, (new, replaced(&tree, &files))).map_err(moved),
-            // Not made yet: what it will hold is the agent's own files.
-            Err(ash_snapshot::Error::NotFound { .. }) => {
+            // Not made yet, or lost: what it will hold is the agent's own files, or its last checkpoint.
+            Err(ash_snapshot::Error::NotFound { .. } | ash_snapshot::Error::Outside { .. }) => {
                 bounds::reached(None, new, most).map_or(Ok(()), |reached| Err(Error::NoRoom(reached)))
             }
             Err(error) => Err(error.into()),

@@ -4,7 +4,7 @@ use super::wake::{Waking, Way};
 use crate::{
     Error, Result, blocking,
     ladder::Origin,
-    live::{Comparison, Fallback, Live, Recipe},
+    live::{Comparison, Fallback, Live, Memories, Recipe},
     rooms::Rooms,
     state::State,
 };
@@ -102,10 +102,13 @@ impl Waking {
         };
         let mut lost: Vec<String> = self.live.stamp().map(|stamp| stamp.outside).unwrap_or_default();
         let (live, repo) = (self.live.clone(), self.rooms.repo(&self.session.tenant)?);
-        // Message by message, by whoever reads it.
         let inside = self.rooms.inside(&self.live);
-        let read_apart = way.driver.transcript(&inside.workspace, self.session.native_id);
-        let comparing = blocking(move || live.compare(&repo, &id, read_apart.as_deref()));
+        let own = self.session.native_id;
+        let apart = Memories {
+            transcript: way.driver.transcript(&inside.workspace, own),
+            all_but: self.session.slug.is_some().then_some(own),
+        };
+        let comparing = blocking(move || live.compare(&repo, &id, &apart));
         let (compared, made) = tokio::join!(comparing, self.launch_ahead(way));
         self.prepared = Some(made?);
         if !matches!(compared, Ok(Comparison { linked: true, .. })) {

@@ -6,6 +6,7 @@ use crate::{Error, Result, path_list::PathList};
 use ash_model::ComparedBy;
 use ash_snapshot::{Audit, Audited, Doubt, Repo, Root, TreeId, What};
 use std::fs;
+use uuid::Uuid;
 
 /// Beside the tree: what it was captured as when the last one who could write to it was gone.
 const SETTLED: &str = "settled";
@@ -39,8 +40,8 @@ impl Live {
         TreeId::parse(&text).ok().filter(|_| !self.is_marked_dirty())
     }
 
-    /// Compares the tree with a checkpoint. `but`: what of the home is compared in another way.
-    pub(crate) fn compare(&self, repo: &Repo, tree: &TreeId, but: Option<&str>) -> Result<Comparison> {
+    /// Compares the tree with a checkpoint, but for `apart` of the home.
+    pub(crate) fn compare(&self, repo: &Repo, tree: &TreeId, apart: &Memories) -> Result<Comparison> {
         let settled = self.settled().is_some_and(|settled| settled.same_files(tree));
         let (workspace, home) = (shape::open_root(&self.workspace())?, shape::open_root(&self.home())?);
         let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
@@ -50,8 +51,7 @@ impl Live {
         let audit = Audit { tree, roots: &roots, index: &index, exclude: &is_excluded, doubt };
         let (mut outside, mut linked) = (PathList::default(), false);
         let audited = repo.audit(&audit, &mut |root, difference| {
-            let elsewhere = root == "home" && but.is_some_and(|but| but.as_bytes() == difference.path);
-            if settled && !elsewhere {
+            if settled && !(root == "home" && apart.hold(&difference.path)) {
                 outside.add(root, &difference.path);
                 linked |= difference.what == What::Kind && is_link(&workspace, &home, root, &difference.path);
             }
@@ -61,6 +61,29 @@ impl Live {
             Audited::Content => ComparedBy::Content,
         };
         Ok(Comparison { by, outside, linked })
+    }
+}
+
+/// Of the home, what other looks are taken at: agents' own memories.
+#[derive(Debug, Clone)]
+pub(crate) struct Memories {
+    /// Is compared with the log, message by message.
+    pub(crate) transcript: Option<String>,
+    /// In a shared workspace: what is named by the id of another conversation is that one's affair.
+    pub(crate) all_but: Option<Uuid>,
+}
+
+impl Memories {
+    /// Whether this is one of them, or a folder without which there is none.
+    fn hold(&self, path: &[u8]) -> bool {
+        let path = String::from_utf8_lossy(path);
+        let leads_to = |transcript: &str| {
+            transcript.strip_prefix(&*path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let id = |name: &str| Uuid::parse_str(name.split('.').next().unwrap_or(name)).ok();
+        let mut ids = path.split('/').filter_map(id);
+        self.transcript.as_deref().is_some_and(leads_to)
+            || self.all_but.is_some_and(|own| ids.any(|id| id != own))
     }
 }
 
@@ -81,4 +104,29 @@ pub(crate) fn changed(repo: &Repo, before: &TreeId, now: &TreeId) -> Result<Path
         changes.iter().for_each(|change| list.add(root, &change.path));
     }
     Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agents_memory_is_looked_at_apart_and_nothing_else_of_its_home() {
+        let (own, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let transcript = Some(format!(".claude/projects/-workspace/{own}.jsonl"));
+        let alone = Memories { transcript: transcript.clone(), all_but: None };
+        let shared = Memories { transcript, all_but: Some(own) };
+        let others = format!(".ash/agent/{other}.jsonl");
+        for (path, of_one, of_many) in [
+            (format!(".claude/projects/-workspace/{own}.jsonl"), true, true),
+            (".claude/projects".to_owned(), true, true),
+            (".claude/proj".to_owned(), false, false),
+            (format!(".ash/session/{own}/plan.md"), false, false),
+            (others, false, true),
+            (".bashrc".to_owned(), false, false),
+        ] {
+            let found = (alone.hold(path.as_bytes()), shared.hold(path.as_bytes()));
+            assert_eq!(found, (of_one, of_many), "{path}");
+        }
+    }
 }
