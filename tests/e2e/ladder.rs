@@ -116,8 +116,8 @@ fn assert_shown(request: &Value, name: &str) {
     assert!(shown.matches("the water is cold").count() >= 3, "{name}: call, outcome and answer: {shown}");
 }
 
-/// The real program behind one that refuses to resume, or to start, as long as a file beside it says so.
-fn curtain(dir: &Path) -> (PathBuf, PathBuf) {
+/// The real program behind one that refuses to resume, or to start, or waits, as long as a file beside it says so.
+pub fn curtain(dir: &Path) -> (PathBuf, PathBuf) {
     let bin = dir.join("bin");
     std::fs::create_dir(&bin).expect("made");
     let real = crate::claude::program();
@@ -128,12 +128,14 @@ fn curtain(dir: &Path) -> (PathBuf, PathBuf) {
 case "$(cat "${0%/*}/refuse" 2>/dev/null)" in
   all) exit 3 ;;
   hang) exec sleep 600 ;;
+  hold) touch ~/held; while [ -s "${0%/*}/refuse" ]; do sleep 0.02; done ;;
   resume) case " $* " in *" --resume "*) echo "cannot resume" >&2; exit 1 ;; esac ;;
 esac
 exec "${0%/*}/real" "$@"
 "#;
     let claude = bin.join("claude");
     std::fs::write(&claude, script).expect("written");
+    set_mode(dir, 0o755);
     set_mode(&bin, 0o755);
     set_mode(&claude, 0o755);
     (claude, bin.join("refuse"))
@@ -143,7 +145,6 @@ exec "${0%/*}/real" "$@"
 #[tokio::test]
 async fn the_steps_down_are_tried_and_said_and_taken_back_if_they_were_in_vain() {
     let dir = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
-    set_mode(dir.path(), 0o755);
     let (claude, refuse) = curtain(dir.path());
     let stage = Stage::with(&[("ASH_CLAUDE_BIN", &claude.display().to_string())]).await;
     let id = stage.create().await;
@@ -189,7 +190,6 @@ async fn the_steps_down_are_tried_and_said_and_taken_back_if_they_were_in_vain()
 #[tokio::test]
 async fn what_was_lost_is_said_even_if_the_server_dies_before_it_could_say_it() {
     let dir = tempfile::Builder::new().prefix("ash-test-").tempdir().expect("a directory");
-    set_mode(dir.path(), 0o755);
     let (claude, refuse) = curtain(dir.path());
     let mut stage = Stage::with(&[("ASH_CLAUDE_BIN", &claude.display().to_string())]).await;
     let id = stage.create().await;

@@ -154,6 +154,10 @@ pub enum Fact {
         /// from there.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kept: Option<Seq>,
+        /// Options changed while the agent was started, and it may not know of them: it starts again before its next
+        /// turn.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        outdated: bool,
     },
     /// The sandbox is gone, on purpose or not.
     Asleep {

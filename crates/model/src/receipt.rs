@@ -44,7 +44,7 @@ pub struct Receipt {
     pub from: From,
     pub tier: Tier,
     pub checkpoint: Option<u64>,
-    /// True only if what was loaded was compared with what was saved and nothing was missing.
+    /// True only if what was loaded was compared with what was saved and nothing was missing. A warm resume loads nothing.
     pub verified: bool,
     /// What did not come back, by name. Empty means nothing.
     pub lost: Vec<String>,
@@ -70,6 +70,17 @@ pub struct AdoptedUpTo {
     pub checkpoint: Option<u64>,
 }
 
+/// How files were compared with a checkpoint's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ComparedBy {
+    /// By what the file system says of each file, beside what it said at the last capture. Files that look changed were
+    /// read.
+    Metadata,
+    /// Every byte.
+    Content,
+}
+
 /// How much of what was saved was compared with what came back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -82,6 +93,9 @@ pub struct Compared {
     /// The files and all that belongs to them, as the checkpoint names them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tree: Option<String>,
+    /// How the files that came back were compared with that tree; none: others were at work in them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by: Option<ComparedBy>,
     pub agent_version: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,

@@ -3,8 +3,8 @@
 
 use ash_model::{
     Adopted, AdoptedUpTo, AgentName, AnsweredBy, Ask, Asked, Beside, Bounds, BudgetOf, Call, Compared,
-    Consistency, Death, Dialect, Durability, End, Epoch, Fact, From, How, Incarnation, InnerPath, Limits,
-    Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider, Path,
+    ComparedBy, Consistency, Death, Dialect, Durability, End, Epoch, Fact, From, How, Incarnation, InnerPath,
+    Limits, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider, Path,
     PermissionId, Problem, Provider, Reached, Receipt, RemoteComparison, Rewound, Saved, SessionId, Setting,
     Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId, Usage, Used, Verdict, Which, Witness,
 };
@@ -170,7 +170,7 @@ fn life() -> Vec<Fact> {
         ..whole.clone()
     };
     let mut facts = vec![
-        Fact::Awake { incarnation, kept: None },
+        Fact::Awake { incarnation, kept: None, outdated: false },
         Fact::Asleep { incarnation: Some(incarnation) },
         Fact::Asleep { incarnation: None },
         Fact::Resuming,
@@ -248,7 +248,7 @@ fn ladder() -> Vec<Fact> {
     let incarnation = Incarnation(Uuid::from_u128(8));
     vec![
         Fact::ResumeFailed { tier: Tier::Native, reason: "A sentence.".into() },
-        Fact::Awake { incarnation, kept: Some(41) },
+        Fact::Awake { incarnation, kept: Some(41), outdated: false },
         Fact::Resumed { receipt, head: Some("You were asleep.".into()) },
     ]
 }
@@ -497,8 +497,42 @@ fn every_fact() -> Vec<Fact> {
         budgets(),
         bounds(),
         witnesses(),
+        comparisons(),
     ]
     .concat()
+}
+
+/// What a receipt says of files, and an agent whose options changed while it was started.
+fn comparisons() -> Vec<Fact> {
+    let receipt = |by| Receipt {
+        path: Path::Cold,
+        source: Source::Local,
+        from: From::Live,
+        tier: Tier::Native,
+        checkpoint: Some(4),
+        verified: true,
+        lost: Vec::new(),
+        compared: Some(Box::new(Compared {
+            events: 5,
+            messages: Some(2),
+            tree: Some("98ee".into()),
+            by,
+            agent_version: 1,
+            model: None,
+            permission_mode: None,
+            changed: Vec::new(),
+        })),
+        repaired: Vec::new(),
+        salvage: None,
+        adopted: None,
+    };
+    let resumed = |by| Fact::Resumed { receipt: receipt(by), head: None };
+    vec![
+        Fact::Awake { incarnation: Incarnation(Uuid::from_u128(8)), kept: None, outdated: true },
+        resumed(Some(ComparedBy::Metadata)),
+        resumed(Some(ComparedBy::Content)),
+        resumed(None),
+    ]
 }
 
 /// What was used, and what may be.

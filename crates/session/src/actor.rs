@@ -13,6 +13,7 @@ mod hear;
 mod idle;
 mod load;
 mod lock;
+mod lost;
 mod permission;
 mod recall;
 mod rest;
@@ -55,7 +56,7 @@ use gauge::Gauge;
 use hear::Unwritten;
 use idle::Idle;
 use rewind::Rewinding;
-use save::Occasion;
+use save::{Backoff, Occasion};
 use settings::Change;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
@@ -116,9 +117,11 @@ pub(crate) struct Actor {
     unpacked: u64,
     /// Somebody waits for a capture that begins after they asked.
     wants_capture: bool,
-    /// Not before this: the last capture failed.
-    not_before: Option<Instant>,
+    /// The last capture failed.
+    backoff: Option<Backoff>,
     effect: Option<Effect>,
+    /// Of a tree that was lost while a sandbox was at work in it, which still has it.
+    lost_uid: Option<u32>,
     /// Tells a start that is under way not to go on.
     halt: Arc<Notify>,
     /// A sandbox that is to be ended as soon as nothing else is under way.
@@ -136,8 +139,6 @@ pub(crate) struct Actor {
     idle: Idle,
     /// What was wanted while the session let go of its sandbox.
     later: Vec<(Wish, Passage, Reply<Answer>)>,
-    /// The number under which a tree that could not be trusted was kept, for the next receipt.
-    salvage: Option<u64>,
     /// When an agent that was asked to stop its turn is ended instead.
     patience: Option<Instant>,
     /// Since when the turn waits for work in the background alone.
@@ -252,11 +253,13 @@ impl Actor {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let dirty = self.dirty.map(|since| (since + SETTLE).max(self.not_before.unwrap_or(since)));
+        let again = self.backoff.map(|backoff| backoff.until);
+        let dirty = self.dirty.map(|since| (since + SETTLE).max(again.unwrap_or(since)));
         let dirty =
             dirty.filter(|_| self.effect.is_none() && self.state.is_at_rest() && self.tree().is_some());
         let closing = self.closing.as_ref().filter(|_| self.effect.is_none()).map(|closing| closing.deadline);
-        let saving = self.not_before.filter(|_| self.effect.is_none() && !self.state.is_at_rest());
+        let current = self.state.current().filter(|_| self.effect.is_none());
+        let saving = current.and_then(|turn| self.backoff?.of(turn.id));
         let unwritten = self.unwritten.as_ref().map(|unwritten| unwritten.again);
         let idle = self.is_idle().then_some(self.idle_since + IDLE);
         let beside = [
@@ -331,6 +334,9 @@ impl Actor {
                 self.say_goodbye(hands);
                 return Ok(());
             }
+            if self.make_way_for_writers().await? {
+                continue;
+            }
             if self.answer_writers() {
                 continue;
             }
@@ -361,6 +367,7 @@ impl Actor {
                     }
                     return Ok(());
                 }
+                Next::Wake | Next::Tell { .. } if self.is_tree_broken() => self.lose_tree().await?,
                 Next::Wake if self.live.has_leftovers(self.tree().is_some()) => self.start_salvage(),
                 Next::Wake => self.start_wake(),
                 Next::Save { turn } if self.is_ephemeral() => {
@@ -369,11 +376,11 @@ impl Actor {
                     self.note(over.into_iter().collect()).await?;
                 }
                 Next::Save { .. } if self.far_wait.is_some() => return Ok(()),
-                Next::Save { .. } if self.not_before.is_some_and(|at| at > Instant::now()) => return Ok(()),
+                Next::Save { turn } if self.backs_off(turn) => return Ok(()),
                 Next::Save { turn } if self.tree().is_some() => self.start_save(Occasion::Rest(turn)),
                 Next::Save { turn } => {
                     let gone = Error::Save(
-                        "the machine went down before the files of the turn were safe".to_owned(),
+                        "its files are not there any more: the machine went down before they were safe, or something removed them".to_owned(),
                     );
                     self.could_not_save(Occasion::Rest(turn), gone).await?;
                 }
@@ -383,6 +390,8 @@ impl Actor {
                     self.note_and_tell(facts).await?;
                     self.lose_patience_later();
                 }
+                // It would work where its files are not: another one starts, with those of the last checkpoint.
+                Next::Tell { .. } if self.has_lost_tree() => self.start_sleep(),
                 Next::Tell { fact, input, say } => {
                     let fact = self.with_calls(fact).await?;
                     self.note(vec![fact]).await?;

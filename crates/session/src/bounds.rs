@@ -1,9 +1,13 @@
 //! How much of the machine a session may take: who says so, what a sandbox is told of it, and what its files take.
 
-use crate::{Error, Result, blocking, live::Live, rooms::Rooms};
+use crate::{
+    Error, Result, blocking,
+    live::{Live, open_root},
+    rooms::Rooms,
+};
 use ash_model::{Bounds, BudgetOf, Reached, TurnId, Which};
 use ash_sandbox::Limits;
-use ash_snapshot::{Folder, Weight};
+use ash_snapshot::Weight;
 use ash_store::Session;
 use std::{
     os::unix::fs::MetadataExt,
@@ -64,7 +68,7 @@ pub(crate) fn weigh(live: &Live, most: Weight) -> Result<Weight> {
     let mut weight = Weight { bytes, files };
     for folder in [workspace, live.home()] {
         if !weight.exceeds(most) {
-            weight = weight.plus(Folder::open(&folder)?.weigh(most)?);
+            weight = weight.plus(open_root(&folder)?.weigh(most)?);
         }
     }
     Ok(weight)

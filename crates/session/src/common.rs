@@ -165,6 +165,11 @@ impl Common {
         self.pen.clone().try_read_owned().ok()
     }
 
+    /// Nobody outside is writing.
+    pub(crate) fn has_no_pens(&self) -> bool {
+        self.pen.try_write().is_ok()
+    }
+
     /// Nobody outside writes any more, or they take too long. Only with the floor.
     pub(crate) async fn no_pens(&self) -> Result<NoPens> {
         let last = tokio::time::timeout(LEAVING, self.pen.clone().write_owned()).await;
@@ -184,6 +189,7 @@ impl Common {
             return Ok((lease, false));
         }
         let hold = rooms.store.hold(workspace).await?.ok_or(Error::NotFound)?;
+        self.live.remove_replacement()?;
         let current = self.live.is_current(&hold, &rooms.settings.node, &rooms.settings.boot);
         let epoch = Epoch(hold.epoch.0 + 1);
         // The stamp first: if we die before the claim, one epoch ahead still counts as ours.

@@ -66,6 +66,10 @@ pub enum Error {
         "This server has no sandbox without limits (ASH_WALLS_REQUIRED=limits), and {0} would be none: ask for a number, or leave it out"
     )]
     Unlimited(&'static str),
+    #[error(
+        "The session's files were removed or replaced on the server's disk. Resume the session, or send it a message: its last checkpoint comes back"
+    )]
+    TreeLost,
     #[error("The agent refuses the setting: {0}")]
     Setting(String),
     #[error("The agent did not say within 10 s whether it goes on with the setting; ask again")]
@@ -145,6 +149,9 @@ pub enum Error {
     NotFar { seconds: u64, why: String },
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
+    /// Between us: what is in the place of the live tree is not followed or used; the last checkpoint takes its place.
+    #[error("the live tree was replaced from outside")]
+    Distrusted,
     #[error("the workspace's files were replaced in the middle of the request; ask again")]
     Moved,
     /// The one who looked after the session is gone; asking again finds another.
@@ -192,6 +199,7 @@ impl Error {
             | Error::Locked { .. }
             | Error::LockLost
             | Error::Halted
+            | Error::TreeLost
             | Error::WorkspaceBusy(_)
             | Error::AnothersCheckpoint(_)
             | Error::Unrepaired(_) => Kind::Conflict,
@@ -233,6 +241,7 @@ impl Error {
             | Error::LittleMemory(_)
             | Error::Gone
             | Error::Moved
+            | Error::Distrusted
             | Error::Silent => Kind::Unavailable,
             Error::Store(error) => error.kind(),
             Error::Sandbox(error) => error.kind(),
@@ -279,6 +288,7 @@ impl Error {
             Error::Store(ash_store::Error::OtherAgent { .. }) => "workspace_of_another_agent",
             Error::Failed(problem) | Error::Setup(problem) => &problem.code,
             Error::Halted => "setup_stopped",
+            Error::TreeLost => "workspace_lost",
             Error::UserNamespaces => "user_namespaces_refused",
             Error::Unlimited(_) => "walls_required",
             Error::NoCheckpoint => "checkpoint_not_found",
@@ -294,9 +304,11 @@ impl Error {
             }
             Error::LittleSpace(_) => DISK_FULL,
             Error::Store(ash_store::Error::Taken(_)) => "session_exists",
-            Error::Store(ash_store::Error::Stale) | Error::Placeless | Error::Gone | Error::Moved => {
-                "try_again"
-            }
+            Error::Store(ash_store::Error::Stale)
+            | Error::Placeless
+            | Error::Gone
+            | Error::Moved
+            | Error::Distrusted => "try_again",
             Error::Store(_) => "store_failed",
             Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) => "object_store_failed",
             Error::Far(_) => "object_store_damaged",

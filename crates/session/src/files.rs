@@ -1,7 +1,7 @@
 //! A session's files for those outside: from the live tree while there is one, else from its checkpoint.
 //! Everything goes through `ash_snapshot`, which opens beneath a handle and follows no link out. Blocking.
 
-use crate::{Error, Result, common::Pen};
+use crate::{Error, Result, common::Pen, live::open_root};
 use ash_snapshot::{Change, Entry, FileInfo, Folder, Links, Owner, RelPath, Repo, Stat, TreeId, changes};
 use std::{
     io::Read,
@@ -139,8 +139,8 @@ impl Place {
 
 /// Between being told where the tree is and coming there somebody may have put another one in its place, or deleted it.
 pub(crate) fn open(workspace: &Path) -> Result<Folder> {
-    Folder::open(workspace).map_err(|error| match error {
-        ash_snapshot::Error::NotFound { .. } => Error::Moved,
+    open_root(workspace).map_err(|error| match error {
+        ash_snapshot::Error::NotFound { .. } | ash_snapshot::Error::Outside { .. } => Error::Moved,
         error => error.into(),
     })
 }

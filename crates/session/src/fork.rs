@@ -5,12 +5,13 @@ use crate::{
     actor::{ForkPoint, Memories, Request},
     blocking,
     files::FileSource,
+    live::open_root,
     rooms::Rooms,
     sessions::native_id,
     witness,
 };
 use ash_model::{Epoch, Fact, Note, Options, Seq, SessionId, Status, WorkspaceId};
-use ash_snapshot::{Folder, Owner, TreeId};
+use ash_snapshot::{Owner, TreeId};
 use ash_store::{Card, Checkpoint, Env, Session};
 use uuid::Uuid;
 
@@ -78,7 +79,7 @@ impl Sessions {
         let cwd = self.rooms().inside(&live).workspace;
         let (from, memory) = (point.memory, Uuid::new_v4());
         blocking(move || {
-            let home = Folder::open(&live.home())?;
+            let home = open_root(&live.home())?;
             let owner = uid.map(|uid| Owner { uid, gid: uid });
             let then = Memories::of(&repo, &tree)?;
             for (from, to) in driver.keeps(&cwd, from).iter().zip(driver.keeps(&cwd, memory)) {

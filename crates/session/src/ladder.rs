@@ -1,7 +1,7 @@
 //! The way back into a conversation, and the receipt that says how far it went. What came back is compared with
 //! what our own log says was there; a resume that lost something says so.
 
-use crate::{live::Fallback, state::State};
+use crate::{live::Fallback, path_list::PathList, state::State};
 use ash_driver::{Memory, Remembered};
 use ash_model::{AdoptedUpTo, Compared, From, Path, Receipt, Seq, Source, Tier};
 use uuid::Uuid;
@@ -47,12 +47,20 @@ pub(crate) enum Origin {
 /// What is to be said about trees besides the one that came back.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Others<'o> {
-    /// One that could not be trusted was kept under this number.
-    pub(crate) salvage: Option<u64>,
+    /// What only the tree holds that could not be trusted, and was kept.
+    pub(crate) salvage: Option<&'o OnlyInSalvage>,
     /// The newest could not be read.
     pub(crate) fallback: Option<&'o Fallback>,
     /// What the newest checkpoint says, beside what the log says.
     pub(crate) compared: Option<&'o (Compared, Vec<String>)>,
+}
+
+/// What a salvaged tree holds that the tree of the checkpoint, which took its place, does not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct OnlyInSalvage {
+    pub(crate) files: PathList,
+    /// Why it could not be found out.
+    pub(crate) unreadable: Option<String>,
 }
 
 pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others: Others<'_>) -> Receipt {
@@ -63,7 +71,7 @@ pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others
         Origin::Far => (Source::Cloud, From::Checkpoint),
         Origin::Fresh => (Source::Fresh, From::Checkpoint),
     };
-    let mut lost = lost_files(state, origin);
+    let mut lost = lost_files(state, origin, salvage);
     lost.extend(fallback.map(|Fallback { instead_of, used, why }| {
         format!("checkpoint {instead_of}, which is damaged ({why}): the files are those of checkpoint {used}")
     }));
@@ -78,6 +86,7 @@ pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others
     let verified = lost.is_empty();
     let repaired = recalled.repairs.clone();
     let path = Path::Cold;
+    let salvage = state.salvaged;
     let adopted = state.adopted.as_ref().map(|adopted| AdoptedUpTo {
         epoch: adopted.epoch,
         seq: adopted.seq,
@@ -99,18 +108,40 @@ fn lost_log(state: &State) -> Vec<String> {
     missing.chain(diverged).collect()
 }
 
-fn lost_files(state: &State, origin: Origin) -> Vec<String> {
-    let mut lost = vec![];
+fn lost_files(state: &State, origin: Origin, salvage: Option<&OnlyInSalvage>) -> Vec<String> {
     match origin {
-        Origin::Live => {}
-        Origin::Checkpoint | Origin::Far if state.current().is_some() => {
-            lost.push("files changed since the last checkpoint by the turn that was cut".to_owned());
-        }
-        Origin::Checkpoint | Origin::Far => {}
-        Origin::Fresh if state.told > 0 => lost.push("workspace".to_owned()),
-        Origin::Fresh => {}
+        Origin::Live => Vec::new(),
+        Origin::Checkpoint | Origin::Far => since_the_checkpoint(state, salvage),
+        Origin::Fresh if state.told > 0 => vec!["workspace".to_owned()],
+        Origin::Fresh => Vec::new(),
     }
-    lost
+}
+
+/// What was done since the checkpoint that came back is not in the files any more.
+fn since_the_checkpoint(state: &State, salvage: Option<&OnlyInSalvage>) -> Vec<String> {
+    let aside = match (state.salvaged, salvage) {
+        (Some(number), Some(OnlyInSalvage { unreadable: Some(why), .. })) => {
+            Some(format!(": see salvage checkpoint {number}; it could not be compared ({why})"))
+        }
+        (Some(number), Some(OnlyInSalvage { files, .. })) if !files.is_empty() => {
+            Some(format!(": only salvage checkpoint {number} holds {files}"))
+        }
+        (Some(_), Some(_)) | (None, _) | (_, None) => None,
+    };
+    let (mut lost, told) = (Vec::new(), aside.clone().unwrap_or_default());
+    match state.unsaved {
+        0 => {}
+        1 => lost.push(format!("files of a finished turn that was not saved{told}")),
+        turns => lost.push(format!("files of {turns} finished turns that were not saved{told}")),
+    }
+    if state.current().is_some() {
+        let told = if lost.is_empty() { told.as_str() } else { "" };
+        lost.push(format!("files changed since the last checkpoint by the turn that was cut{told}"));
+    }
+    match aside {
+        Some(aside) if lost.is_empty() => vec![format!("changes since the last checkpoint{aside}")],
+        Some(_) | None => lost,
+    }
 }
 
 fn tier(state: &State, recalled: &Recalled, lost: &mut Vec<String>) -> Tier {
@@ -192,6 +223,35 @@ mod tests {
         assert_eq!(
             receipt.lost,
             ["checkpoint 5, which is damaged (its pack is not there): the files are those of checkpoint 3"]
+        );
+    }
+
+    #[test]
+    fn what_only_the_salvage_holds_is_named() {
+        let mut files = PathList::default();
+        files.add("workspace", b"later.txt");
+        let salvage = OnlyInSalvage { files, unreadable: None };
+        let lost = |state: &State, origin, salvage: &OnlyInSalvage| {
+            let others = Others { salvage: Some(salvage), ..Others::default() };
+            receipt(state, origin, &recalled(true, 3), others).lost
+        };
+        let (mut torn, nothing) = (with(3), OnlyInSalvage::default());
+        torn.salvaged = Some(4);
+        assert_eq!(
+            lost(&torn, Origin::Checkpoint, &salvage),
+            ["changes since the last checkpoint: only salvage checkpoint 4 holds later.txt"]
+        );
+        assert_eq!(lost(&torn, Origin::Checkpoint, &nothing), [""; 0]);
+        torn.unsaved = 2;
+        assert_eq!(
+            lost(&torn, Origin::Far, &salvage),
+            ["files of 2 finished turns that were not saved: only salvage checkpoint 4 holds later.txt"]
+        );
+        assert_eq!(lost(&torn, Origin::Live, &salvage), [""; 0], "they are where they were");
+        torn.salvaged = None;
+        assert_eq!(
+            lost(&torn, Origin::Checkpoint, &nothing),
+            ["files of 2 finished turns that were not saved"]
         );
     }
 

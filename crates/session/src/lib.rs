@@ -20,6 +20,7 @@ mod live;
 mod logs;
 mod luggage;
 mod past;
+mod path_list;
 mod permission;
 mod policy;
 mod pool;

@@ -1,6 +1,12 @@
 //! The live tree: the directory a sandbox works in, with a stamp outside of it that says whether it can be
 //! trusted. A tree that cannot be is kept as a salvage checkpoint and replaced by the newest checkpoint.
 
+mod settled;
+mod shape;
+
+pub(crate) use settled::{Comparison, Memories};
+pub(crate) use shape::{Shape, open_root};
+
 use crate::{Error, Result, luggage::Luggage};
 use ash_model::{Epoch, Seq, Tier, WorkspaceId};
 use ash_snapshot::{
@@ -40,6 +46,9 @@ pub(crate) struct Stamp {
     /// What was done to agents' memories in it, by their conversations' own ids, until a receipt has said so.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) mends: BTreeMap<Uuid, Mending>,
+    /// What was changed in it from outside and is in a checkpoint by now, until a receipt has said so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) outside: Vec<String>,
 }
 
 /// How an agent's memory was mended.
@@ -143,6 +152,8 @@ pub(crate) struct Recipe {
 }
 
 const UNCLAIMED: &str = "unclaimed";
+/// So many notes of changes from outside wait for a receipt.
+const MOST_OUTSIDE: usize = 10;
 /// Beside the tree: one that is being written, and one that is being erased.
 const SCRAPS: [&str; 2] = ["tree.new", "tree.gone"];
 
@@ -157,6 +168,7 @@ impl Recipe {
             fallback: self.fallback.clone(),
             mended: None,
             mends: BTreeMap::new(),
+            outside: Vec::new(),
         }
     }
 }
@@ -192,6 +204,7 @@ impl Live {
     pub(crate) fn is_current(&self, hold: &Hold, node: &str, boot: &str) -> bool {
         let epochs = [hold.epoch.0, hold.epoch.0 + 1];
         hold.node == node
+            && self.shape() == Shape::Whole
             && self.stamp().is_some_and(|stamp| stamp.boot == boot && epochs.contains(&stamp.epoch.0))
     }
 
@@ -208,11 +221,6 @@ impl Live {
     /// It is somebody's, whom the database knows.
     pub(crate) fn claim(&self) -> Result<()> {
         remove_if_there(&self.dir.join(UNCLAIMED))
-    }
-
-    /// Whether there is a tree at all: somebody may have removed it by hand.
-    pub(crate) fn is_there(&self) -> bool {
-        self.dir.join("tree").exists()
     }
 
     /// Whether the tree that is here knows of the last rewind: if not, we died between the fact and the files.
@@ -244,6 +252,34 @@ impl Live {
         stamp.mends.remove(&whose);
         stamp.mends.extend(mended.map(|mended| (whose, mended)));
         if stamp == before { Ok(()) } else { self.write_stamp(&stamp) }
+    }
+
+    /// Says beside the tree what was changed in it from outside, before a checkpoint has it and it looks like the session's
+    /// own.
+    pub(crate) fn note_changes(&self, repo: &Repo, before: &TreeId, now: &TreeId) -> Result<()> {
+        let changed = settled::changed(repo, before, now)?;
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let _alone = self.stamping();
+        let mut stamp = self.stamp().ok_or(Error::NoWorkspace)?;
+        let told = changed.to_string();
+        if !stamp.outside.contains(&told) {
+            stamp.outside.truncate(MOST_OUTSIDE - 1);
+            stamp.outside.push(told);
+        }
+        self.write_stamp(&stamp)
+    }
+
+    /// A receipt has said what was changed from outside.
+    pub(crate) fn forget_changes(&self) -> Result<()> {
+        let _alone = self.stamping();
+        match self.stamp() {
+            Some(stamp) if !stamp.outside.is_empty() => {
+                self.write_stamp(&Stamp { outside: Vec::new(), ..stamp })
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn stamping(&self) -> MutexGuard<'_, ()> {
@@ -283,13 +319,13 @@ impl Live {
         let (tree, gone) = (self.dir.join("tree"), self.dir.join("tree.gone"));
         Folder::erase(&gone)?;
         remove_if_there(&self.dir.join("stamp"))?;
-        if tree.exists() {
+        if self.holds("tree") {
             fs::rename(&tree, &gone).map_err(Error::io("cannot put the old tree aside"))?;
         }
         self.put_in_place(stamp)?;
         self.unmark_dirty();
         Folder::erase(&gone)?;
-        Repo::refresh(&self.index(), &Folder::open(&tree)?);
+        Repo::refresh(&self.index(), &self.open_tree()?);
         Ok(())
     }
 
@@ -305,6 +341,7 @@ impl Live {
 
     fn put_in_place(&self, stamp: &Stamp) -> Result<()> {
         self.unfollow();
+        self.unsettle()?;
         fs::rename(self.dir.join("tree.new"), self.dir.join("tree"))
             .map_err(Error::io("cannot put the tree in place"))?;
         // Without it, or with that of another tree, the next capture only has more to read.
@@ -315,19 +352,22 @@ impl Live {
 
     /// Whether something is here that no checkpoint is known to hold, if the tree is not the current one.
     pub(crate) fn has_leftovers(&self, current: bool) -> bool {
-        self.dir.join("tree.old").exists() || (!current && self.dir.join("tree").exists())
+        self.holds("tree.old") || (!current && self.holds("tree"))
     }
 
     /// Puts a tree that cannot be trusted aside and captures it. It is erased only when the capture is recorded.
     pub(crate) fn salvage(&self, repo: &Repo, uids: &Uids) -> Result<Option<Taken>> {
         let old = self.dir.join("tree.old");
-        self.unfollow();
-        if !old.exists() {
-            uids.give_back(self.stamp().and_then(|stamp| stamp.uid));
-            remove_if_there(&self.dir.join("stamp"))?;
+        if !self.holds("tree.old") {
+            let uid = self.stamp().and_then(|stamp| stamp.uid);
+            self.distrust()?;
+            uids.give_back(uid);
+            if !self.holds("tree") {
+                return Ok(None);
+            }
             fs::rename(self.dir.join("tree"), &old).map_err(Error::io("cannot put the old tree aside"))?;
         }
-        if !old.join("workspace").exists() || !old.join("home").exists() {
+        if !shape::complete(&old)? {
             return Ok(None);
         }
         // Read anew: nobody knows what it was made from.
@@ -340,6 +380,7 @@ impl Live {
 
     /// Somebody outside is about to write: whoever finds this after a crash captures the tree.
     pub(crate) fn mark_dirty(&self) -> Result<()> {
+        self.unsettle()?;
         fs::write(self.dir.join("dirty"), b"").map_err(Error::io("cannot mark the tree as changed"))
     }
 
@@ -401,7 +442,7 @@ impl Live {
     /// The tree that is here, if nobody is at work in it: its files may become another tree's.
     fn donor(&self) -> Option<Folder> {
         let quiet = ash_sandbox::processes(&self.run()).is_empty();
-        quiet.then(|| Folder::open(&self.dir.join("tree")).ok()).flatten()
+        quiet.then(|| self.open_tree().ok()).flatten()
     }
 
     /// Captures the whole tree, reading what is not as it was when it was `base`. Whoever writes to it is held
@@ -414,7 +455,7 @@ impl Live {
         watch: Option<&Watch>,
     ) -> Result<Taken> {
         let tree = self.dir.join("tree");
-        let folder = Folder::open(&tree)?;
+        let folder = self.open_tree()?;
         let mapped = self.write_back(&folder)?;
         let mut followed = self.followed.lock().expect("nobody panics while holding it");
         let Some(following) = followed.as_mut() else {
@@ -448,7 +489,7 @@ impl Live {
     /// Nobody has changed anything since the last capture, as far as that is followed and believed. What comes a moment
     /// later is later.
     pub(crate) fn is_untouched(&self) -> bool {
-        let Ok(folder) = Folder::open(&self.dir.join("tree")) else { return false };
+        let Ok(folder) = self.open_tree() else { return false };
         let followed = self.followed.lock().expect("nobody panics while holding it");
         let Some(following) = followed.as_ref().filter(|one| one.checked.elapsed() < BELIEVED) else {
             return false;
@@ -504,7 +545,7 @@ fn take(
     luggage: &Luggage,
     tracking: Tracking<'_>,
 ) -> Result<Taken> {
-    let (workspace, home) = (Folder::open(&tree.join("workspace"))?, Folder::open(&tree.join("home"))?);
+    let (workspace, home) = (open_root(&tree.join("workspace"))?, open_root(&tree.join("home"))?);
     let roots = [Root { name: "workspace", folder: &workspace }, Root { name: "home", folder: &home }];
     let notes: Vec<(&str, &[u8])> =
         luggage.notes.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
@@ -576,6 +617,7 @@ mod tests {
             fallback: None,
             mended: None,
             mends: BTreeMap::new(),
+            outside: Vec::new(),
         };
         let fallback = Some(Fallback { instead_of: 5, used: 3, why: "w".to_owned() });
         let mended = Mending { tier: Tier::Repaired, repairs: vec!["r".to_owned()], lost: Vec::new() };
@@ -591,6 +633,10 @@ mod tests {
             (
                 Stamp { mended: Some(mended), ..plain.clone() },
                 r#"{"epoch":7,"boot":"b0","uid":null,"mended":{"tier":"repaired","repairs":["r"],"lost":[]}}"#,
+            ),
+            (
+                Stamp { outside: vec!["a".to_owned()], ..plain.clone() },
+                r#"{"epoch":7,"boot":"b0","uid":null,"outside":["a"]}"#,
             ),
             (
                 Stamp { mends, ..plain },

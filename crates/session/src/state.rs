@@ -37,6 +37,8 @@ pub struct State {
     pub awake: Option<Awake>,
     /// The agent that runs was started with options that are not those of the session any more.
     pub outdated: bool,
+    /// Where the last change of options stands in the log that an agent has to be started for.
+    pub configured: Seq,
     /// What the agent waits for, in the order that it asked.
     pub pending: Vec<Pending>,
     /// Who has the session to itself. It may be over: a state knows no time.
@@ -47,6 +49,10 @@ pub struct State {
     pub checkpoint: Option<u64>,
     /// The newest that is not from the middle of a turn: what a fork begins with.
     pub settled: Option<u64>,
+    /// Turns that are over and whose files no checkpoint holds: saving them failed, or the machine went down before.
+    pub unsaved: u64,
+    /// The salvage checkpoint of a tree that could not be trusted, until a receipt has named it.
+    pub salvaged: Option<u64>,
     /// Where the last rewind stands in the log. A tree from before it is not the session's any more.
     pub rewound: Seq,
     /// The highest number ever given to a checkpoint of this workspace.
@@ -250,11 +256,14 @@ impl State {
             turns: VecDeque::new(),
             awake: None,
             outdated: false,
+            configured: 0,
             pending: Vec::new(),
             lock: None,
             locks: 0,
             checkpoint: None,
             settled: None,
+            unsaved: 0,
+            salvaged: None,
             rewound: 0,
             last_checkpoint: 0,
             backs: 0,

@@ -12,7 +12,7 @@ use crate::{
     bounds::{self, of_disk},
     common::{Common, Floor},
     files::{FileSource, Place},
-    live::{Live, make_dir},
+    live::{Live, make_dir, open_root},
 };
 use ash_snapshot::{Folder, Links, Owner, RelPath, Weight};
 use ash_store::Session;
@@ -77,7 +77,7 @@ impl Upload {
     }
 
     fn put_in(&self, common: &Common, most: Option<Weight>) -> Result<()> {
-        let tree = Folder::open(&common.live.workspace())?;
+        let tree = open_root(&common.live.workspace())?;
         let replaced = tree.would_replace(&self.files)?;
         if let Some(most) = most {
             fits(common, most, (self.files.weigh(Weight::MOST)?, replaced))?;
@@ -143,7 +143,7 @@ impl Live {
             };
             let upload = Upload { dir, files, uid: tree.flatten(), _common: None };
             if let (Some(_), true) = (tree, upload.dir.join(WHOLE).exists())
-                && let Err(error) = upload.finish(&Folder::open(&self.workspace())?)
+                && let Err(error) = upload.finish(&open_root(&self.workspace())?)
             {
                 tracing::warn!(%error, "an upload that a dead server had begun does not fit any more: it is dropped");
             }
@@ -235,10 +235,10 @@ impl Sessions {
             return Ok(());
         }
         let _turn = self.rooms().walks.acquire().await.map_err(|_| Error::Stopping)?;
-        blocking(move || match Folder::open(&common.live.workspace()) {
+        blocking(move || match open_root(&common.live.workspace()) {
             Ok(tree) => fits(&common, most, (new, replaced(&tree, &files))).map_err(moved),
-            // Not made yet: what it will hold is the agent's own files.
-            Err(ash_snapshot::Error::NotFound { .. }) => {
+            // Not made yet, or lost: what it will hold is the agent's own files, or its last checkpoint.
+            Err(ash_snapshot::Error::NotFound { .. } | ash_snapshot::Error::Outside { .. }) => {
                 bounds::reached(None, new, most).map_or(Ok(()), |reached| Err(Error::NoRoom(reached)))
             }
             Err(error) => Err(error.into()),

@@ -16,7 +16,7 @@ mod weigh;
 mod write;
 mod xattrs;
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -99,6 +99,19 @@ impl Folder {
         let handle = force::open_root(&plain)
             .map_err(|e| Error::system("open the folder", path.as_os_str().as_bytes(), e))?;
         Ok(Folder { handle })
+    }
+
+    /// Opens a directory of ours of which only the path up to `above` is trusted: nothing in the place of one of `names`,
+    /// which lead from there, is followed.
+    pub fn open_inside(above: &Path, names: &[&OsStr]) -> Result<Folder, Error> {
+        let mut folder = Folder::open(above)?;
+        for name in names {
+            let name = name.as_bytes();
+            let handle = force::open_child(folder.fd(), name)
+                .map_err(|e| Error::system("open the folder", name, e))?;
+            folder = Folder { handle };
+        }
+        Ok(folder)
     }
 
     pub fn sub(&self, path: &RelPath) -> Result<Folder, Error> {

@@ -28,9 +28,9 @@ pub use folder::{FileInfo, Folder, Kind, Links, Listed, Owner, Stat, Weight};
 pub use key::Key;
 pub use path::{BadPath, RelPath};
 pub use repo::{
-    Arriving, Capture, Change, Collected, ContentId, Depth, Difference, Donor, Entry, Exclude, FileContent,
-    Hurt, Leaf, LeafKind, Lock, Locked, Progress, Repo, Restored, Root, Skipped, Snapshot, Taken, Target,
-    Tell, Tracking, Unchanged, Verified, Wanted, What, Why, changes,
+    Arriving, Audit, Audited, Capture, Change, Collected, ContentId, Depth, Difference, Donor, Doubt, Entry,
+    Exclude, FileContent, Hurt, Leaf, LeafKind, Lock, Locked, Progress, Repo, Restored, Root, Skipped,
+    Snapshot, Taken, Target, Tell, Tracking, Unchanged, Verified, Wanted, What, Why, changes,
 };
 pub use retain::{Moment, Rules};
 pub use tree_id::{BadTreeId, TreeId};

@@ -2,6 +2,7 @@
 //! the packs before.
 
 mod arrive;
+mod audit;
 mod changes;
 mod collect;
 mod compare;
@@ -27,6 +28,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 pub use arrive::Arriving;
+pub use audit::{Audit, Audited, Doubt};
 pub use changes::{Change, changes};
 pub use collect::{Collected, Lock, Locked, Wanted};
 pub use compare::{Difference, What};

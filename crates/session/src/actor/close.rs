@@ -138,6 +138,11 @@ impl Actor {
                 self.capture_or_go_on().await
             }
             Stage::Capturing => self.capture_or_go_on().await,
+            Stage::Captured if self.leaves_something() => {
+                // What could not be captured because it was not whole any more.
+                self.start_salvage();
+                Ok(())
+            }
             Stage::Captured => self.conclude().await,
         }
     }
@@ -171,10 +176,14 @@ impl Actor {
         }
     }
 
-    async fn capture_or_go_on(&mut self) -> Result<()> {
+    /// The end removes the directory: whatever is in it is kept first.
+    fn leaves_something(&self) -> bool {
         let ends = self.closing.as_ref().is_some_and(Closing::is_end);
-        if ends && !self.is_ephemeral() && self.live.has_leftovers(self.tree().is_some()) {
-            // The end removes the directory: whatever is in it is kept first.
+        ends && !self.is_ephemeral() && self.live.has_leftovers(self.tree().is_some())
+    }
+
+    async fn capture_or_go_on(&mut self) -> Result<()> {
+        if self.leaves_something() {
             self.start_salvage();
             return Ok(());
         }
@@ -211,7 +220,7 @@ impl Actor {
 
     async fn conclude_wish(&mut self, wish: &Wish, replies: Vec<Reply<Answer>>) -> Result<()> {
         // The last capture failed, and the tree is the only copy: do not pretend that all is well.
-        if self.dirty.is_some() && self.tree().is_some() && self.not_before.is_some() {
+        if self.dirty.is_some() && self.tree().is_some() && self.backoff.is_some() {
             if matches!(wish, Wish::Release { .. }) {
                 // Its sandbox is gone all the same. Active, it would start again at once; the tree is captured later.
                 let facts = self.state.decide(wish).unwrap_or_default();
@@ -326,6 +335,7 @@ impl Actor {
             // Its last words count; how it died does not, we ended it.
             self.digest_of(incarnation, process, said).await?;
         }
+        self.rooms.uids.give_back(self.lost_uid.take());
         if self.is_ephemeral() && !self.is_shared() {
             self.forget_tree().await;
         }

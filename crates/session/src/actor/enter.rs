@@ -107,6 +107,14 @@ impl Waking {
         self.clear().await
     }
 
+    /// A sandbox for what is done meanwhile; its agent starts in it later. Only with the floor, and with a place.
+    pub(super) async fn launch_ahead(&mut self, way: &Way<'_>) -> Result<(Arc<Walls>, Records)> {
+        let room = self.room.take().ok_or(Error::Gone)?;
+        let spec = self.spec(self.tree.flatten(), way);
+        let (remote, records) = self.launch(&spec).await?.split();
+        Ok((Walls::new(spec.incarnation, remote, room), records))
+    }
+
     /// Only so many walls are built at once; what an agent does with its time holds nobody up.
     async fn launch(&self, spec: &Spec) -> Result<Link> {
         let _turn = self.rooms.wakes.acquire().await.map_err(|_| Error::Stopping)?;

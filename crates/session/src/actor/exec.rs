@@ -47,6 +47,10 @@ struct Running {
 
 impl Actor {
     pub(super) async fn exec(&mut self, command: String, timeout: Duration, reply: Reply<Executed>) {
+        if self.has_lost_tree() || self.is_tree_broken() {
+            reply.send(Err(Error::TreeLost)).ok();
+            return;
+        }
         let Some(hands) =
             self.hands.as_ref().filter(|_| self.state.status == Status::Active && self.closing.is_none())
         else {

@@ -2,11 +2,11 @@
 //! sandbox may be at work in them meanwhile, so everything goes by handle.
 
 use super::wake::Waking;
-use crate::{Error, Result, blocking};
+use crate::{Error, Result, blocking, live::open_root};
 use ash_driver::{Driver, Furniture};
 use ash_model::{InnerPath, Problem, Root};
 use ash_sandbox::Inside;
-use ash_snapshot::{Folder, Owner, RelPath};
+use ash_snapshot::{Owner, RelPath};
 use std::path::{Path, PathBuf};
 
 impl Waking {
@@ -49,7 +49,7 @@ fn put(home: &Path, piece: &Furniture, owner: Option<Owner>) -> Result<()> {
 
 fn make_dir(root: &Path, path: &str, owner: Option<Owner>) -> Result<()> {
     match RelPath::parse(path) {
-        Ok(path) => Ok(Folder::open(root)?.make_dir(&path, owner)?),
+        Ok(path) => Ok(open_root(root)?.make_dir(&path, owner)?),
         // The root itself.
         Err(_) => Ok(()),
     }
@@ -57,7 +57,7 @@ fn make_dir(root: &Path, path: &str, owner: Option<Owner>) -> Result<()> {
 
 /// A directory in its place is put aside, where whoever made it finds it.
 fn make_link(root: &Path, path: &str, to: &str, owner: Option<Owner>) -> Result<()> {
-    let folder = Folder::open(root)?;
+    let folder = open_root(root)?;
     let Ok(path) = RelPath::parse(path) else { return Ok(()) };
     if folder.read_link(&path).is_ok_and(|there| there == to.as_bytes()) {
         return Ok(());

@@ -79,7 +79,7 @@ impl Actor {
     /// What it has would not come back: files that are never captured, or cannot be now, and a key that is kept nowhere.
     fn would_lose(&self) -> bool {
         let fleeting = self.is_ephemeral() && !self.is_shared();
-        fleeting || self.not_before.is_some() || self.session.options.own_provider.is_some()
+        fleeting || self.backoff.is_some() || self.session.options.own_provider.is_some()
     }
 
     /// Whether it would make way for somebody else.

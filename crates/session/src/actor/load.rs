@@ -5,7 +5,7 @@ use crate::{
     Error, Result, blocking,
     common::{self, Common, Pen, Waiting, Walls},
     files::FileSource,
-    live::Live,
+    live::{Live, Shape},
     logs::Logs,
     pool::{MoodCell, Passage},
     rooms::Rooms,
@@ -108,8 +108,9 @@ impl Actor {
             captured: Instant::now(),
             unpacked: 0,
             wants_capture: false,
-            not_before: None,
+            backoff: None,
             effect: None,
+            lost_uid: None,
             halt: Arc::default(),
             leaving: None,
             pausing: Vec::new(),
@@ -123,7 +124,6 @@ impl Actor {
             idle_since: Instant::now(),
             idle: Idle::new(),
             later: Vec::new(),
-            salvage: None,
             patience: None,
             held_since: None,
             last_own: None,
@@ -322,7 +322,9 @@ impl Actor {
     /// Where the files are now, for somebody who reads; for a writer a tree is made if there is none.
     pub(super) fn files(&mut self, purpose: Purpose, reply: Reply<Sourced>) {
         match (purpose, self.tree()) {
-            (Purpose::Read, Some(uid)) => drop(reply.send(Ok((self.live_source(uid), None)))),
+            (Purpose::Read, Some(uid)) if self.live.shape() == Shape::Whole => {
+                reply.send(Ok((self.live_source(uid), None))).ok();
+            }
             (Purpose::Read, _) => self.answer_reader(reply),
             (Purpose::Write, _) => self.writing.push(reply),
         }

@@ -7,9 +7,14 @@ use super::{
     back::{Composed, Memories},
     tree::recipe_of,
 };
-use crate::{Error, Result, blocking, history::standing, live::Stamp, state::Wish};
+use crate::{
+    Error, Result, blocking,
+    history::standing,
+    live::{Stamp, open_root},
+    state::Wish,
+};
 use ash_model::{Fact, Status};
-use ash_snapshot::{Folder, Owner, Progress, TreeId};
+use ash_snapshot::{Owner, Progress, TreeId};
 use std::{collections::BTreeMap, sync::Arc};
 
 pub(super) struct Rewinding {
@@ -176,7 +181,7 @@ impl Actor {
         let (common, repo) = (self.common.clone(), self.rooms.repo(&self.session.tenant)?);
         let inside = self.rooms.inside(&self.live);
         let kept = self.driver.keeps(&inside.workspace, self.session.native_id);
-        let home = self.live.home();
+        let live = self.live.clone();
         self.effect = Some(tokio::spawn(async move {
             let _floor = common.floor().await;
             let uid = common.tree().flatten();
@@ -186,7 +191,8 @@ impl Actor {
                 return Done::Prepared(Ok(prepared));
             }
             let work = move || {
-                let home = Folder::open(&home)?;
+                live.unsettle()?;
+                let home = open_root(&live.home())?;
                 let owner = uid.map(|uid| Owner { uid, gid: uid });
                 let then = Memories::of(&repo, &tree)?;
                 kept.iter().try_for_each(|path| then.put_back(path, &home, owner))?;
@@ -250,6 +256,7 @@ impl Actor {
             fallback: None,
             mended: None,
             mends: BTreeMap::new(),
+            outside: Vec::new(),
         };
         let live = self.live.clone();
         self.dirty = None;

@@ -1,9 +1,18 @@
 //! A tree that was found and is not trusted is kept before anything takes its place.
 
-use super::{Actor, Done, save::Shot};
-use crate::{Result, blocking};
+use super::{
+    Actor, Done,
+    save::Shot,
+    tree::{Tree, standing_on},
+    wake::Waking,
+};
+use crate::{
+    Result, blocking,
+    ladder::{OnlyInSalvage, Origin},
+    path_list::PathList,
+};
 use ash_model::{Consistency, Fact, Saved};
-use ash_snapshot::Taken;
+use ash_snapshot::{Repo, Taken, TreeId};
 
 impl Actor {
     /// Keeps what is on disk and cannot be trusted, before anything takes its place.
@@ -34,7 +43,6 @@ impl Actor {
                 let row = self.checkpoint_row(&saved, &shot.taken, 1);
                 self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
                 self.common.set_newest(number);
-                self.salvage = Some(number);
             }
             Ok(None) => {}
             Err(error) => {
@@ -72,4 +80,41 @@ impl Actor {
             back: None,
         }
     }
+}
+
+impl Waking {
+    /// What the tree that was salvaged holds and the one in its place does not. A look that fails costs nobody the start.
+    pub(super) async fn only_in_salvage(&self, tree: &Tree) -> Result<Option<OnlyInSalvage>> {
+        let Some(number) = self.state.salvaged else { return Ok(None) };
+        if !matches!(tree.origin, Origin::Checkpoint | Origin::Far) {
+            return Ok(None);
+        }
+        let store = &self.rooms.store;
+        let salvage = store.checkpoint(self.session.workspace, number).await?;
+        let now = match &tree.fallback {
+            Some(fallback) => store.checkpoint(self.session.workspace, fallback.used).await?,
+            None => standing_on(&self.rooms, &self.session, &self.state).await?,
+        };
+        let (Some(salvage), Some(now)) = (salvage, now) else { return Ok(None) };
+        let (Ok(salvage), Ok(now)) = (TreeId::parse(&salvage.tree), TreeId::parse(&now.tree)) else {
+            return Ok(None);
+        };
+        let repo = self.rooms.repo(&self.session.tenant)?;
+        let found = blocking(move || only_in(&repo, &salvage, &now)).await;
+        Ok(Some(match found {
+            Ok(files) => OnlyInSalvage { files, unreadable: None },
+            Err(error) => OnlyInSalvage { unreadable: Some(error.to_string()), ..OnlyInSalvage::default() },
+        }))
+    }
+}
+
+/// Files and links of `salvage` that are not so in `now`.
+fn only_in(repo: &Repo, salvage: &TreeId, now: &TreeId) -> Result<PathList> {
+    let mut files = PathList::default();
+    for root in ["workspace", "home"] {
+        let (before, found) = (repo.leaves(now, root)?, repo.leaves(salvage, root)?);
+        let changes = ash_snapshot::changes(before, found, &|_| Ok(None))?;
+        changes.iter().filter(|change| change.now.is_some()).for_each(|change| files.add(root, &change.path));
+    }
+    Ok(files)
 }

@@ -42,6 +42,24 @@ impl Occasion {
     }
 }
 
+/// When a capture that failed is tried again. What is to be saved for another turn does not wait for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Backoff {
+    pub(super) until: Instant,
+    turn: Option<TurnId>,
+}
+
+impl Backoff {
+    fn after(occasion: Occasion) -> Backoff {
+        Backoff { until: Instant::now() + RETRY, turn: occasion.turn() }
+    }
+
+    /// Until when the files of this turn are not captured.
+    pub(super) fn of(self, turn: TurnId) -> Option<Instant> {
+        (self.turn == Some(turn)).then_some(self.until)
+    }
+}
+
 /// A tree in the repository, which nobody knows of yet.
 pub(super) struct Shot {
     pub(super) number: u64,
@@ -140,7 +158,16 @@ impl Saving {
         };
         let beside = self.common.beside(self.session.no);
         let (live, rooms) = (self.live.clone(), self.rooms.clone());
-        let taken = blocking(move || live.take(&repo, &base, &luggage, rooms.tracker.as_ref())).await;
+        let taken = blocking(move || {
+            let settled = live.settled();
+            let taken = live.take(&repo, &base, &luggage, rooms.tracker.as_ref())?;
+            if let Some(before) = settled {
+                // Before it is recorded: from then on it looks like the session's own.
+                live.note_changes(&repo, &before, &taken.tree)?;
+            }
+            Ok(taken)
+        })
+        .await;
         let held = match &self.remote {
             Some(remote) => remote.thaw().await.unwrap_or(false),
             None => true,
@@ -157,7 +184,12 @@ impl Actor {
         settled
             && self.tree().is_some()
             && self.state.is_at_rest()
-            && self.not_before.is_none_or(|at| at <= now)
+            && self.backoff.is_none_or(|backoff| backoff.until <= now)
+    }
+
+    /// Saving this turn failed a moment ago.
+    pub(super) fn backs_off(&self, turn: TurnId) -> bool {
+        self.backoff.and_then(|backoff| backoff.of(turn)).is_some_and(|until| until > Instant::now())
     }
 
     /// A turn that takes long is captured on its way.
@@ -227,7 +259,7 @@ impl Actor {
         match result {
             Ok(Some(captured)) => self.record(occasion, captured, began).await,
             Ok(None) => {
-                self.not_before = None;
+                self.backoff = None;
                 Ok(())
             }
             Err(error) => self.could_not_save(occasion, error).await,
@@ -236,11 +268,12 @@ impl Actor {
 
     async fn record(&mut self, occasion: Occasion, captured: Captured, began: Instant) -> Result<()> {
         let Captured { shot, _floor: floor } = captured;
-        self.not_before = None;
+        self.backoff = None;
         if self.dirty.is_none() {
             self.live.unmark_dirty();
         }
         if occasion == Occasion::Between && self.is_as_before(&shot.taken).await? {
+            self.mark_settled(&shot.taken);
             return Ok(());
         }
         let (bytes, files) = (shot.taken.bytes, shot.taken.files);
@@ -259,13 +292,14 @@ impl Actor {
         let recorded = self.commit(facts, Vec::new(), None, Some(row)).await;
         if recorded.is_ok() {
             self.common.set_newest(number);
+            self.mark_settled(&shot.taken);
         }
         drop(floor);
         match recorded {
             // The pack is there, its row is not: the capture is repeated when there is space again.
             Err(Error::Store(ash_store::Error::Full)) => {
                 if !matches!(occasion, Occasion::Midway(_)) {
-                    self.not_before = Some(Instant::now() + RETRY);
+                    self.backoff = Some(Backoff::after(occasion));
                 }
                 self.touch();
                 self.give_up_rewinding(&Error::Store(ash_store::Error::Full)).await
@@ -364,11 +398,19 @@ impl Actor {
             // Nothing was promised: the end of the turn says whether its files are safe.
             return Ok(());
         }
-        self.not_before = Some(Instant::now() + RETRY);
-        self.touch();
+        // Without a tree there is nothing to try again with.
+        if self.tree().is_some() {
+            self.backoff = Some(Backoff::after(occasion));
+            self.touch();
+        }
         let mut facts = vec![Fact::SaveFailed { turn: occasion.turn(), error: error.to_string() }];
         facts.extend(self.end_of(occasion, None));
         let noted = self.note(facts).await;
+        if self.is_tree_broken() {
+            // Whoever waits for the files to be safe is not kept waiting for what is gone.
+            self.survive(noted)?;
+            return self.lose_tree().await;
+        }
         let words = error.to_string();
         for reply in self.pausing.drain(..) {
             reply.send(Err(Error::Save(words.clone()))).ok();
@@ -418,4 +460,18 @@ impl Actor {
 /// Taken without an index the same files lie in another pack.
 fn holds(checkpoint: &Checkpoint, taken: &Taken) -> bool {
     TreeId::parse(&checkpoint.tree).is_ok_and(|tree| tree.same_files(&taken.tree))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_holds_up_its_own_turn_and_no_other() {
+        let (failed, next) = (TurnId::fresh(), TurnId::fresh());
+        let backoff = Backoff::after(Occasion::Rest(failed));
+        assert!(backoff.of(failed).is_some_and(|until| until > Instant::now()));
+        assert_eq!(backoff.of(next), None);
+        assert_eq!(Backoff::after(Occasion::Between).of(next), None);
+    }
 }

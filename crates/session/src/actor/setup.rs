@@ -7,11 +7,12 @@ use crate::{
     Error, Result, blocking, bounds,
     common::{SETUP, Walls},
     error::{SETUP_FAILED, SETUP_TIMEOUT},
+    live::open_root,
     logs::Level,
 };
 use ash_model::{Needs, Problem, Reached};
 use ash_sandbox::{Exit, Record, Records, Start, What};
-use ash_snapshot::{Folder, Links, RelPath, Trouble, Weight};
+use ash_snapshot::{Links, RelPath, Trouble, Weight};
 use ash_store::Version;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -240,7 +241,7 @@ impl Waking {
     /// Anything of that name counts: what the agent put there instead is its own affair.
     async fn is_installed(&self) -> Result<bool> {
         let home = self.live.home();
-        blocking(move || match Folder::open(&home)?.open_file(&marker(), Links::Refuse) {
+        blocking(move || match open_root(&home)?.open_file(&marker(), Links::Refuse) {
             Ok(_) => Ok(true),
             Err(error) => Ok(error.kind() != Trouble::NotFound),
         })
@@ -252,7 +253,7 @@ impl Waking {
         let (home, owner): (PathBuf, _) = (self.live.home(), self.owner());
         let text = format!("{{\"agent\":\"{}\",\"version\":{}}}\n", self.session.agent, self.session.version);
         let written = blocking(move || {
-            Ok(Folder::open(&home)?.write_file(&marker(), &mut text.as_bytes(), owner, 0o644).map(drop)?)
+            Ok(open_root(&home)?.write_file(&marker(), &mut text.as_bytes(), owner, 0o644).map(drop)?)
         });
         if let Err(error) = written.await {
             tracing::warn!(session = %self.session.id, %error, "install.sh will run again");

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::blocking;
+use crate::live::open_root;
 use ash_driver::{Driver, Expected, Logged, Mended, Native, Survey};
 use ash_snapshot::{Folder, Links, Owner, RelPath};
 use std::{
@@ -32,7 +33,7 @@ impl Transcript {
     }
 
     fn home(&self) -> Result<Folder> {
-        Ok(Folder::open(&self.home)?)
+        Ok(open_root(&self.home)?)
     }
 
     fn path(&self) -> Result<RelPath> {

@@ -1,14 +1,14 @@
 //! The files that a sandbox begins with: those that are there, those of a checkpoint, or the agent's own.
 
-use super::wake::Waking;
+use super::wake::{Waking, Way};
 use crate::{
     Error, Result, blocking,
     ladder::Origin,
-    live::{Fallback, Live, Recipe},
+    live::{Comparison, Fallback, Live, Memories, Recipe},
     rooms::Rooms,
     state::State,
 };
-use ash_model::{Fact, Seq};
+use ash_model::{ComparedBy, Fact, Seq};
 use ash_snapshot::{Progress, TreeId};
 use ash_store::{Checkpoint, Lease, Session, Version};
 use std::sync::Arc;
@@ -67,6 +67,67 @@ impl Waking {
             }
         }
         Err(Error::NothingWhole { number, why })
+    }
+}
+
+/// What came of comparing the files that came back with the checkpoint that they should be.
+#[derive(Debug, Default)]
+pub(super) struct ComparedFiles {
+    /// `None`: there is nothing to compare with, or others are at work in them.
+    pub(super) by: Option<ComparedBy>,
+    /// What was changed from outside.
+    pub(super) lost: Vec<String>,
+}
+
+impl Waking {
+    /// Before anything is written to them by this start. A live tree is walked through while its sandbox is made; one that
+    /// was restored was read byte by byte for it.
+    pub(super) async fn compare_files(&mut self, tree: &Tree, way: &Way<'_>) -> Result<ComparedFiles> {
+        match tree.origin {
+            Origin::Live if self.walls().is_none() && self.prepared.is_none() => self.compare_live(way).await,
+            Origin::Live | Origin::Fresh => Ok(ComparedFiles::default()),
+            Origin::Checkpoint | Origin::Far => {
+                Ok(ComparedFiles { by: Some(ComparedBy::Content), lost: Vec::new() })
+            }
+        }
+    }
+
+    async fn compare_live(&mut self, way: &Way<'_>) -> Result<ComparedFiles> {
+        let checkpoint = standing_on(&self.rooms, &self.session, &self.state).await?;
+        let checkpoint = checkpoint.filter(|_| self.session.options.ephemeral != Some(true));
+        let Some((number, Ok(id))) = checkpoint.map(|found| (found.number, TreeId::parse(&found.tree)))
+        else {
+            self.live.unsettle()?;
+            return Ok(ComparedFiles::default());
+        };
+        let mut lost: Vec<String> = self.live.stamp().map(|stamp| stamp.outside).unwrap_or_default();
+        let (live, repo) = (self.live.clone(), self.rooms.repo(&self.session.tenant)?);
+        let inside = self.rooms.inside(&self.live);
+        let own = self.session.native_id;
+        let apart = Memories {
+            transcript: way.driver.transcript(&inside.workspace, own),
+            all_but: self.session.slug.is_some().then_some(own),
+        };
+        let comparing = blocking(move || live.compare(&repo, &id, &apart));
+        let (compared, made) = tokio::join!(comparing, self.launch_ahead(way));
+        self.prepared = Some(made?);
+        if !matches!(compared, Ok(Comparison { linked: true, .. })) {
+            // From here on this start writes to it.
+            self.live.unsettle()?;
+        }
+        let by = match compared {
+            Ok(Comparison { linked: true, .. }) => return Err(Error::Distrusted),
+            Ok(Comparison { by, outside, linked: false }) => {
+                lost.extend((!outside.is_empty()).then(|| outside.to_string()));
+                Some(by)
+            }
+            Err(error) => {
+                let told = format!("whether the files are those of checkpoint {number}: {error}");
+                return Ok(ComparedFiles { by: None, lost: vec![told] });
+            }
+        };
+        let told = |paths| format!("files changed outside of the session while it was at rest: {paths}");
+        Ok(ComparedFiles { by, lost: lost.into_iter().map(told).collect() })
     }
 }
 

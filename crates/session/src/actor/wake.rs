@@ -1,22 +1,27 @@
 //! A session comes to life: its files, its sandbox, its agent, and what that remembers.
 
-use super::{Actor, Done, Hands, enter::Part, recall::Rung, tree::Tree};
+use super::{
+    Actor, Done, Hands,
+    enter::Part,
+    recall::Rung,
+    tree::{ComparedFiles, Tree},
+};
 use crate::{
     Error, Result, artifacts, blocking, bounds,
     common::{Common, Floor, Walls},
     error::DISK_LIMIT,
     ladder,
-    ladder::{Origin, Others, Recalled},
-    live::{Fallback, Live},
+    ladder::{OnlyInSalvage, Origin, Others, Recalled},
+    live::{Fallback, Live, Shape, open_root},
     logs::Logs,
     pool::{Passage, Room},
     rooms::Rooms,
     state::{State, Wish},
 };
 use ash_driver::{Driver, Ear, Memory, Remembered};
-use ash_model::{Bounds, Compared, Dialect, Fact, Problem, RemoteComparison, TakenBack, Tier};
+use ash_model::{Bounds, Compared, Dialect, Fact, Problem, RemoteComparison, Seq, TakenBack, Tier};
 use ash_sandbox::{Inside, Records};
-use ash_snapshot::{Folder, Owner, TreeId};
+use ash_snapshot::{Owner, TreeId};
 use ash_store::{Lease, Session, Version};
 use std::{
     path::{Path, PathBuf},
@@ -39,7 +44,10 @@ pub(super) struct Woken {
     failed: Vec<Fact>,
     head: Option<String>,
     compared: Option<(Compared, Vec<String>)>,
+    salvage: Option<OnlyInSalvage>,
     ear: Ear,
+    /// The last change of options that the start knew of.
+    knew: Seq,
     began: Instant,
 }
 
@@ -79,8 +87,10 @@ pub(super) struct Waking {
     pub(super) room: Option<Room>,
     /// How long it is waited for a place; `None`: as long as it takes.
     pub(super) patience: Option<Duration>,
-    /// A sandbox that was made in advance.
+    /// A sandbox in which nothing runs yet: made in advance, or while the files were compared.
     pub(super) prepared: Option<(Arc<Walls>, Records)>,
+    /// It was made before its session was.
+    pub(super) in_advance: bool,
 }
 
 impl Actor {
@@ -103,6 +113,7 @@ impl Actor {
             room,
             patience,
             prepared: None,
+            in_advance: false,
         };
         self.effect = Some(tokio::spawn(async move { Done::Woke(Box::new(waking.wake().await)) }));
     }
@@ -110,6 +121,8 @@ impl Actor {
     pub(super) async fn woke(&mut self, woken: Result<Woken>) -> Result<()> {
         match woken {
             Ok(woken) => self.greet(woken).await,
+            // It is still to be started: first what is there is salvaged.
+            Err(Error::Distrusted) => self.lose_tree().await,
             Err(error) => self.stay_down(error).await,
         }
     }
@@ -123,13 +136,15 @@ impl Actor {
             failed,
             head,
             compared,
+            salvage,
             ear,
+            knew,
             began,
         } = woken;
         self.common.set_tree(Some(uid));
         self.touch_later();
         let others =
-            Others { salvage: self.salvage, fallback: fallback.as_ref(), compared: compared.as_ref() };
+            Others { salvage: salvage.as_ref(), fallback: fallback.as_ref(), compared: compared.as_ref() };
         // Whoever had a conversation gets a receipt for it, however this start came about.
         let receipt = (self.state.resuming || fallback.is_some() || self.state.told > 0)
             .then(|| ladder::receipt(&self.state, origin, &recalled, others));
@@ -137,7 +152,7 @@ impl Actor {
             tracing::error!(session = %self.session.id, damaged = instead_of, used, why, "a checkpoint is damaged; the session goes on with an older one");
         }
         let mut facts: Vec<Fact> = backs.into_iter().map(Fact::TakenBack).chain(failed).collect();
-        facts.push(Fact::Awake { incarnation: hands.incarnation, kept: recalled.kept });
+        facts.push(self.state.woken(hands.incarnation, recalled.kept, knew));
         facts.extend(self.state.heard_again(&recalled.prompts));
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
         let heard = ash_store::Heard {
@@ -153,7 +168,11 @@ impl Actor {
         hands.walls.ack(self.session.no, hands.position).await;
         self.take_hands(hands);
         self.ear = ear;
-        self.salvage = None;
+        if receipt.is_some()
+            && let Err(error) = self.live.forget_changes()
+        {
+            tracing::warn!(session = %self.session.id, %error, "the stamp still says what was changed from outside");
+        }
         if let Err(error) = self.live.note_mended(self.session.native_id, None) {
             // Then the next receipt says it again.
             tracing::warn!(session = %self.session.id, %error, "the stamp still says that the memory was mended");
@@ -231,6 +250,7 @@ impl Waking {
         // Before anything is built: without its key it would only fail later.
         self.rooms.way_out(&self.session, version.runtime, provider)?;
         self.prepared = self.common.take_prepared();
+        self.in_advance = self.prepared.is_some();
         if self.prepared.is_none() && self.walls().is_none() {
             // Before the floor: who makes way may be of this workspace.
             self.reserve().await?;
@@ -244,10 +264,8 @@ impl Waking {
             (None, None) => {
                 self.clear().await?;
                 self.tree = self.common.tree();
-                if let Some(uid) = self.tree.take_if(|_| !self.live.is_there()) {
-                    tracing::warn!(session = %self.session.id, "the files were removed from outside; the last checkpoint has them");
-                    self.rooms.uids.give_back(uid);
-                    self.common.set_tree(None);
+                if self.tree.is_some() && self.live.shape() != Shape::Whole {
+                    return Err(Error::Distrusted);
                 }
                 self.tree(&version).await?
             }
@@ -256,6 +274,7 @@ impl Waking {
         self.common.set_tree(self.tree);
         self.fits(&version).await?;
         let way = Way { driver: driver.as_ref(), version: &version, program, provider };
+        let files = self.compare_files(&tree, &way).await?;
         self.lay_out().await;
         // Where the files are gone with their workspace, so is the agent's own memory: it is told.
         let passing = self.session.slug.is_some() || self.session.options.ephemeral == Some(true);
@@ -266,11 +285,14 @@ impl Waking {
         // From here on nobody takes them back: it is at work.
         let backs = self.rooms.backs_since(&self.session, self.state.backs).await?;
         let head = self.head(way.driver, &tree, &started.recalled, &backs).await?;
-        let compared = self.compared(&tree).await?;
+        let compared = self.compared(&tree, files).await?;
+        let salvage = self.only_in_salvage(&tree).await?;
         let Started { part: Part { walls, process, records }, position, recalled, ear } = started;
         let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
         let hands = Hands { incarnation, remote, process, records, position, exited: false, walls };
-        Ok(Woken { hands, tree, recalled, backs, failed, head, compared, ear, began })
+        // As of when it began: what is read later may be newer, and is then only read once more.
+        let knew = self.state.configured;
+        Ok(Woken { hands, tree, recalled, backs, failed, head, compared, salvage, ear, knew, began })
     }
 
     /// The folder that its agent is told of is there. Where something that the agent made is in the way, it is not.
@@ -278,26 +300,27 @@ impl Waking {
         let (home, uid) = (self.live.home(), self.tree.flatten());
         let whose = (self.session.native_id, self.state.unborn);
         let owner = uid.map(|uid| Owner { uid, gid: uid });
-        let made = blocking(move || artifacts::lay_out(&Folder::open(&home)?, whose, owner)).await;
+        let made = blocking(move || artifacts::lay_out(&open_root(&home)?, whose, owner)).await;
         if let Err(error) = made {
             tracing::warn!(session = %self.session.id, %error, "the session has no folder of its own");
         }
     }
 
     /// What the checkpoint that the session goes on from says of it.
-    async fn compared(&self, tree: &Tree) -> Result<Option<(Compared, Vec<String>)>> {
+    async fn compared(&self, tree: &Tree, files: ComparedFiles) -> Result<Option<(Compared, Vec<String>)>> {
         let number = tree.fallback.as_ref().map(|fallback| fallback.used).or(self.state.checkpoint);
-        let Some(number) = number.filter(|_| self.state.resuming) else { return Ok(None) };
+        let comes_back = self.state.resuming || self.state.told > 0;
+        let Some(number) = number.filter(|_| comes_back) else { return Ok(None) };
         let Some(checkpoint) = self.rooms.store.checkpoint(self.session.workspace, number).await? else {
             return Ok(None);
         };
         let Ok(tree) = TreeId::parse(&checkpoint.tree) else { return Ok(None) };
         let repo = self.rooms.repo(&self.session.tenant)?;
-        let (mut compared, lost) = crate::luggage::compare(&self.rooms, repo, &self.session, &tree).await?;
-        if self.rooms.witnesses.was_unreachable(self.session.no) {
-            compared.remote = Some(RemoteComparison::Unreachable);
-        }
-        Ok(Some((compared, lost)))
+        let (compared, mut lost) = crate::luggage::compare(&self.rooms, repo, &self.session, &tree).await?;
+        lost.extend(files.lost);
+        let unreachable = self.rooms.witnesses.was_unreachable(self.session.no);
+        let remote = unreachable.then_some(RemoteComparison::Unreachable);
+        Ok(Some((Compared { by: files.by, remote, ..compared }, lost)))
     }
 
     /// Down the ladder until the agent starts. If it does not even start without a memory, its memory is not at fault
@@ -329,7 +352,7 @@ impl Waking {
     }
 
     async fn try_start(&mut self, way: &Way<'_>, inside: Inside, recalled: Recalled) -> Result<Started> {
-        let in_advance = self.prepared.is_some();
+        let in_advance = self.in_advance && self.prepared.is_some();
         match self.try_start_once(way, inside.clone(), recalled.clone()).await {
             // It died between the look at it and the start of its agent: that is nobody's fault.
             Err(error) if in_advance && is_about_sandbox(&error) => {

@@ -222,8 +222,11 @@ impl Actor {
             return Ok(());
         }
         let again = self.was_accepted(&wish).await?;
+        if matches!(wish, Wish::Resume | Wish::Prompt { .. }) && self.is_tree_broken() {
+            self.lose_tree().await?;
+        }
         let facts = match self.state.decide(&wish) {
-            Ok(facts) => facts,
+            Ok(facts) => self.without_tree(&wish, facts),
             // Sent again with one key: it may be in its own way.
             Err(Refused::Occupied | Refused::Budget(_)) if again => Vec::new(),
             Err(refused) => {
@@ -365,6 +368,7 @@ impl Actor {
             || !self.pausing.is_empty()
             || !self.forking.is_empty();
         let busy = self.effect.is_some() || self.leaving.is_some() || self.closing.is_some();
+        let busy = busy || self.has_lost_tree() || self.is_tree_broken();
         if waiting || busy || self.hands.is_none() || self.ear.stirs() {
             return None;
         }

@@ -2,7 +2,7 @@
 
 use super::{Awake, Phase, State, Turn, death::counts, plain_text};
 use ash_driver::Say;
-use ash_model::{Ask, Fact, Outcome, Rewound, Saved, Seq, Source, Status, Tier, TurnId};
+use ash_model::{Ask, Fact, From, Outcome, Path, Rewound, Saved, Seq, Source, Status, Tier, TurnId};
 use ash_store::{TurnRow, TurnState};
 use std::collections::VecDeque;
 
@@ -31,8 +31,13 @@ impl State {
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
             Fact::Used(used) => self.meter.apply(used),
             Fact::BudgetReached(reached) => self.reached = Some(*reached),
-            Fact::Said { .. } | Fact::SaveFailed { .. } | Fact::Idle { .. } | Fact::Labelled { .. } => {}
-            Fact::Configured { restart, .. } => self.outdated |= *restart && self.awake.is_some(),
+            Fact::SaveFailed { turn, .. } => self.unsaved += u64::from(turn.is_some()),
+            Fact::Said { .. } | Fact::Idle { .. } | Fact::Labelled { .. } => {}
+            Fact::Configured { restart: true, .. } => {
+                self.configured = seq;
+                self.outdated |= self.awake.is_some();
+            }
+            Fact::Configured { restart: false, .. } => {}
             Fact::Interrupting { turn, input } => self.note_interrupt(*turn, *input),
             Fact::Asked(asked) => self.note_asked(seq, asked),
             Fact::Answered { id, verdict, input, .. } => self.note_answered(*id, verdict.as_ref(), *input),
@@ -54,9 +59,9 @@ impl State {
                 self.set_phase(*turn, Phase::Cut, TurnState::Cut);
                 self.part();
             }
-            Fact::Awake { incarnation, kept } => {
+            Fact::Awake { incarnation, kept, outdated } => {
                 self.kept = *kept;
-                self.outdated = false;
+                self.outdated = *outdated;
                 // Number 1 was the greeting.
                 self.awake =
                     Some(Awake { incarnation: *incarnation, next_input: 2, beside: VecDeque::new() });
@@ -82,6 +87,12 @@ impl State {
                 self.missing.clear();
                 self.head.clone_from(head);
                 self.tell_once = receipt.tier == Tier::History;
+                if receipt.path == Path::Cold {
+                    self.salvaged = None;
+                }
+                if receipt.from == From::Checkpoint {
+                    self.unsaved = 0;
+                }
                 if receipt.source == Source::Fresh {
                     // It stands on nothing: its files went with their workspace.
                     (self.checkpoint, self.settled) = (None, None);
@@ -127,6 +138,7 @@ impl State {
         self.rewound = seq;
         self.checkpoint = Some(*to);
         self.settled = Some(*to);
+        self.unsaved = 0;
         self.told = then.told;
         self.unborn = then.memory;
         self.born = false;
@@ -249,8 +261,11 @@ impl State {
         if saved.back.is_some() {
             self.backs = saved.number;
         }
-        if !saved.salvage {
+        if saved.salvage {
+            self.salvaged = Some(saved.number);
+        } else {
             self.checkpoint = Some(saved.number);
+            self.unsaved = 0;
             if !saved.mid_turn {
                 self.settled = Some(saved.number);
             }

@@ -2,7 +2,7 @@
 
 use super::{Awake, Next, Phase, State, Turn};
 use ash_driver::Say;
-use ash_model::{Fact, Status};
+use ash_model::{Fact, Incarnation, Seq, Status};
 
 impl State {
     pub fn next(&self) -> Next {
@@ -69,6 +69,12 @@ impl State {
         let mut untold: Vec<(u64, Say)> = untold.map(|(number, say)| (*number, say.clone())).collect();
         untold.sort_by_key(|(number, _)| *number);
         untold
+    }
+
+    /// An agent answers. Its start knew the options as they were after the change at `knew` (`State::configured` when
+    /// the start began): if there was a later one, the agent may have been started without it.
+    pub fn woken(&self, incarnation: Incarnation, kept: Option<Seq>, knew: Seq) -> Fact {
+        Fact::Awake { incarnation, kept, outdated: self.configured > knew }
     }
 
     /// Whether the agent may have a turn of its own now.

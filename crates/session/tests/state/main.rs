@@ -196,7 +196,7 @@ fn a_stopped_or_ended_session_is_not_woken_by_a_death() {
     for (last, status) in [(Fact::Stopped, Status::Stopped), (Fact::Ended, Status::Ended)] {
         let mut state = State::new(0);
         let incarnation = Incarnation(Uuid::from_u128(1));
-        for (seq, fact) in (1..).zip([Fact::Awake { incarnation, kept: None }, last]) {
+        for (seq, fact) in (1..).zip([Fact::Awake { incarnation, kept: None, outdated: false }, last]) {
             state.apply(seq, &fact);
         }
         let asleep = vec![Fact::Asleep { incarnation: Some(incarnation) }];
@@ -205,6 +205,20 @@ fn a_stopped_or_ended_session_is_not_woken_by_a_death() {
         state.apply(3, &asleep[0]);
         assert_eq!((state.status, state.next()), (status, Next::Wait));
     }
+}
+
+// Options.
+
+#[test]
+fn options_that_change_while_an_agent_starts_are_in_force_from_the_next_turn() {
+    let changed = World::awake().after(&[Op::Stop, DONE, DONE, Op::Resume, Op::Configure, DONE]);
+    assert!(changed.state().outdated && changed.state().status == Status::Active);
+    // Also for a server that comes later.
+    let changed = changed.after(&[Op::Crash, START]);
+    let before = changed.log.len();
+    let changed = changed.after(&[PROMPT, DONE, DONE]);
+    assert_eq!(changed.kinds_since(before), ["queued", "asleep", "awake", "started"]);
+    assert!(!changed.state().outdated);
 }
 
 // Stopping on purpose.
@@ -398,7 +412,9 @@ fn in_status(status: Status) -> State {
     let mut state = State::new(0);
     let fact = match status {
         Status::Starting => Fact::Resuming,
-        Status::Active => Fact::Awake { incarnation: Incarnation(Uuid::from_u128(1)), kept: None },
+        Status::Active => {
+            Fact::Awake { incarnation: Incarnation(Uuid::from_u128(1)), kept: None, outdated: false }
+        }
         Status::Paused => Fact::Paused,
         Status::Stopped => Fact::Stopped,
         Status::Error => Fact::Failed { problem: Death::Machine.problem() },
@@ -521,7 +537,8 @@ fn what_the_agent_begins_by_itself_comes_before_what_waits_and_dies_with_it() {
     let incarnation = Incarnation(Uuid::from_u128(1));
     let queued = Fact::Queued { turn: asked, content: "hi".into(), ask: Default::default() };
     let mut state = State::new(0);
-    let facts = [Fact::Awake { incarnation, kept: None }, queued, Fact::Stirred { turn: own }];
+    let facts =
+        [Fact::Awake { incarnation, kept: None, outdated: false }, queued, Fact::Stirred { turn: own }];
     for (seq, fact) in (1..).zip(&facts) {
         state.apply(seq, fact);
     }

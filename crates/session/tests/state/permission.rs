@@ -36,7 +36,7 @@ fn asked(on_timeout: OnPermissionTimeout) -> Asked {
 fn waiting(asked: Asked) -> State {
     let incarnation = Incarnation(Uuid::from_u128(3));
     let facts = [
-        Fact::Awake { incarnation, kept: None },
+        Fact::Awake { incarnation, kept: None, outdated: false },
         Fact::Queued { turn: TURN, content: json!("x"), ask: Default::default() },
         Fact::Started { turn: TURN, input: 2 },
         Fact::Asked(asked),

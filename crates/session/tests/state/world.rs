@@ -280,7 +280,7 @@ impl World {
     }
 
     fn crash(&mut self) {
-        let waking = self.server.take().is_some_and(|server| server.effect == Some(Effect::Wake));
+        let waking = self.server.take().is_some_and(|server| matches!(server.effect, Some(Effect::Wake(_))));
         if waking {
             // It got as far as a sandbox that the log does not know.
             self.shim = Some(Shim::new(Incarnation(self.next_fresh())));

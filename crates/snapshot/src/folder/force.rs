@@ -113,6 +113,18 @@ pub(super) fn open_root(path: &Path) -> Result<OwnedFd> {
     }
 }
 
+/// The same for a directory of ours beneath another one; a link in its place is not followed.
+pub(super) fn open_child(folder: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
+    match open::beneath(folder, name, open::DIRECTORY, Links::Refuse) {
+        Err(Errno::ACCESS) => {
+            let handle = open::beneath(folder, name, OFlags::PATH | OFlags::DIRECTORY, Links::Refuse)?;
+            lend(handle.as_fd(), &Attributes::of(&handle)?, 0o700)?;
+            rustix::fs::openat(handle, c".", open::DIRECTORY, Mode::empty())
+        }
+        done => done,
+    }
+}
+
 fn reopen(handle: BorrowedFd<'_>) -> Result<File> {
     rustix::fs::open(in_proc(handle), open::FILE, Mode::empty()).map(File::from)
 }

@@ -196,7 +196,7 @@ impl Comparing<'_> {
             return Ok(());
         };
         self.attributes(entry, &xattrs(std::os::fd::AsFd::as_fd(&file)));
-        match self.holds(&file, &pieces) {
+        match holds(self.reader, &file, &pieces) {
             Ok(true) => {}
             Ok(false) => self.differ(&entry.name, What::Content),
             Err(_) => self.differ(&entry.name, What::Unreadable),
@@ -208,35 +208,6 @@ impl Comparing<'_> {
         let alone = is.names <= 1 || self.objects.insert(is.id, group).is_none_or(|g| g == group && g != 0);
         let together = group == 0 || *self.groups.entry(group).or_insert(is.id) == is.id;
         alone && together
-    }
-
-    /// The same bytes have the same names, so comparing needs only one side's.
-    fn holds(&self, file: &File, pieces: &[Piece]) -> std::io::Result<bool> {
-        let mut buffer = vec![0; 1 << 20];
-        let mut at = 0;
-        for piece in pieces {
-            let mut left = piece.length();
-            while left > 0 {
-                if let Piece::Zeros { .. } = piece {
-                    let hole = hole(file, at)?.min(left);
-                    (at, left) = (at + hole, left - hole);
-                }
-                let part = &mut buffer[..usize::try_from(left).unwrap_or(usize::MAX).min(1 << 20)];
-                file.read_exact_at(part, at)?;
-                let same = match piece {
-                    Piece::Chunk { at, .. } => self.reader.check(at, part).is_ok(),
-                    Piece::Zeros { .. } => is_zero(part),
-                    Piece::List { .. } => false,
-                };
-                if !same {
-                    return Ok(false);
-                }
-                at += part.len() as u64;
-                left -= part.len() as u64;
-            }
-        }
-        // It may have shrunk since its size was compared, and behind its end everything is a hole.
-        Ok(file.metadata()?.len() == at)
     }
 
     fn link(&mut self, entry: &Entry, is: &Attributes, target: &[u8]) {
@@ -256,6 +227,35 @@ impl Comparing<'_> {
         path.extend_from_slice(name);
         self.differences.push(Difference { path, what });
     }
+}
+
+/// The same bytes have the same names, so comparing needs only one side's.
+pub(super) fn holds(reader: &Reader<'_>, file: &File, pieces: &[Piece]) -> std::io::Result<bool> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    for piece in pieces {
+        let mut left = piece.length();
+        while left > 0 {
+            if let Piece::Zeros { .. } = piece {
+                let hole = hole(file, at)?.min(left);
+                (at, left) = (at + hole, left - hole);
+            }
+            let part = &mut buffer[..usize::try_from(left).unwrap_or(usize::MAX).min(1 << 20)];
+            file.read_exact_at(part, at)?;
+            let same = match piece {
+                Piece::Chunk { at, .. } => reader.check(at, part).is_ok(),
+                Piece::Zeros { .. } => is_zero(part),
+                Piece::List { .. } => false,
+            };
+            if !same {
+                return Ok(false);
+            }
+            at += part.len() as u64;
+            left -= part.len() as u64;
+        }
+    }
+    // It may have shrunk since its size was compared, and behind its end everything is a hole.
+    Ok(file.metadata()?.len() == at)
 }
 
 /// How many bytes from here on the file system knows to be zero without reading them.

@@ -8,6 +8,7 @@ use ash_snapshot::{
     Capture, Donor, Key, LeafKind, Progress, Repo, Root, Taken, Target, TreeId, Unchanged, Wanted,
 };
 
+use crate::audit::agrees;
 use crate::edit::{Edit, apply, edits};
 use crate::support::{
     Bench, Line, cases, is_root, is_slow, let_the_clock_tick, noise, open, rel, set_mtime, take,
@@ -57,7 +58,11 @@ fn run(bench: &Bench, key: Option<&Key>, turns: &[Vec<Edit>]) {
         if round % 2 == 1 {
             let_the_clock_tick();
         }
+        if let Some(base) = line.base.clone() {
+            agrees(&bench.repo, &line, &base);
+        }
         let taken = line.take(&bench.repo);
+        agrees(&bench.repo, &line, &taken.tree);
         check(bench, key, &taken, round);
         before.push(taken.tree);
     }

@@ -1,5 +1,6 @@
 //! What the crate promises, asked from outside: one binary, so that it links once.
 
+mod audit;
 mod collect;
 mod crash;
 mod damage;

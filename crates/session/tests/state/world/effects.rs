@@ -2,7 +2,7 @@
 
 use super::{
     Luck, World,
-    server::{Close, Effect},
+    server::{Begun, Close, Effect},
     shim::Shim,
 };
 use ash_model::{Consistency, Fact, From, Incarnation, Path, Problem, Receipt, Saved, Source, Tier, TurnId};
@@ -12,8 +12,8 @@ impl World {
     pub(super) fn settle(&mut self, luck: Luck) {
         let Some(effect) = self.server.as_mut().and_then(|server| server.effect.take()) else { return };
         match (effect, luck) {
-            (Effect::Wake, Luck::Good) => self.woke(),
-            (Effect::Wake, Luck::Bad) => {
+            (Effect::Wake(begun), Luck::Good) => self.woke(begun),
+            (Effect::Wake(_), Luck::Bad) => {
                 self.note(vec![Fact::Failed { problem: Problem::new("agent_failed", "It did not start") }]);
             }
             (Effect::Save(turn), Luck::Good) => self.saved(turn),
@@ -34,18 +34,19 @@ impl World {
         }
     }
 
-    fn woke(&mut self) {
+    fn woke(&mut self, begun: Begun) {
         assert!(!self.shim.as_ref().is_some_and(|shim| shim.alive), "two sandboxes for one workspace");
         let incarnation = Incarnation(self.next_fresh());
         let resuming = self.state().resuming;
-        self.shim = Some(Shim::new(incarnation));
+        self.shim = Some(Shim { changes: begun.changes, ..Shim::new(incarnation) });
         if let Some(server) = &mut self.server {
             server.tree = true;
             server.dirty = true;
             server.hands = true;
         }
         let resumed = resuming.then(|| Fact::Resumed { receipt: cold(), head: None });
-        self.note([Fact::Awake { incarnation, kept: None }].into_iter().chain(resumed).collect());
+        let awake = self.state().woken(incarnation, None, begun.knew);
+        self.note([awake].into_iter().chain(resumed).collect());
     }
 
     fn saved(&mut self, turn: Option<TurnId>) {

@@ -31,6 +31,8 @@ pub(super) struct Told {
     pub(super) used: u64,
     /// Everything that was asked for, and whether it is answered.
     pub(super) asked: BTreeMap<PermissionId, bool>,
+    /// How often the options were changed that an agent is started with.
+    pub(super) changes: u64,
 }
 
 impl World {
@@ -53,6 +55,9 @@ impl World {
     pub(super) fn check_fact(&mut self, fact: &Fact) {
         if matches!(fact, Fact::Started { .. } | Fact::Continued { .. }) {
             assert_eq!(self.state().used_up(), None, "a turn begins without a budget");
+        }
+        if let (Fact::Started { .. }, Some(shim)) = (fact, &self.shim) {
+            assert_eq!(shim.changes, self.told.changes, "a turn begins with options that are not in force");
         }
         let told = &mut self.told;
         match fact {
@@ -155,6 +160,7 @@ impl World {
             Fact::Awake { .. } => self.last_input = 1,
             Fact::Used(used) => told.used += used.usage.tokens(),
             Fact::Ended => told.ended = true,
+            Fact::Configured { restart: true, .. } => told.changes += 1,
             Fact::Created { .. }
             | Fact::Forked { .. }
             | Fact::Said { .. }
@@ -168,7 +174,7 @@ impl World {
             | Fact::TakenBack(_)
             | Fact::Idle { .. }
             | Fact::Labelled { .. }
-            | Fact::Configured { .. }
+            | Fact::Configured { restart: false, .. }
             | Fact::Locked { .. }
             | Fact::Unlocked { .. }
             | Fact::BudgetReached(_)

@@ -1,16 +1,24 @@
 //! What dies with the server: what the actor does with a wish, and what it does by itself.
 
 use super::World;
-use ash_model::{Fact, Status, TurnId};
+use ash_model::{Fact, Seq, Status, TurnId};
 use ash_session::state::{Next, Phase, State, Wish};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
-    Wake,
+    Wake(Begun),
     Save(Option<TurnId>),
     Midway(TurnId),
     Prepare,
     Sleep,
+}
+
+/// What a start knows of the options that the agent is started with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Begun {
+    pub(super) knew: Seq,
+    /// How often they had been changed.
+    pub(super) changes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,7 +190,10 @@ impl World {
             }
             match server.state.next() {
                 Next::Wait => return,
-                Next::Wake => server.effect = Some(Effect::Wake),
+                Next::Wake => {
+                    let begun = Begun { knew: server.state.configured, changes: self.told.changes };
+                    server.effect = Some(Effect::Wake(begun));
+                }
                 Next::Save { turn } if server.tree => server.save(Some(turn)),
                 Next::Save { turn } => self.could_not_save(Some(turn)),
                 Next::Sleep => server.sleep(),

@@ -19,6 +19,8 @@ pub(super) struct Shim {
     /// A dead one has left its journal.
     pub(super) alive: bool,
     pub(super) last_in: u64,
+    /// How often the options had been changed that the agent was started with.
+    pub(super) changes: u64,
     pub(super) prompts: BTreeSet<TurnId>,
     pub(super) working: Option<TurnId>,
     pub(super) asked_to_stop: bool,
@@ -46,6 +48,7 @@ impl Shim {
             incarnation,
             alive: true,
             last_in: 1,
+            changes: 0,
             prompts: BTreeSet::new(),
             working: None,
             asked_to_stop: false,

@@ -1,0 +1,184 @@
+//! What is in the place of the live tree. Somebody outside, or an agent without walls, may have removed it, or put a link in
+//! its place or in that of its workspace or home: no link is followed, and what is not a whole tree is not used.
+
+use super::{Live, make_dir, remove_if_there};
+use crate::{Error, Result};
+use ash_snapshot::Folder;
+use std::{
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A directory with a workspace and a home.
+    Whole,
+    Missing,
+    /// Something else: one of the three is gone, or is not a directory.
+    Broken,
+}
+
+/// What there is at a path, without following a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Directory,
+    Link,
+    Other,
+    Nothing,
+}
+
+fn found(path: &Path) -> Found {
+    match fs::symlink_metadata(path) {
+        Ok(is) if is.is_dir() => Found::Directory,
+        Ok(is) if is.is_symlink() => Found::Link,
+        Ok(_) => Found::Other,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Found::Nothing,
+        // It cannot be looked at now: the next step says why, if it needs it.
+        Err(_) => Found::Directory,
+    }
+}
+
+/// Opens the workspace or the home of a live tree, `<live>/<workspace>/tree/<root>`. A link in the place of any of the three
+/// is not followed.
+pub(crate) fn open_root(path: &Path) -> std::result::Result<Folder, ash_snapshot::Error> {
+    open_last(path, 3)
+}
+
+fn open_last(path: &Path, names: usize) -> std::result::Result<Folder, ash_snapshot::Error> {
+    let above = path.ancestors().nth(names).unwrap_or(Path::new("/"));
+    let rest = path.strip_prefix(above).unwrap_or(path);
+    let names: Vec<&OsStr> = rest.iter().collect();
+    Folder::open_inside(above, &names)
+}
+
+const ROOTS: [&str; 2] = ["workspace", "home"];
+
+impl Live {
+    pub(crate) fn shape(&self) -> Shape {
+        let tree = self.dir.join("tree");
+        match (found(&self.dir), found(&tree)) {
+            (Found::Nothing, _) | (Found::Directory, Found::Nothing) => Shape::Missing,
+            (Found::Directory, Found::Directory) => {
+                let whole = ROOTS.iter().all(|root| found(&tree.join(root)) == Found::Directory);
+                if whole { Shape::Whole } else { Shape::Broken }
+            }
+            (Found::Link | Found::Other, _) | (Found::Directory, Found::Link | Found::Other) => Shape::Broken,
+        }
+    }
+
+    /// The tree itself.
+    pub(super) fn open_tree(&self) -> std::result::Result<Folder, ash_snapshot::Error> {
+        open_last(&self.dir.join("tree"), 2)
+    }
+
+    /// It does not count from here on: what is left of it is salvaged, and another one is made. A link in its place goes;
+    /// what it leads to stays as it is.
+    pub(crate) fn distrust(&self) -> Result<()> {
+        self.unfollow();
+        unlink(&self.dir)?;
+        remove_if_there(&self.dir.join("stamp"))?;
+        unlink(&self.dir.join("tree"))
+    }
+
+    /// A link in the place of the whole directory goes before anything is read or written in it.
+    pub(crate) fn remove_replacement(&self) -> Result<()> {
+        unlink(&self.dir)
+    }
+
+    /// Whether there is something at a path of ours, be it a dangling link.
+    pub(super) fn holds(&self, name: &str) -> bool {
+        found(&self.dir.join(name)) != Found::Nothing
+    }
+}
+
+/// Removes what is in the place of a directory of ours and is none. What a link leads to is said, and not touched.
+fn unlink(path: &Path) -> Result<()> {
+    match found(path) {
+        Found::Directory | Found::Nothing => Ok(()),
+        Found::Link | Found::Other => {
+            let target = fs::read_link(path).unwrap_or_default();
+            tracing::warn!(path = %path.display(), target = %target.display(), "something else is in the place of a directory and is removed; what a link leads to stays");
+            remove_if_there(path)
+        }
+    }
+}
+
+/// Makes a tree whole that is to be captured before it goes: a root that is gone is an empty one, a link is removed, and a
+/// file in its place is kept in it. False: there is nothing to capture.
+pub(super) fn complete(tree: &Path) -> Result<bool> {
+    let roots: Vec<PathBuf> = ROOTS.iter().map(|root| tree.join(root)).collect();
+    if !roots.iter().any(|root| matches!(found(root), Found::Directory | Found::Other)) {
+        return Ok(false);
+    }
+    for root in roots {
+        match found(&root) {
+            Found::Directory => {}
+            Found::Link => {
+                unlink(&root)?;
+                make_dir(&root)?;
+            }
+            Found::Nothing => make_dir(&root)?,
+            Found::Other => {
+                let aside = root.with_extension("found");
+                fs::rename(&root, &aside).map_err(Error::io("cannot put a file aside"))?;
+                make_dir(&root)?;
+                fs::rename(&aside, root.join("found")).map_err(Error::io("cannot keep a file"))?;
+            }
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::WorkspaceId;
+    use std::os::unix::fs::symlink;
+
+    fn live() -> (tempfile::TempDir, Live) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let live = Live::new(dir.path(), WorkspaceId::fresh());
+        for root in ROOTS {
+            fs::create_dir_all(live.dir.join("tree").join(root)).expect("made");
+        }
+        (dir, live)
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_part_of_the_tree_is_not_a_tree_and_not_followed() {
+        for part in ["", "tree", "tree/workspace", "tree/home"] {
+            let (outside, live) = live();
+            assert_eq!(live.shape(), Shape::Whole);
+            let (at, real) = (live.dir.join(part), outside.path().join("real"));
+            let at: PathBuf = at.components().collect();
+            fs::rename(&at, &real).expect("moved");
+            symlink(&real, &at).expect("linked");
+            assert_eq!(live.shape(), Shape::Broken, "{part:?}");
+            assert!(
+                open_root(&live.workspace()).is_err() || open_root(&live.home()).is_err(),
+                "{part:?} is followed"
+            );
+            fs::write(real.join("kept"), "kept").expect("written");
+            live.distrust().expect("it goes");
+            assert!(real.join("kept").exists(), "{part:?}: what it leads to stays");
+            assert_ne!(live.shape(), Shape::Whole);
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_a_tree_is_made_whole_to_be_captured() {
+        let (_dir, live) = live();
+        let tree = live.dir.join("tree");
+        fs::remove_dir(live.workspace()).expect("removed");
+        assert_eq!(live.shape(), Shape::Broken);
+        assert!(complete(&tree).expect("completed") && live.shape() == Shape::Whole);
+        fs::remove_dir(live.workspace()).expect("removed");
+        fs::write(live.workspace(), "text").expect("written");
+        assert!(complete(&tree).expect("completed"));
+        assert_eq!(fs::read_to_string(live.workspace().join("found")).expect("kept"), "text");
+        fs::remove_dir_all(&tree).expect("removed");
+        assert_eq!(live.shape(), Shape::Missing);
+        assert!(!complete(&tree).expect("nothing"));
+    }
+}
