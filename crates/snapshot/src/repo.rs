@@ -8,6 +8,7 @@ mod compare;
 mod conceal;
 mod fetch;
 mod forgotten;
+mod inventory;
 mod leaves;
 mod notes;
 mod read;
@@ -35,6 +36,8 @@ pub use read::{Entry, FileContent};
 pub use restore::{Donor, Restored, Target};
 pub use take::{Capture, Exclude, Progress, Root, Skipped, Taken, Tell, Tracking, Unchanged, Why};
 pub use verify::{Depth, Hurt, Verified};
+
+pub(crate) use inventory::Inventory;
 
 use crate::disk::Disk;
 use crate::far::{Away, Far};
@@ -66,6 +69,9 @@ pub struct Repo {
     /// Snapshots that somebody is working with: collection leaves them alone.
     pins: Mutex<HashMap<TreeId, usize>>,
     naming_packs: RwLock<()>,
+    inventory: Arc<Inventory>,
+    /// Held while the list of what is forgotten is changed.
+    forgetting: Mutex<()>,
     indexes: Shelf,
 }
 
@@ -85,6 +91,8 @@ impl Repo {
         let (open, pins, naming_packs) = (Mutex::default(), Mutex::default(), RwLock::default());
         Ok(Repo {
             dir: dir.to_owned(),
+            inventory: Arc::new(Inventory::new(dir, disk.clone())),
+            forgetting: Mutex::default(),
             disk,
             key,
             naming,
@@ -192,7 +200,13 @@ impl Repo {
     }
 
     fn place(&self) -> Where<'_> {
-        Where { dir: &self.dir, disk: &self.disk, key: self.key.as_ref(), naming: &self.naming_packs }
+        Where {
+            dir: &self.dir,
+            disk: &self.disk,
+            key: self.key.as_ref(),
+            naming: &self.naming_packs,
+            inventory: &self.inventory,
+        }
     }
 
     /// What is under this name now is another file.
