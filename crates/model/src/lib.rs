@@ -5,6 +5,7 @@ mod cursor;
 mod fact;
 pub mod far;
 mod ids;
+mod image;
 mod infinite;
 mod inner;
 mod kind;
@@ -22,7 +23,7 @@ pub use bounds::{BadBounds, Bounds, Resources};
 pub use cursor::Cursor;
 pub use fact::{
     Ask, Beside, Consistency, Death, Delta, Event, Fact, Note, Outcome, Rewound, Saved, TakenBack, Then,
-    Usage,
+    Unsaved, Usage,
 };
 pub use ids::{
     AgentName, BadName, Epoch, Image, Incarnation, OwnerId, PermissionId, Seq, SessionId, SessionNo, Slug,
