@@ -26,7 +26,12 @@ use sqlx::{
     ConnectOptions, Connection, Row, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
-use std::{collections::HashMap, path::Path, sync::Arc, sync::Mutex, time::Duration};
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Arc, Mutex, atomic::AtomicBool},
+    time::Duration,
+};
 use writer::Writer;
 
 /// The first release without the WAL-reset bug, which could lose committed data.
@@ -45,6 +50,11 @@ type Line = Arc<[(SessionNo, Seq)]>;
 
 impl Sqlite {
     pub async fn open(path: &Path, seal: Seal) -> Result<Sqlite> {
+        Sqlite::open_reporting(path, seal, Arc::default()).await
+    }
+
+    /// `full` becomes true as soon as a write fails for want of space. Nothing here makes it false again.
+    pub async fn open_reporting(path: &Path, seal: Seal, full: Arc<AtomicBool>) -> Result<Sqlite> {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
@@ -61,7 +71,7 @@ impl Sqlite {
         let readers =
             SqlitePoolOptions::new().max_connections(4).connect_with(options.read_only(true)).await?;
         Ok(Sqlite {
-            writer: Writer::start(connection),
+            writer: Writer::start(connection, full),
             readers,
             seal: Arc::new(seal),
             lines: Mutex::default(),
