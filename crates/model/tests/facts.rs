@@ -6,7 +6,7 @@ use ash_model::{
     Durability, End, Fact, From, How, Incarnation, InnerPath, Limits, Lock, Metadata, OnBusy, OnInterrupted,
     OnPermissionTimeout, Options, Outcome, OwnProvider, Path, PermissionId, Problem, Provider, Reached,
     Receipt, Rewound, Saved, SessionId, Setting, Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId,
-    Usage, Used, Verdict, Which,
+    Unsaved, Usage, Used, Verdict, Which,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -130,6 +130,8 @@ fn captures() -> Vec<Fact> {
         files: 10,
         bytes: 4096,
         skipped: Vec::new(),
+        unsaved: Vec::new(),
+        unsaved_more: 0,
         salvage: false,
         mid_turn: false,
         beside: Vec::new(),
@@ -210,6 +212,8 @@ fn history() -> Vec<Fact> {
         files: 10,
         bytes: 4096,
         skipped: Vec::new(),
+        unsaved: Vec::new(),
+        unsaved_more: 0,
         salvage: false,
         mid_turn: true,
         beside: Vec::new(),
@@ -288,6 +292,8 @@ fn shared() -> Vec<Fact> {
         files: 10,
         bytes: 4096,
         skipped: Vec::new(),
+        unsaved: Vec::new(),
+        unsaved_more: 0,
         salvage: false,
         mid_turn: false,
         beside: vec![Beside { session: other.clone(), turn: turn() }],
@@ -462,8 +468,19 @@ fn every_fact() -> Vec<Fact> {
         busy(),
         budgets(),
         bounds(),
+        unsaved(),
     ]
     .concat()
+}
+
+/// Checkpoints that do not hold everything.
+fn unsaved() -> Vec<Fact> {
+    let Some(Fact::Saved(saved)) = captures().into_iter().next() else { return Vec::new() };
+    let unsaved = vec![Unsaved { path: "workspace/pipe".into(), what: "a FIFO".into() }];
+    vec![
+        Fact::Saved(Saved { unsaved: unsaved.clone(), ..saved.clone() }),
+        Fact::Saved(Saved { unsaved, unsaved_more: 3, ..saved }),
+    ]
 }
 
 /// What was used, and what may be.

@@ -53,10 +53,12 @@ pub(crate) struct Others<'o> {
     pub(crate) fallback: Option<&'o Fallback>,
     /// What the newest checkpoint says, beside what the log says.
     pub(crate) compared: Option<&'o (Compared, Vec<String>)>,
+    /// What the checkpoint does not hold whose files came back.
+    pub(crate) unsaved: &'o [String],
 }
 
 pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others: Others<'_>) -> Receipt {
-    let Others { salvage, fallback, compared } = others;
+    let Others { salvage, fallback, compared, unsaved } = others;
     let (source, from) = match origin {
         Origin::Live => (Source::Local, From::Live),
         Origin::Checkpoint => (Source::Local, From::Checkpoint),
@@ -67,6 +69,7 @@ pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others
     lost.extend(fallback.map(|Fallback { instead_of, used, why }| {
         format!("checkpoint {instead_of}, which is damaged ({why}): the files are those of checkpoint {used}")
     }));
+    lost.extend(unsaved.iter().cloned());
     let checkpoint = fallback.map(|fallback| fallback.used).or(state.checkpoint);
     let checkpoint = checkpoint.filter(|_| origin != Origin::Fresh);
     lost.extend(compared.iter().flat_map(|(_, lost)| lost.iter().cloned()));
@@ -162,6 +165,14 @@ mod tests {
     fn a_whole_conversation_is_verified() {
         let receipt = receipt(&with(3), Origin::Checkpoint, &recalled(true, 3), Others::default());
         assert!(receipt.verified && receipt.lost.is_empty());
+    }
+
+    #[test]
+    fn what_no_checkpoint_holds_is_lost() {
+        let unsaved = ["workspace/pipe (a FIFO), which a checkpoint cannot hold".to_owned()];
+        let others = Others { unsaved: &unsaved, ..Others::default() };
+        let receipt = receipt(&with(3), Origin::Checkpoint, &recalled(true, 3), others);
+        assert_eq!((receipt.verified, &receipt.lost[..]), (false, &unsaved[..]));
     }
 
     #[test]

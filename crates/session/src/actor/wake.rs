@@ -39,6 +39,8 @@ pub(super) struct Woken {
     failed: Vec<Fact>,
     head: Option<String>,
     compared: Option<(Compared, Vec<String>)>,
+    /// What the checkpoint does not hold whose files came back.
+    unsaved: Vec<String>,
     ear: Ear,
     began: Instant,
 }
@@ -123,13 +125,18 @@ impl Actor {
             failed,
             head,
             compared,
+            unsaved,
             ear,
             began,
         } = woken;
         self.common.set_tree(Some(uid));
         self.touch_later();
-        let others =
-            Others { salvage: self.salvage, fallback: fallback.as_ref(), compared: compared.as_ref() };
+        let others = Others {
+            salvage: self.salvage,
+            fallback: fallback.as_ref(),
+            compared: compared.as_ref(),
+            unsaved: &unsaved,
+        };
         // Whoever had a conversation gets a receipt for it, however this start came about.
         let receipt = (self.state.resuming || fallback.is_some() || self.state.told > 0)
             .then(|| ladder::receipt(&self.state, origin, &recalled, others));
@@ -267,10 +274,11 @@ impl Waking {
         let backs = self.rooms.backs_since(&self.session, self.state.backs).await?;
         let head = self.head(way.driver, &tree, &started.recalled, &backs).await?;
         let compared = self.compared(&tree).await?;
+        let unsaved = self.unsaved(&tree).await?;
         let Started { part: Part { walls, process, records }, position, recalled, ear } = started;
         let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
         let hands = Hands { incarnation, remote, process, records, position, exited: false, walls };
-        Ok(Woken { hands, tree, recalled, backs, failed, head, compared, ear, began })
+        Ok(Woken { hands, tree, recalled, backs, failed, head, compared, unsaved, ear, began })
     }
 
     /// The folder that its agent is told of is there. Where something that the agent made is in the way, it is not.
