@@ -8,6 +8,7 @@ mod auth;
 mod config;
 mod disk;
 mod enforced;
+mod engine;
 mod ignored;
 mod keys;
 mod metrics;
