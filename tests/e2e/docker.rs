@@ -12,7 +12,7 @@ use std::{
 
 /// The socket of the engine that ./test has started. Without it these tests fail: a promise that was not looked at
 /// is none.
-fn engine() -> String {
+pub fn engine() -> String {
     std::env::var("ASH_TEST_DOCKER").expect("ASH_TEST_DOCKER names no engine's socket: run ./test")
 }
 
@@ -28,7 +28,7 @@ pub fn group() -> u32 {
     std::os::unix::fs::MetadataExt::gid(&std::fs::metadata(engine()).expect("an engine"))
 }
 
-fn prepare(more: &[(&str, &str)]) -> Server {
+pub fn prepare(more: &[(&str, &str)]) -> Server {
     let mut server = Server::prepare(more);
     env().iter().for_each(|(name, value)| server.set(name, value));
     server
@@ -206,9 +206,9 @@ async fn as_root_in_docker_what_a_killed_shim_left_is_removed_by_the_next_start(
     crate::support::signal(processes.shim, libc::SIGKILL);
     eventually("its container has ended", async || (!is_alive(processes.init)).then_some(())).await;
     server.launch().await;
+    assert_eq!(ask("GET", &format!("/containers/{name}/json")).0, 404, "before anybody resumes it");
     let client = server.client();
     assert!(client.text(&id, "what was first?").await.contains("remember me"));
-    assert_eq!(ask("GET", &format!("/containers/{name}/json")).0, 404);
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn as_root_in_docker_an_agent_gets_the_image_that_it_names() {
         body["error"].as_str().is_some_and(|text| text.contains("docker pull no-such/image:1")),
         "{body}"
     );
-    for bad in ["../etc", "a b", "", "-x"] {
+    for bad in ["../etc", "a b", "", "-x", "Python", "python:a:b", "a..b", "a@sha256:12"] {
         let (status, body) = deploy("bad", bad).await;
         assert_eq!(
             (status.as_u16(), body["code"].as_str()),

@@ -99,9 +99,13 @@ struct Stage {
 
 impl Stage {
     async fn set(owner: u32) -> Stage {
-        assert!(as_root(), "only root can mount");
         // Hardly any is kept free: here it is about what happens when there really is none.
-        let mut server = Server::prepared_for(owner, &[("ASH_MIN_FREE_MB", "1")]);
+        Stage::with(owner, &[("ASH_MIN_FREE_MB", "1")]).await
+    }
+
+    async fn with(owner: u32, env: &[(&str, &str)]) -> Stage {
+        assert!(as_root(), "only root can mount");
+        let mut server = Server::prepared_for(owner, env);
         let disk = Disk::new(160, owner);
         server.data = disk.at.join("data");
         server.launch().await;
@@ -331,6 +335,32 @@ async fn everything_is_there(stage: &mut Stage, workers: &[Arc<Worker>], quiet: 
     }
     assert_eq!(client.text(quiet, "read secret").await, "still there");
     assert!(!stage.server.log().contains("panicked"), "{}", stage.server.log());
+}
+
+/// Nothing is polled here: without a least that must be free only a write that fails says so.
+#[tokio::test]
+async fn as_root_a_full_disk_is_noticed_by_the_write_that_fails() {
+    let mut stage = Stage::with(0, &[("ASH_MIN_FREE_MB", "0")]).await;
+    let client = stage.server.client();
+    let id = client.create().await;
+    client.say(&id, "write kept: as it was").await;
+    stage.disk.fill(Filler::Bytes);
+    let request = client.request(Method::POST, &format!("/api/sessions/{id}/messages"));
+    let request = request.header("accept", "application/json").timeout(PATIENCE);
+    // Whatever becomes of it: it is tried to write it down.
+    request.json(&json!({ "content": "write more: than there is" })).send().await.ok();
+    let health = client.get("/health").await;
+    assert_eq!((&health["status"], &health["freeBytes"]), (&json!("full"), &json!(0)), "{health}");
+    let (status, refused) =
+        client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "tester" }))).await;
+    assert_eq!((status.as_u16(), &refused["code"]), (503, &json!("disk_full")), "{refused}");
+    stage.disk.free();
+    eventually("it takes writes again", async || {
+        (client.get("/health").await["status"] == "ok").then_some(())
+    })
+    .await;
+    assert_eq!(client.text(&id, "read kept").await, "as it was");
+    stage.server.stop().await;
 }
 
 #[tokio::test]

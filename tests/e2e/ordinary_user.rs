@@ -66,6 +66,41 @@ async fn somebody_who_is_not_root_has_sessions_that_survive() {
     assert_eq!(mode & 0o077, 0, "{mode:o}");
 }
 
+#[tokio::test]
+async fn as_root_sessions_that_an_ordinary_user_made_live_on() {
+    assert!(as_root(), "only root can be somebody else");
+    let mut server = Server::of_user(SOMEBODY, &[]).await;
+    let client = server.client();
+    let (stopped, live) = (client.create().await, client.create().await);
+    for id in [&stopped, &live] {
+        client.say(id, "remember me").await;
+        client.say(id, "run: mkdir -m 700 closed && echo kept > closed/f && chmod 600 closed/f && ln -s f closed/link").await;
+    }
+    client.action(&stopped, "stop").await;
+    // One sandbox runs on, as the user that its server was.
+    server.leave().await;
+    server.becomes_root();
+    server.launch().await;
+    let client = server.client();
+    assert!(client.text(&live, "and now?").await.contains("turn 3"));
+    client.action(&live, "stop").await;
+    for id in [&stopped, &live] {
+        let receipt = client.action(id, "resume").await["resume"].clone();
+        assert_eq!((receipt["tier"].as_str(), &receipt["lost"]), (Some("native"), &json!([])), "{receipt}");
+        let look = "run: cat closed/link; echo more >> closed/f; stat -c '%a %U' closed/f";
+        assert_eq!(client.text(id, look).await, "kept\n600 agent");
+        let mut found = Vec::new();
+        owners(&server.live(id).await.join("tree/workspace"), &mut found);
+        found.dedup();
+        assert!(matches!(found[..], [own] if own != 0 && own != SOMEBODY), "{found:?}");
+    }
+    // From its checkpoint alone.
+    server.stop().await;
+    std::fs::remove_dir_all(server.data.join("live")).expect("removed");
+    server.launch().await;
+    assert_eq!(server.client().text(&stopped, "run: cat closed/f").await, "kept\nmore");
+}
+
 /// Without walls: the agent's own place is the real one, and it is whoever started the server.
 async fn works_without_walls(mut server: Server) {
     assert!(server.log().contains("WITHOUT WALLS"), "{}", server.log());

@@ -194,6 +194,32 @@ fn damage_is_found_named_and_the_newest_that_is_whole_is_told() {
 }
 
 #[test]
+fn the_newest_snapshot_is_missed_though_nothing_refers_to_it() {
+    let desk = Desk::new();
+    desk.save();
+    let before = desk.packs();
+    fs::write(desk.path("src/a"), "x".repeat(50_000)).expect("a file");
+    desk.save();
+    desk.fine(&["verify", "--repo", "repo"]);
+    let newest = desk.packs().into_iter().find(|pack| !before.contains(pack)).expect("a new pack");
+    fs::remove_file(&newest).expect("removed");
+    let ran = desk.run(&["verify", "--repo", "repo"]);
+    let name = newest.file_stem().and_then(|name| name.to_str()).expect("a name");
+    assert!(
+        ran.code == 8 && ran.out.contains(name) && ran.err.contains("1 missing"),
+        "{} {}",
+        ran.out,
+        ran.err
+    );
+    // What collection takes away is not missed.
+    fs::remove_file(desk.path("repo/inventory")).expect("removed");
+    fs::write(desk.path("src/b"), "y".repeat(50_000)).expect("a file");
+    desk.save();
+    desk.fine(&["gc", "--repo", "repo", "--keep-last", "1"]);
+    desk.fine(&["verify", "--repo", "repo", "--read-data"]);
+}
+
+#[test]
 fn a_sealed_repository_tells_nothing_without_its_key() {
     let desk = Desk::new();
     fs::write(desk.path("src/secret-name"), "plain words in a file").expect("a file");

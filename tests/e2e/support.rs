@@ -177,6 +177,11 @@ impl Server {
         self.uid.unwrap_or_else(own_uid)
     }
 
+    /// From the next start on the server is root's, and so is nothing that it has written.
+    pub fn becomes_root(&mut self) {
+        (self.uid, self.gid) = (None, None);
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("a running server").id()
     }

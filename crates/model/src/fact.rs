@@ -354,6 +354,13 @@ pub struct Saved {
     /// What was left out on purpose, as paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
+    /// What a checkpoint cannot hold or could not read, by name as far as there is room for it: a restore brings none of
+    /// it back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsaved: Vec<Unsaved>,
+    /// How many more there are than `unsaved` names.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unsaved_more: u64,
     /// A tree that was found, not one that a turn left: kept so that nothing is thrown away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub salvage: bool,
@@ -390,6 +397,19 @@ pub enum Witness {
     Packs,
     /// The object store.
     Bucket,
+}
+
+/// Something that is in a tree and in no checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsaved {
+    /// With its root: `workspace/pipe`.
+    pub path: String,
+    /// What it is, or why it could not be read, in words.
+    pub what: String,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A turn of another session of the workspace.

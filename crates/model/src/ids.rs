@@ -115,6 +115,16 @@ checked_name!(
     }
 );
 
+impl Image {
+    /// What engines take. Stricter than `parse`, which must read what older servers stored: for new names.
+    pub fn parse_reference(text: &str) -> Result<Self, BadName> {
+        let rule = "must be [registry[:port]/]name[:tag][@algorithm:digest], as `docker pull` takes it, of at most 255 \
+            characters; names are lowercase letters and digits with '.', '_' or '-' between them";
+        let image = crate::image::is_reference(text).then(|| Self::parse(text).ok()).flatten();
+        image.ok_or(BadName { what: "Image", rule })
+    }
+}
+
 impl SessionId {
     pub fn fresh() -> Self {
         Self(Uuid::new_v4().to_string())

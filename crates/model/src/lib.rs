@@ -5,6 +5,7 @@ mod cursor;
 mod fact;
 pub mod far;
 mod ids;
+mod image;
 mod infinite;
 mod inner;
 mod kind;
@@ -22,7 +23,7 @@ pub use bounds::{BadBounds, Bounds, Resources};
 pub use cursor::Cursor;
 pub use fact::{
     Adopted, Ask, Beside, Consistency, Death, Delta, Event, Fact, Note, Outcome, Rewound, Saved, TakenBack,
-    Then, Usage, Witness,
+    Then, Unsaved, Usage, Witness,
 };
 pub use ids::{
     AgentName, BadName, Epoch, Image, Incarnation, OwnerId, PermissionId, Seq, SessionId, SessionNo, Slug,

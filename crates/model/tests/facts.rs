@@ -6,7 +6,7 @@ use ash_model::{
     ComparedBy, Consistency, Death, Dialect, Durability, End, Epoch, Fact, From, How, Incarnation, InnerPath,
     Limits, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider, Path,
     PermissionId, Problem, Provider, Reached, Receipt, RemoteComparison, Rewound, Saved, SessionId, Setting,
-    Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId, Usage, Used, Verdict, Which, Witness,
+    Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId, Unsaved, Usage, Used, Verdict, Which, Witness,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -130,6 +130,8 @@ fn captures() -> Vec<Fact> {
         files: 10,
         bytes: 4096,
         skipped: Vec::new(),
+        unsaved: Vec::new(),
+        unsaved_more: 0,
         salvage: false,
         mid_turn: false,
         beside: Vec::new(),
@@ -211,6 +213,8 @@ fn history() -> Vec<Fact> {
         files: 10,
         bytes: 4096,
         skipped: Vec::new(),
+        unsaved: Vec::new(),
+        unsaved_more: 0,
         salvage: false,
         mid_turn: true,
         beside: Vec::new(),
@@ -290,6 +294,8 @@ fn shared() -> Vec<Fact> {
         files: 10,
         bytes: 4096,
         skipped: Vec::new(),
+        unsaved: Vec::new(),
+        unsaved_more: 0,
         salvage: false,
         mid_turn: false,
         beside: vec![Beside { session: other.clone(), turn: turn() }],
@@ -498,6 +504,7 @@ fn every_fact() -> Vec<Fact> {
         bounds(),
         witnesses(),
         comparisons(),
+        unsaved(),
     ]
     .concat()
 }
@@ -521,6 +528,7 @@ fn comparisons() -> Vec<Fact> {
             model: None,
             permission_mode: None,
             changed: Vec::new(),
+            remote: None,
         })),
         repaired: Vec::new(),
         salvage: None,
@@ -532,6 +540,16 @@ fn comparisons() -> Vec<Fact> {
         resumed(Some(ComparedBy::Metadata)),
         resumed(Some(ComparedBy::Content)),
         resumed(None),
+    ]
+}
+
+/// Checkpoints that do not hold everything.
+fn unsaved() -> Vec<Fact> {
+    let Some(Fact::Saved(saved)) = captures().into_iter().next() else { return Vec::new() };
+    let unsaved = vec![Unsaved { path: "workspace/pipe".into(), what: "a FIFO".into() }];
+    vec![
+        Fact::Saved(Saved { unsaved: unsaved.clone(), ..saved.clone() }),
+        Fact::Saved(Saved { unsaved, unsaved_more: 3, ..saved }),
     ]
 }
 

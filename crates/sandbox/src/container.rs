@@ -54,6 +54,28 @@ pub(crate) struct Program {
     pub(crate) libraries: Vec<PathBuf>,
 }
 
+/// The first volume of an image that would lie in what checkpoints hold, and hide it from them.
+pub(crate) fn hidden_volume(volumes: &[String]) -> Option<&str> {
+    let is_hidden = |at: &&String| {
+        let at = cleaned(Path::new(at.as_str()));
+        [WORKSPACE, HOME].iter().any(|place| at != Path::new(place) && at.starts_with(place))
+    };
+    volumes.iter().find(is_hidden).map(String::as_str)
+}
+
+/// Without `.` and `..`, as an engine takes it.
+fn cleaned(path: &Path) -> PathBuf {
+    use std::path::Component;
+    path.components().fold(PathBuf::from("/"), |mut clean, part| {
+        match part {
+            Component::Normal(name) => clean.push(name),
+            Component::ParentDir => drop(clean.pop()),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+        clean
+    })
+}
+
 fn in_libraries(file: &Path) -> String {
     format!("{LIBRARIES}/{}", file.file_name().unwrap_or_default().to_string_lossy())
 }
@@ -163,6 +185,25 @@ fn mounts(policy: &Policy<'_>) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn volumes_beneath_what_is_saved_are_found() {
+        let hidden = |at: &str| hidden_volume(&[at.to_owned()]).is_some();
+        for beneath in [
+            "/workspace/data",
+            "/home/agent/.cache/",
+            "//workspace//x",
+            "/srv/../workspace/./y",
+            "workspace/z",
+        ] {
+            assert!(hidden(beneath), "{beneath}");
+        }
+        for elsewhere in
+            ["/workspace", "/home/agent/", "/home", "/data", "/workspaces/x", "/workspace/../data"]
+        {
+            assert!(!hidden(elsewhere), "{elsewhere}");
+        }
+    }
 
     #[test]
     fn the_container_is_exactly_this() {

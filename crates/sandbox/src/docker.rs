@@ -9,7 +9,7 @@ use ash_model::Image;
 
 use crate::{
     Backend, Caps, Error, Inside, Link, Required, Spec, Walls, confine,
-    container::{INCARNATION, RUN_DIR, Wanted},
+    container::{self, INCARNATION, RUN_DIR, Wanted},
     egress,
     engine::{self, Engine, Listed},
     frame, link, plan, probe, reap,
@@ -22,6 +22,7 @@ const BUILD: &str = "Build it in ash's sources with `docker build -t ash-agent d
     ASH_DOCKER_IMAGE; it needs what your agents need, and for Claude Code a C library of GNU's and git";
 const ROOTLESS: &str =
     "Use an engine that runs as root, or unset ASH_SANDBOX to use bubblewrap, which needs none";
+const VOLUME: &str = "Build it without that line, or name another one with ASH_DOCKER_IMAGE";
 const LOOK: &str = "`docker info` and the engine's log may say more; or unset ASH_SANDBOX to use bubblewrap";
 
 #[derive(Debug, Clone)]
@@ -49,6 +50,13 @@ impl Docker {
         Self { caps, ..self }
     }
 
+    /// Whether the engine answers at all, within seconds.
+    pub async fn reach(&self) -> Result<(), Error> {
+        let engine = self.engine.clone();
+        let reached = tokio::task::spawn_blocking(move || reach(&engine)).await;
+        reached.unwrap_or(Err(Error::Gone))
+    }
+
     /// The engine's version, if it can be reached and has what sandboxes need.
     pub async fn look(&self) -> Result<String, Error> {
         let Self { engine, image, .. } = self.clone();
@@ -66,8 +74,7 @@ impl Docker {
         })
     }
 
-    /// Removes containers that were ours and that nobody knows any more: of shims that were killed, and whose
-    /// directory is gone or another's. Blocking.
+    /// Removes containers that were ours and whose shim is dead, with their volumes. Blocking.
     pub fn clear_orphans(&self) -> Result<usize, Error> {
         let failed = |source| Error::File { what: "ask", path: self.engine.socket.clone(), source };
         let orphans: Vec<_> =
@@ -77,7 +84,8 @@ impl Docker {
     }
 }
 
-/// What runs ends by itself without its shim. Whose directory we cannot look into is somebody else's.
+/// Nothing can be done with a container whose shim is dead, running or not. Where the directory is gone, what runs ends by
+/// itself. A container whose directory we cannot look into belongs to another user.
 fn is_orphan(listed: &Listed) -> bool {
     let (Some(run_dir), Some(incarnation)) = (listed.labels.get(RUN_DIR), listed.labels.get(INCARNATION))
     else {
@@ -85,12 +93,22 @@ fn is_orphan(listed: &Listed) -> bool {
     };
     let run_dir = Path::new(run_dir);
     let is_gone = matches!(fs::metadata(run_dir), Err(e) if e.kind() == io::ErrorKind::NotFound);
-    let known =
-        reap::read(run_dir).map(|left| left.is_some_and(|left| left.incarnation.to_string() == *incarnation));
-    matches!(listed.state.as_str(), "created" | "exited" | "dead") && (is_gone || matches!(known, Ok(false)))
+    let ended = matches!(listed.state.as_str(), "created" | "exited" | "dead");
+    match reap::read(run_dir) {
+        _ if is_gone => ended,
+        Ok(Some(left)) if left.incarnation.to_string() == *incarnation => left.is_dead(),
+        Ok(_) => ended,
+        Err(_) => false,
+    }
+}
+
+fn reach(engine: &Engine) -> Result<(), Error> {
+    let failed = |e| Error::NoWalls { why: engine::explained(&engine.socket, &e), remedy: REACH };
+    engine.ping().map_err(failed)
 }
 
 fn look(engine: &Engine, image: &Image) -> Result<String, Error> {
+    reach(engine)?;
     let info = engine
         .info()
         .map_err(|e| Error::NoWalls { why: engine::explained(&engine.socket, &e), remedy: REACH })?;
@@ -99,6 +117,11 @@ fn look(engine: &Engine, image: &Image) -> Result<String, Error> {
         // Only its root is us there, and that is nobody to run agents as.
         let why = format!("the Docker engine at {} is rootless", engine.socket.display());
         return Err(Error::NoWalls { why, remedy: ROOTLESS });
+    }
+    let volumes = engine.volumes(image.as_str()).unwrap_or_default();
+    if let Some(volume) = container::hidden_volume(&volumes) {
+        let why = format!("the image {image} has a VOLUME at {volume}, which no checkpoint would hold");
+        return Err(Error::NoWalls { why, remedy: VOLUME });
     }
     match engine.has_image(image.as_str()) {
         Ok(true) => Ok(info.server_version),
@@ -124,6 +147,7 @@ impl Backend for Docker {
         if spec.uid.is_none() && rustix::process::geteuid().is_root() {
             return Err(Error::Walls { why: "started by root it needs a uid of its own".to_owned() });
         }
+        self.reach().await?;
         let image = spec.image.as_ref().unwrap_or(&self.image).to_string();
         let plan = plan(spec, Walls::Docker, (&self.exe, Path::new("")), (&self.caps, &self.required))?;
         let container = Some(Wanted { engine: self.engine.clone(), image });

@@ -14,6 +14,8 @@ use serde_json::Value;
 const DEFAULT: &str = "/var/run/docker.sock";
 /// An engine under load takes seconds to start a container, and a shim has 20 for all of it.
 const PATIENCE: Duration = Duration::from_secs(12);
+/// An engine that is well answers this in milliseconds, under load too.
+const PING_PATIENCE: Duration = Duration::from_secs(2);
 const LONGEST: u64 = 16 << 20;
 /// Of what a container has said, the end is what matters.
 const MOST_WORDS: usize = 4096;
@@ -103,7 +105,9 @@ impl Engine {
         stream.write_all(body.as_bytes())?;
         let mut bytes = Vec::new();
         stream.take(LONGEST).read_to_end(&mut bytes).map_err(|e| match e.kind() {
-            io::ErrorKind::WouldBlock => io::Error::other("the engine does not answer"),
+            io::ErrorKind::WouldBlock => {
+                io::Error::new(io::ErrorKind::TimedOut, "the engine does not answer")
+            }
             _ => e,
         })?;
         answer(&bytes).ok_or_else(|| io::Error::other("the engine's answer makes no sense"))
@@ -112,6 +116,12 @@ impl Engine {
     fn done(&self, method: &str, path: &str, body: Option<&Value>) -> io::Result<Answer> {
         let answer = self.ask(method, path, body)?;
         if (200..400).contains(&answer.status) { Ok(answer) } else { Err(answer.why()) }
+    }
+
+    /// Whether it answers at all: asked before anything that may take long.
+    pub(crate) fn ping(&self) -> io::Result<()> {
+        let answer = self.ask_within(PING_PATIENCE, ("GET", "/_ping"), None)?;
+        if answer.status == 200 { Ok(()) } else { Err(answer.why()) }
     }
 
     pub(crate) fn info(&self) -> io::Result<Info> {
@@ -123,6 +133,29 @@ impl Engine {
         match answer.status {
             200 => Ok(true),
             404 => Ok(false),
+            _ => Err(answer.why()),
+        }
+    }
+
+    /// Where an image wants volumes; none if it is not there.
+    pub(crate) fn volumes(&self, image: &str) -> io::Result<Vec<String>> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Inspected {
+            config: Option<Config>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Config {
+            volumes: Option<std::collections::BTreeMap<String, Value>>,
+        }
+        let answer = self.ask("GET", &format!("/images/{image}/json"), None)?;
+        match answer.status {
+            200 => {
+                let config = answer.read::<Inspected>()?.config;
+                Ok(config.and_then(|config| config.volumes).into_iter().flatten().map(|(at, _)| at).collect())
+            }
+            404 => Ok(Vec::new()),
             _ => Err(answer.why()),
         }
     }
@@ -162,6 +195,7 @@ impl Engine {
 
     /// Running or not. One that is not there, or is being removed, is removed.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
+        self.ping()?;
         let answer = self.ask("DELETE", &format!("/containers/{name}?force=1&v=1"), None)?;
         match answer.status {
             200..400 | 404 => Ok(()),
@@ -216,6 +250,7 @@ pub(crate) fn explained(socket: &Path, e: &io::Error) -> String {
         io::ErrorKind::NotFound => format!("there is no Docker engine at {socket}"),
         io::ErrorKind::PermissionDenied => format!("you may not use the Docker engine at {socket}"),
         io::ErrorKind::ConnectionRefused => format!("the Docker engine at {socket} does not run"),
+        io::ErrorKind::TimedOut => format!("the Docker engine at {socket} does not answer"),
         _ => format!("the Docker engine at {socket}: {e}"),
     }
 }

@@ -3,6 +3,7 @@
 
 mod image;
 mod landlock;
+mod mounts;
 mod seccomp;
 
 use std::{
@@ -55,6 +56,11 @@ struct Init {
 
 fn begin(orders: &Orders) -> io::Result<Init> {
     process::go_first();
+    if orders.walls == Walls::Docker {
+        // An engine starts it, not a shim of ours that has stepped back already.
+        process::step_back();
+        mounts::refuse_beneath(&orders.writable)?;
+    }
     // Before anything can run beside us: a dumpable init gives its control socket and memory to the agent.
     process::set_undumpable()?;
     let control = connected(&orders.control)?;

@@ -45,7 +45,7 @@ pub use link::{Knocked, Link, Records, Remote, knock};
 pub use nameless::nameless_bytes;
 pub use probe::{Groups, find as find_bubblewrap, groups, landlock_abi};
 pub use process::keep_memory_private;
-pub use reap::{processes, reap};
+pub use reap::{processes, reap, remove_empty_groups};
 pub use required::{BadWall, Lack, Machine, Required, Wall};
 pub use spent::{Spent, scratch_files, spent};
 

@@ -350,6 +350,13 @@ impl Cgroup {
         self.dirs().into_iter().all(|dir| !dir.exists())
     }
 
+    /// Whether something was there and is gone: what is in use cannot be removed.
+    pub(crate) fn remove_empty(&self) -> bool {
+        let there: Vec<&PathBuf> = self.dirs().into_iter().filter(|dir| dir.exists()).collect();
+        there.iter().for_each(|dir| remove_dir(dir));
+        there.iter().any(|dir| !dir.exists())
+    }
+
     pub(crate) fn remove(&self, deadline: Instant) -> bool {
         while !self.try_remove() {
             if Instant::now() >= deadline {

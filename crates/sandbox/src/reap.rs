@@ -28,6 +28,11 @@ pub(crate) struct Left {
 }
 
 impl Left {
+    /// Whether the shim is gone, and what it started with it, or soon.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.boot != process::boot_id() || !self.shim.is_some_and(HostProcess::runs)
+    }
+
     /// What the sandbox can be held still by, and counted in.
     pub(crate) fn groups(&self) -> Option<&Cgroup> {
         self.cgroup.as_ref().or_else(|| self.container.as_ref()?.groups.as_ref())
@@ -58,6 +63,20 @@ pub fn reap(run_dir: &Path) -> Result<(), Error> {
     ["etc", egress::DIR]
         .iter()
         .try_for_each(|dir| remove(&run_dir.join(dir), |path| fs::remove_dir_all(path)))
+}
+
+/// Removes the empty control groups that a dead sandbox left, and says whether there were any. For a server that starts:
+/// a session that nobody resumes would keep them for ever. Nothing is killed, and what is in use stays.
+pub fn remove_empty_groups(run_dir: &Path) -> bool {
+    let left = read(run_dir).ok().flatten();
+    if left.as_ref().is_some_and(|left| !left.is_dead()) {
+        return false;
+    }
+    let noted = left.and_then(|left| left.cgroup).map(|groups| groups.remove_empty());
+    let names = list(run_dir).unwrap_or_default();
+    let journals = names.iter().filter_map(|name| name.to_str()?.strip_prefix("journal."));
+    let found = journals.filter(|incarnation| Cgroup::found(incarnation).remove_empty()).count();
+    noted == Some(true) || found > 0
 }
 
 /// The processes of a sandbox that runs, by their numbers on this machine. Empty if there is none.

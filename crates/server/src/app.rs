@@ -6,14 +6,15 @@ use crate::{
     database,
     disk::Disk,
     enforced::Enforced,
-    keys,
+    engine, keys,
     metrics::Metrics,
     routes, walls,
 };
 use ash_model::{TenantId, Timestamp};
 use ash_sandbox::{Backend, Bare, Bubblewrap, Docker};
 use ash_session::{
-    ClaimConflict, Claimant, Far, FarSession, Repair, Returned, Rooms, Sessions, Settings, Uids,
+    ClaimConflict, Claimant, Far, FarSession, Reading, Repair, Returned, Rooms, Sessions, Settings,
+    TrustedClock, Uids,
 };
 use ash_store::{Seal, Sqlite, Store};
 use axum::serve::ListenerExt;
@@ -25,7 +26,7 @@ use std::{
     net::SocketAddr,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 use tokio::{
@@ -51,6 +52,8 @@ pub(crate) struct App {
     pub(crate) minting: keys::Secret,
     pub(crate) retention: ash_session::Retention,
     pub(crate) enforced: Enforced,
+    /// Who makes containers, if anybody does.
+    pub(crate) engine: Option<Docker>,
 }
 
 /// A reason not to start, or not to go on; the words are for the operator.
@@ -70,6 +73,8 @@ const LOOK_AT_MACHINE: Duration = Duration::from_secs(5);
 const CLEAN: Duration = Duration::from_secs(60);
 /// How long a server that stops goes on sending to the object store.
 const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How much a disk must take that was full before it is believed again.
+const PROBE: usize = 1 << 20;
 /// How long deltas and idempotency keys are kept.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
@@ -78,16 +83,18 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     make_private(&data)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
-    let store = open_store(&data).await?;
-    let (app, address) = build(&config, &data, store.clone()).await?;
+    let full = Arc::default();
+    let store = open_store(&data, &full).await?;
+    let (app, address) = build(&config, &data, (store.clone(), full)).await?;
     let listener = TcpListener::bind((config.host, config.port))
         .await
         .map_err(|error| Failure(format!("cannot listen on {address}: {error}. Is another server running there? Choose another port with --port")))?;
     let address = listener.local_addr().unwrap_or(address);
+    clear_groups(&data.join("live")).await;
     let woken = app.sessions.start().await?;
     announce(&data, address, config.api_key().is_some(), woken)?;
     tokio::spawn(compare_witnesses(app.sessions.clone()));
-    tokio::spawn(prune_forever(store.clone()));
+    tokio::spawn(prune_forever(app.sessions.clone(), store.clone()));
     if let Some(far) = app.sessions.rooms().far.clone() {
         let rooms = app.sessions.rooms().clone();
         let (checking, checked) = (far.clone(), rooms.clone());
@@ -102,6 +109,9 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     }
     tokio::spawn(clean_forever(app.sessions.clone(), config.retention.clone(), config.gc_every));
     tokio::spawn(watch_memory(app.sessions.clone()));
+    if let Some(docker) = app.engine.clone() {
+        tokio::spawn(engine::watch(app.sessions.clone(), docker));
+    }
     tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.keep()));
     let ended = run(listener, &app, config.stop_grace, conflict).await;
     close(&store, &data).await;
@@ -140,11 +150,12 @@ pub async fn restore(
     make_private(&data)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
-    let store = open_store(&data).await?;
+    let full = Arc::default();
+    let store = open_store(&data, &full).await?;
     // Nothing runs meanwhile.
     let (sandbox, walls_required) = (Sandbox::None, ash_sandbox::Required::default());
     let config = Config { sandbox, walls_required, ..config.clone() };
-    let (app, _) = build(&config, &data, store.clone()).await?;
+    let (app, _) = build(&config, &data, (store.clone(), full)).await?;
     let rooms = app.sessions.rooms();
     let far = rooms.far.clone().ok_or_else(|| Failure("say where from: --from URL".to_owned()))?;
     rooms.store.set_far(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;
@@ -215,10 +226,15 @@ pub async fn far_sessions(config: &Config) -> Result<Vec<FarSession>, Failure> {
     Ok(Far::new(bucket, None).sessions().await?)
 }
 
-async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App, SocketAddr), Failure> {
+/// `full`: what the store sets when its disk is.
+async fn build(
+    config: &Config,
+    data: &Path,
+    (store, full): (Arc<Sqlite>, Arc<AtomicBool>),
+) -> Result<(App, SocketAddr), Failure> {
     let groups = tokio::task::spawn_blocking(ash_sandbox::groups).await.unwrap_or(ash_sandbox::Groups::None);
     walls::check(config, groups).map_err(Failure)?;
-    let backend = backend(config, data).await?;
+    let (backend, engine) = backend(config, data).await?;
     let enforced = Enforced::of(config.sandbox, groups);
     let metrics = Metrics::new(format!("{}-{}", hostname(), std::process::id()));
     let settings = Settings {
@@ -268,7 +284,11 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
     }
     let bytes_per_second = (config.remote_mbit > 0).then_some(config.remote_mbit * 1_000_000 / 8);
     let far = bucket.map(|bucket| Arc::new(Far::new(bucket, bytes_per_second)));
-    let rooms = Rooms::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now)).with_far(far);
+    let clock = TrustedClock::open(data.join("clock.json"), &settings.boot, Reading::now);
+    let rooms = Rooms::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now))
+        .with_far(far)
+        .noticing_full(full)
+        .with_trusted_clock(Arc::new(clock));
     let app = App {
         sessions: Sessions::new(rooms),
         metrics,
@@ -282,6 +302,7 @@ async fn build(config: &Config, data: &Path, store: Arc<Sqlite>) -> Result<(App,
         minting: keys::Secret::of(&data.join("seal.key"))?,
         retention: config.retention.clone(),
         enforced,
+        engine,
     };
     Ok((app, SocketAddr::new(config.host, config.port)))
 }
@@ -295,13 +316,13 @@ fn clear(scratch: &Path) {
     }
 }
 
-async fn open_store(data: &Path) -> Result<Arc<Sqlite>, Failure> {
+async fn open_store(data: &Path, full: &Arc<AtomicBool>) -> Result<Arc<Sqlite>, Failure> {
     let seal = Seal::open(&data.join("seal.key"))
         .map_err(|error| Failure(format!("cannot read the seal key: {error}")))?;
     let path = data.join("ash.db");
     let boot = boot_id();
     database::look_at(data, &boot).map_err(Failure)?;
-    let store = Sqlite::open(&path, seal).await;
+    let store = Sqlite::open_reporting(&path, seal, full.clone()).await;
     let store = store.map(Arc::new).map_err(|error| {
         Failure(format!(
             "cannot open {}: {error}. If it is damaged, `ash repair` says what can be brought back from packs and the object store",
@@ -318,7 +339,9 @@ async fn close(store: &Sqlite, data: &Path) {
     database::mark_closed(data);
 }
 
-async fn backend(config: &Config, data: &Path) -> Result<Arc<dyn Backend>, Failure> {
+type Backends = (Arc<dyn Backend>, Option<Docker>);
+
+async fn backend(config: &Config, data: &Path) -> Result<Backends, Failure> {
     let exe =
         std::env::current_exe().map_err(|error| Failure(format!("cannot find my own program: {error}")))?;
     match config.sandbox {
@@ -326,31 +349,19 @@ async fn backend(config: &Config, data: &Path) -> Result<Arc<dyn Backend>, Failu
             let walls = Bubblewrap::probe_with(exe, config.walls_required.clone())
                 .await
                 .and_then(|walls| walls.sharing_etc(data.join("etc")));
-            Ok(Arc::new(walls.map_err(|error| Failure(error.to_string()))?))
+            Ok((Arc::new(walls.map_err(|error| Failure(error.to_string()))?), None))
         }
         Sandbox::Docker => {
-            Ok(Arc::new(docker(config, exe).await.map_err(|error| Failure(error.to_string()))?))
+            let docker = engine::open(config, exe).await.map_err(|error| Failure(error.to_string()))?;
+            Ok((Arc::new(docker.clone()), Some(docker)))
         }
         Sandbox::None => {
             tracing::warn!(
                 "ASH_SANDBOX=none: agents run WITHOUT WALLS, with all your rights. Use it only where you would run the agent by hand"
             );
-            Ok(Arc::new(Bare::new(exe).requiring(config.walls_required.clone())))
+            Ok((Arc::new(Bare::new(exe).requiring(config.walls_required.clone())), None))
         }
     }
-}
-
-async fn docker(config: &Config, exe: PathBuf) -> Result<Docker, ash_sandbox::Error> {
-    let docker = config.docker(exe)?;
-    let version = docker.look().await?;
-    docker.try_out().await?;
-    let orphans = docker.clone();
-    match tokio::task::spawn_blocking(move || orphans.clear_orphans()).await {
-        Ok(Ok(cleared)) => tracing::info!(version, cleared, "sandboxes are containers of a Docker engine"),
-        Ok(Err(error)) => tracing::warn!(%error, "containers that nobody needs could not be removed"),
-        Err(error) => tracing::warn!(%error, "containers that nobody needs could not be removed"),
-    }
-    Ok(docker)
 }
 
 async fn run(
@@ -422,11 +433,11 @@ async fn compare_witnesses(sessions: Sessions) {
     sessions.check_database().await;
 }
 
-async fn prune_forever(store: Arc<Sqlite>) {
+async fn prune_forever(sessions: Sessions, store: Arc<Sqlite>) {
     let mut hours = tokio::time::interval(Duration::from_secs(3600));
     loop {
         hours.tick().await;
-        let before = Timestamp(Timestamp::now().0 - KEPT.as_millis() as i64);
+        let before = ash_session::before(sessions.rooms().rules_clock(), KEPT);
         if let Err(error) = store.prune(before).await {
             tracing::warn!(%error, "old deltas could not be forgotten");
         }
@@ -447,10 +458,37 @@ async fn watch_disk(sessions: Sessions, data: PathBuf, keep: ash_session::Keep) 
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
+        if sessions.is_full() && probe(&data).is_ok() {
+            sessions.has_space_again();
+        }
         match Disk::of(&data) {
             Ok(disk) => sessions.set_free(disk.free_bytes, &keep).await,
             Err(error) => tracing::warn!(%error, "nobody knows how much space is left"),
         }
+    }
+}
+
+/// Whether the disk takes a file, and as much as a turn that changed little writes.
+fn probe(data: &Path) -> std::io::Result<()> {
+    let path = data.join("probe.new");
+    let written = fs::File::create(&path).and_then(|mut file| {
+        file.write_all(&vec![0; PROBE])?;
+        file.sync_all()
+    });
+    fs::remove_file(&path).ok();
+    written
+}
+
+/// What sandboxes left whose shims were killed, and whose sessions nobody may ever resume.
+async fn clear_groups(live: &Path) {
+    let live = live.to_owned();
+    let cleared = tokio::task::spawn_blocking(move || {
+        let workspaces = fs::read_dir(live).into_iter().flatten().flatten();
+        workspaces.filter(|dir| ash_sandbox::remove_empty_groups(&dir.path().join("run"))).count()
+    });
+    let cleared = cleared.await.unwrap_or(0);
+    if cleared > 0 {
+        tracing::info!(cleared, "empty control groups of dead sandboxes were removed");
     }
 }
 
@@ -473,6 +511,7 @@ async fn clean_forever(sessions: Sessions, retention: ash_session::Retention, sw
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
+        sessions.rooms().keep_time();
         if let Err(error) = sessions.clean(&retention).await {
             tracing::warn!(%error, "what is to go by itself was not looked for");
         }

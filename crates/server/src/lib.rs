@@ -9,6 +9,7 @@ mod config;
 mod database;
 mod disk;
 mod enforced;
+mod engine;
 mod ignored;
 mod keys;
 mod metrics;

@@ -1,14 +1,14 @@
 //! Which checkpoints stay, and giving up the rest: decided from rows, marked in the store, then collected in the
 //! repository. Nothing that a session stands on is ever among them.
 
-use crate::{Error, Far, Result, Sessions, sessions::is_cold};
+use crate::{Error, Far, Result, Sessions, retention::before as long_ago, sessions::is_cold};
 use ash_model::{TenantId, Timestamp, WorkspaceId};
 use ash_snapshot::{Collected, Moment, Repo, Rules, TreeId, Wanted};
 use ash_store::{Held, Holdings};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// A tree that was found and not trusted is kept this long, whatever the rules say.
@@ -98,7 +98,7 @@ impl Sessions {
     async fn empty_trash(&self, after: Duration) -> Result<()> {
         let rooms = self.rooms();
         let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
-        let before = Timestamp(rooms.clock().0.saturating_sub(after));
+        let before = Timestamp(rooms.rules_clock().0.saturating_sub(after));
         for session in rooms.store.trashed(before).await? {
             let Some((tombstone, _)) = rooms.store.tombstone(session.no).await? else { continue };
             // Before the row goes: from then on only this says that it was purged.
@@ -114,7 +114,7 @@ impl Sessions {
 
     fn cold_before(&self, keep: &Keep) -> Timestamp {
         let cold = i64::try_from(keep.cold.as_millis()).unwrap_or(i64::MAX);
-        Timestamp(self.rooms().clock().0.saturating_sub(cold))
+        Timestamp(self.rooms().rules_clock().0.saturating_sub(cold))
     }
 
     /// The workspaces whose files need not be here, and the packs that are far.
@@ -140,13 +140,13 @@ impl Sessions {
 
     async fn sweep_tenant(&self, tenant: &TenantId, keep: &Keep) -> Result<Swept> {
         let rooms = self.rooms();
-        let now = rooms.clock();
+        let now = rooms.rules_clock();
         let before = rooms.store.holdings(tenant).await?;
         let mut checkpoints = 0;
         for held in before.checkpoints.chunk_by(|a, b| a.checkpoint.workspace == b.checkpoint.workspace) {
             let numbers = doomed(held, keep.rules, now);
             if let (false, Some(workspace)) = (numbers.is_empty(), workspace(held)) {
-                checkpoints += rooms.store.remove_checkpoints(workspace, &numbers, now).await?;
+                checkpoints += rooms.store.remove_checkpoints(workspace, &numbers, rooms.clock()).await?;
             }
         }
         let far = self.cleaned().await;
@@ -205,7 +205,8 @@ impl Sessions {
 
     async fn collect(&self, tenant: &TenantId, wanted: &Wanted, grace: Duration) -> Result<(Collected, u64)> {
         let (repo, wanted) = (self.rooms().repo(tenant)?, wanted.clone());
-        quietly(move || collect(&repo, &wanted, grace)).await
+        let before = system_time(long_ago(self.rooms().rules_clock(), grace));
+        quietly(move || collect(&repo, &wanted, before)).await
     }
 }
 
@@ -221,10 +222,15 @@ fn workspace(held: &[Held]) -> Option<WorkspaceId> {
     held.first().map(|held| held.checkpoint.workspace)
 }
 
-fn collect(repo: &Arc<Repo>, wanted: &Wanted, grace: Duration) -> Result<(Collected, u64)> {
+/// As file systems tell it.
+fn system_time(at: Timestamp) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(at.0).unwrap_or(0))
+}
+
+fn collect(repo: &Arc<Repo>, wanted: &Wanted, before: SystemTime) -> Result<(Collected, u64)> {
     // Said before it is done: the packs alone would still tell of what is half gone.
     repo.give_up(&wanted.notes)?;
-    Ok((repo.collect(wanted, grace)?, repo.size()?))
+    Ok((repo.collect_older(wanted, before)?, repo.size()?))
 }
 
 /// On a thread of its own that everybody else goes before.

@@ -53,6 +53,8 @@ pub(crate) struct Others<'o> {
     pub(crate) fallback: Option<&'o Fallback>,
     /// What the newest checkpoint says, beside what the log says.
     pub(crate) compared: Option<&'o (Compared, Vec<String>)>,
+    /// What the checkpoint does not hold whose files came back.
+    pub(crate) unsaved: &'o [String],
 }
 
 /// What a salvaged tree holds that the tree of the checkpoint, which took its place, does not.
@@ -64,7 +66,7 @@ pub(crate) struct OnlyInSalvage {
 }
 
 pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others: Others<'_>) -> Receipt {
-    let Others { salvage, fallback, compared } = others;
+    let Others { salvage, fallback, compared, unsaved } = others;
     let (source, from) = match origin {
         Origin::Live => (Source::Local, From::Live),
         Origin::Checkpoint => (Source::Local, From::Checkpoint),
@@ -75,6 +77,7 @@ pub(crate) fn receipt(state: &State, origin: Origin, recalled: &Recalled, others
     lost.extend(fallback.map(|Fallback { instead_of, used, why }| {
         format!("checkpoint {instead_of}, which is damaged ({why}): the files are those of checkpoint {used}")
     }));
+    lost.extend(unsaved.iter().cloned());
     let checkpoint = fallback.map(|fallback| fallback.used).or(state.checkpoint);
     let checkpoint = checkpoint.filter(|_| origin != Origin::Fresh);
     lost.extend(lost_log(state));
@@ -212,6 +215,14 @@ mod tests {
     fn a_whole_conversation_is_verified() {
         let receipt = receipt(&with(3), Origin::Checkpoint, &recalled(true, 3), Others::default());
         assert!(receipt.verified && receipt.lost.is_empty());
+    }
+
+    #[test]
+    fn what_no_checkpoint_holds_is_lost() {
+        let unsaved = ["workspace/pipe (a FIFO), which a checkpoint cannot hold".to_owned()];
+        let others = Others { unsaved: &unsaved, ..Others::default() };
+        let receipt = receipt(&with(3), Origin::Checkpoint, &recalled(true, 3), others);
+        assert_eq!((receipt.verified, &receipt.lost[..]), (false, &unsaved[..]));
     }
 
     #[test]

@@ -109,6 +109,11 @@ impl Uids {
         Ok(Some(free))
     }
 
+    /// Whether every workspace has one of its own.
+    pub(crate) fn are_given(&self) -> bool {
+        self.range.is_some()
+    }
+
     pub(crate) fn keep(&self, uid: Option<u32>) {
         self.used.lock().expect("nobody panics while holding it").extend(uid);
     }
@@ -235,6 +240,27 @@ impl Live {
         let uid = stamp.uid;
         self.write_stamp(&Stamp { epoch, ..stamp })?;
         Ok(uid)
+    }
+
+    /// Gives a tree that has no uid of its own one, with all that is in it. Nothing may run in it. Cut off in the middle
+    /// the stamp still says that it has none, and it is done again.
+    pub(crate) fn hand_over(&self, uids: &Uids) -> Result<Option<u32>> {
+        let uid = uids.take()?;
+        let Some(owner) = uid.map(|uid| Owner { uid, gid: uid }) else { return Ok(None) };
+        let given = (|| {
+            self.unfollow();
+            for root in [self.workspace(), self.home()] {
+                Folder::open(&root)?.hand_over(owner)?;
+            }
+            Repo::refresh(&self.index(), &Folder::open(&self.dir.join("tree"))?);
+            let _alone = self.stamping();
+            let stamp = self.stamp().ok_or(Error::NoWorkspace)?;
+            self.write_stamp(&Stamp { uid, ..stamp })
+        })();
+        if given.is_err() {
+            uids.give_back(uid);
+        }
+        given.map(|()| uid)
     }
 
     /// How an agent's memory was mended by somebody who died before it was said.

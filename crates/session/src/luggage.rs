@@ -37,10 +37,12 @@ pub(crate) struct Trip<'t> {
     pub(crate) epoch: Epoch,
 }
 
-pub(crate) async fn pack(rooms: &Rooms, repo: &Repo, trip: Trip<'_>) -> Result<Luggage> {
+pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Result<Luggage> {
     let Trip { session, checkpoint, turn, before: last, agent_tree, epoch } = trip;
     // Said by the pack itself: what was recorded while it was written is not in it.
-    let before = read(repo, last).unwrap_or_else(|error| {
+    // It may be in the object store alone, and then it is waited for.
+    let (own, tree) = (repo.clone(), last.clone());
+    let before = blocking(move || read(&own, &tree)).await.unwrap_or_else(|error| {
         // A pack that rots must not keep the next one from being written: it holds all events again.
         tracing::warn!(session = %session.id, %error, "the checkpoint before cannot be read");
         None

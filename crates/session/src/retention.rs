@@ -95,7 +95,7 @@ pub struct Leaving {
 impl Sessions {
     /// What would go now, of all tenants, by time to live and by rules.
     pub async fn leaving(&self, retention: &Retention) -> Result<Vec<Leaving>> {
-        let (store, now) = (&self.rooms().store, self.rooms().clock());
+        let (store, now) = (&self.rooms().store, self.rooms().rules_clock());
         let mut leaving = Vec::new();
         for session in store.overdue(now).await? {
             let after = Duration::from_secs(session.options.ttl.unwrap_or(0));

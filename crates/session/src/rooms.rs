@@ -3,6 +3,7 @@
 use crate::{
     Error, Far, Result, Troubles,
     brought::Brought,
+    clock::TrustedClock,
     common::Common,
     follow::Bells,
     keys,
@@ -20,7 +21,10 @@ use ash_store::{Session, Store};
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::Semaphore;
@@ -162,6 +166,10 @@ pub struct Rooms {
     /// What is wrong with the server as a whole.
     pub troubles: Troubles,
     now: fn() -> Timestamp,
+    /// Set when a write of the store, a repository or a session fails for want of space.
+    pub(crate) full: Arc<AtomicBool>,
+    /// For rules by age; without it the wall clock is believed.
+    trusted: Option<Arc<TrustedClock>>,
 }
 
 /// How many sandboxes are made at the same time: more only makes all of them late.
@@ -172,6 +180,9 @@ const RESTORES: usize = 4;
 const MENDS: usize = 2;
 /// How many trees are weighed at the same time: however many sessions there are, it takes no more of the machine.
 const WALKS: usize = 2;
+
+/// A wall clock that is not trusted.
+const CLOCK_JUMPED: &str = "clock_jumped";
 
 impl Rooms {
     pub fn new(
@@ -204,6 +215,8 @@ impl Rooms {
             far: None,
             troubles: Troubles::default(),
             now,
+            full: Arc::default(),
+            trusted: None,
         }
     }
 
@@ -211,6 +224,25 @@ impl Rooms {
     #[must_use]
     pub fn with_far(self, far: Option<Arc<Far>>) -> Rooms {
         Rooms { far, ..self }
+    }
+
+    /// With what the store sets when its disk is full.
+    #[must_use]
+    pub fn noticing_full(self, full: Arc<AtomicBool>) -> Rooms {
+        Rooms { full, ..self }
+    }
+
+    /// Remembers that the disk is full, if that is what went wrong.
+    pub(crate) fn notice(&self, error: &Error) {
+        if error.is_full() {
+            self.full.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// With a clock for rules by age that does not believe every jump.
+    #[must_use]
+    pub fn with_trusted_clock(self, clock: Arc<TrustedClock>) -> Rooms {
+        Rooms { trusted: Some(clock), ..self }
     }
 
     /// Something is there to be sent.
@@ -224,6 +256,35 @@ impl Rooms {
         (self.now)()
     }
 
+    /// How far the wall clock has jumped, as long as it is not trusted again.
+    pub fn clock_jumped(&self) -> Option<Duration> {
+        self.trusted.as_ref()?.jumped()
+    }
+
+    /// Writes down which time is trusted, for the next server.
+    pub fn keep_time(&self) {
+        let Some(trusted) = &self.trusted else { return };
+        match trusted.jumped() {
+            Some(by) => {
+                let hours = by.as_secs() / 3600;
+                let error = format!(
+                    "The machine's clock jumped by about {hours} hours. What goes by its age stays until the clock has gone on \
+                     from there for an hour; set it right, or wait"
+                );
+                self.troubles.set(CLOCK_JUMPED, error, self.clock());
+            }
+            None => self.troubles.clear(CLOCK_JUMPED),
+        }
+        if let Err(error) = trusted.store() {
+            tracing::warn!(%error, "the trusted time could not be written down");
+        }
+    }
+
+    /// The time by which things are old enough to go. Never written down: what happens now has the wall clock's time.
+    pub fn rules_clock(&self) -> Timestamp {
+        self.trusted.as_ref().map_or_else(|| self.clock(), |trusted| trusted.now())
+    }
+
     /// A tenant's repository: its sessions and agents share packs, other tenants never see them.
     pub fn repo(&self, tenant: &TenantId) -> Result<Arc<Repo>> {
         let mut repos = self.repos.lock().expect("nobody panics while holding it");
@@ -232,7 +293,7 @@ impl Rooms {
         }
         let dir = self.settings.repo_dir.join(tenant.as_str());
         let key = keys::key(self.settings.keys.as_deref(), &dir, tenant)?;
-        let repo = Repo::open_with(&dir, key, Disk::default())?;
+        let repo = Repo::open_with(&dir, key, Disk::default().reporting_full(self.full.clone()))?;
         let repo = match &self.far {
             Some(far) => repo.with_far(far.packs(tenant), self.settings.far_cache)?,
             None => repo,

@@ -2,7 +2,7 @@
 //! before, in the middle of, and after each of them.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Debug, Clone, Default)]
 pub struct Disk {
     death: Option<Arc<Death>>,
+    /// Set when a write fails for want of space.
+    full: Option<Arc<AtomicBool>>,
 }
 
 /// A death that comes at a given step. Nothing reaches the disk after it.
@@ -42,27 +44,44 @@ impl Death {
 
 impl Disk {
     pub fn dying(death: Arc<Death>) -> Disk {
-        Disk { death: Some(death) }
+        Disk { death: Some(death), ..Disk::default() }
+    }
+
+    /// `full` becomes true as soon as a write fails for want of space. Nothing here makes it false again.
+    #[must_use]
+    pub fn reporting_full(self, full: Arc<AtomicBool>) -> Disk {
+        Disk { full: Some(full), ..self }
     }
 
     fn step(&self) -> io::Result<()> {
         self.death.as_ref().map_or(Ok(()), |death| death.step())
     }
 
+    fn noted<T>(&self, done: io::Result<T>) -> io::Result<T> {
+        let is_full =
+            |e: &io::Error| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        if let (Err(e), Some(full)) = (&done, &self.full)
+            && is_full(e)
+        {
+            full.store(true, Ordering::Relaxed);
+        }
+        done
+    }
+
     pub(crate) fn create(&self, path: &Path) -> io::Result<File> {
         self.step()?;
-        File::options().read(true).write(true).create_new(true).open(path)
+        self.noted(File::options().read(true).write(true).create_new(true).open(path))
     }
 
     /// Makes it if it is not there.
     pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
         self.step()?;
-        File::options().read(true).write(true).create(true).truncate(false).open(path)
+        self.noted(File::options().read(true).write(true).create(true).truncate(false).open(path))
     }
 
     pub(crate) fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
         if self.death.is_none() {
-            return file.write_all_at(bytes, at);
+            return self.noted(file.write_all_at(bytes, at));
         }
         let (first, rest) = bytes.split_at(bytes.len() / 2);
         self.step()?;
@@ -71,20 +90,32 @@ impl Disk {
         file.write_all_at(rest, at + first.len() as u64)
     }
 
+    /// In one write: other processes may append, too.
+    pub(crate) fn append(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+        if self.death.is_none() {
+            return self.noted(file.write_all(bytes));
+        }
+        let (first, rest) = bytes.split_at(bytes.len() / 2);
+        self.step()?;
+        file.write_all(first)?;
+        self.step()?;
+        file.write_all(rest)
+    }
+
     pub(crate) fn sync(&self, file: &File) -> io::Result<()> {
         self.step()?;
-        file.sync_data()
+        self.noted(file.sync_data())
     }
 
     pub(crate) fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.step()?;
-        std::fs::rename(from, to)
+        self.noted(std::fs::rename(from, to))
     }
 
     /// What was renamed or removed in it stays so.
     pub(crate) fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.step()?;
-        File::open(dir)?.sync_all()
+        self.noted(File::open(dir)?.sync_all())
     }
 
     pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {

@@ -8,6 +8,7 @@ mod attributes;
 mod descent;
 mod erase;
 mod force;
+mod hand_over;
 mod loans;
 mod merge;
 mod open;

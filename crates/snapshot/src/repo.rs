@@ -9,6 +9,7 @@ mod compare;
 mod conceal;
 mod fetch;
 mod forgotten;
+mod inventory;
 mod leaves;
 mod notes;
 mod read;
@@ -38,6 +39,8 @@ pub use read::{Entry, FileContent};
 pub use restore::{Donor, Restored, Target};
 pub use take::{Capture, Exclude, Progress, Root, Skipped, Taken, Tell, Tracking, Unchanged, Why};
 pub use verify::{Depth, Hurt, Verified};
+
+pub(crate) use inventory::Inventory;
 
 use crate::disk::Disk;
 use crate::far::{Away, Far};
@@ -71,6 +74,9 @@ pub struct Repo {
     naming_packs: RwLock<()>,
     /// Held by whoever adds a tombstone.
     burying: Mutex<()>,
+    inventory: Arc<Inventory>,
+    /// Held while the list of what is forgotten is changed.
+    forgetting: Mutex<()>,
     indexes: Shelf,
 }
 
@@ -90,6 +96,8 @@ impl Repo {
         let (open, pins, naming_packs) = (Mutex::default(), Mutex::default(), RwLock::default());
         Ok(Repo {
             dir: dir.to_owned(),
+            inventory: Arc::new(Inventory::new(dir, disk.clone())),
+            forgetting: Mutex::default(),
             disk,
             key,
             naming,
@@ -198,7 +206,13 @@ impl Repo {
     }
 
     fn place(&self) -> Where<'_> {
-        Where { dir: &self.dir, disk: &self.disk, key: self.key.as_ref(), naming: &self.naming_packs }
+        Where {
+            dir: &self.dir,
+            disk: &self.disk,
+            key: self.key.as_ref(),
+            naming: &self.naming_packs,
+            inventory: &self.inventory,
+        }
     }
 
     /// What is under this name now is another file.

@@ -32,8 +32,7 @@ use sqlx::{
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
-    sync::Arc,
-    sync::Mutex,
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
 use writer::Writer;
@@ -54,6 +53,11 @@ type Line = Arc<[(SessionNo, Seq)]>;
 
 impl Sqlite {
     pub async fn open(path: &Path, seal: Seal) -> Result<Sqlite> {
+        Sqlite::open_reporting(path, seal, Arc::default()).await
+    }
+
+    /// `full` becomes true as soon as a write fails for want of space. Nothing here makes it false again.
+    pub async fn open_reporting(path: &Path, seal: Seal, full: Arc<AtomicBool>) -> Result<Sqlite> {
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
@@ -70,7 +74,7 @@ impl Sqlite {
         let readers =
             SqlitePoolOptions::new().max_connections(4).connect_with(options.read_only(true)).await?;
         Ok(Sqlite {
-            writer: Writer::start(connection),
+            writer: Writer::start(connection, full),
             readers,
             seal: Arc::new(seal),
             lines: Mutex::default(),

@@ -8,9 +8,6 @@ use crate::{confine, frame::Start};
 /// These are of the container and of its init, not of the image.
 const NOT_OURS: [&str; 3] = ["HOME", "HOSTNAME", "TERM"];
 
-/// An engine says these by itself.
-const USUAL: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
-
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Image {
     env: BTreeMap<String, String>,
@@ -31,7 +28,7 @@ impl Image {
         for (name, value) in &self.env {
             match start.env.get_mut(name) {
                 None => drop(start.env.insert(name.clone(), value.clone())),
-                Some(path) if name == "PATH" => *path = joined(path, value),
+                Some(path) if name == "PATH" => *path = joined(value, path),
                 Some(_) => {}
             }
         }
@@ -42,11 +39,10 @@ impl Image {
     }
 }
 
-/// Where an image has its own programs is searched last.
-fn joined(path: &str, more: &str) -> String {
-    let new =
-        more.split(':').filter(|dir| !USUAL.contains(dir) && !path.split(':').any(|known| known == *dir));
-    [path].into_iter().chain(new).collect::<Vec<_>>().join(":")
+/// Where an image has its own programs is searched first, in its own order.
+fn joined(own: &str, more: &str) -> String {
+    let new = more.split(':').filter(|dir| !own.split(':').any(|known| known == *dir));
+    own.split(':').chain(new).filter(|dir| !dir.is_empty()).collect::<Vec<_>>().join(":")
 }
 
 #[cfg(test)]
@@ -69,13 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn what_an_image_says_stands_behind_what_a_process_is_given() {
+    fn what_an_image_says_stands_behind_what_a_process_is_given_but_its_path_comes_first() {
         let env = [("PATH", "/usr/local/go/bin:/usr/sbin:/usr/bin"), ("LANG", "de_DE"), ("GOPATH", "/go")]
             .map(owned);
         let image = Image { env: env.into(), prefix: vec!["/.ash/lib/ld".to_owned()] };
         let dressed = image.dressed(start(&["go"]));
         let expected =
-            [("PATH", "/usr/bin:/bin:/usr/local/go/bin"), ("LANG", "C.UTF-8"), ("GOPATH", "/go")].map(owned);
+            [("PATH", "/usr/local/go/bin:/usr/sbin:/usr/bin:/bin"), ("LANG", "C.UTF-8"), ("GOPATH", "/go")]
+                .map(owned);
         assert_eq!((dressed.argv, dressed.env), (vec!["go".to_owned()], expected.into()));
         let own = image.dressed(start(&["/.ash/ash", "builtin-agent"]));
         assert_eq!(own.argv, ["/.ash/lib/ld", "/.ash/ash", "builtin-agent"]);

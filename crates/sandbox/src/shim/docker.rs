@@ -22,7 +22,7 @@ use crate::{
     confine,
     container::{self, Container, Policy, Program, Wanted},
     control::{Control, Orders},
-    egress, etc,
+    egress, engine, etc,
     frame::Plan,
     journal::Exit,
     limits::{Cgroup, Rlimits},
@@ -78,6 +78,12 @@ pub(super) fn raise(plan: &Plan, container: &Container) -> io::Result<Raised> {
 
 fn make(wanted: &Wanted, container: &Container, policy: &Policy<'_>) -> io::Result<()> {
     let Wanted { engine, image } = wanted;
+    engine.ping().map_err(|e| io::Error::other(engine::explained(&engine.socket, &e)))?;
+    if let Some(volume) = container::hidden_volume(&engine.volumes(image)?) {
+        return Err(io::Error::other(format!(
+            "the image {image} has a VOLUME at {volume}: no checkpoint would hold what is written there. Use an image without it"
+        )));
+    }
     let made = engine.create(&container.name, &container::config(policy));
     made.map_err(|e| match engine.has_image(image) {
         Ok(false) => io::Error::other(format!(

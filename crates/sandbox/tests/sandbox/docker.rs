@@ -115,7 +115,7 @@ async fn as_root_only_what_was_ours_and_is_nobodys_is_cleared_away() {
         kill_shim(rig);
         live.closed().await;
     }
-    // One has its notes still, and is for the reaper; of the other nothing is left but the container.
+    // One has its notes still; of the other nothing is left but the container.
     fs::remove_dir_all(&lost.spec.run_dir).expect("removed");
     let docker = Docker::new(
         "/ash".into(),
@@ -123,15 +123,78 @@ async fn as_root_only_what_was_ours_and_is_nobodys_is_cleared_away() {
         Image::parse("ash-test").expect("a name"),
     );
     let docker = docker.expect("a socket");
-    eventually("the lost one is removed", || {
+    eventually("both are removed", || {
         docker.clear_orphans().expect("cleared");
-        !is_there(&lost)
+        !is_there(&lost) && !is_there(&dead)
     })
     .await;
-    assert!(is_there(&dead) && is_there(&living));
+    assert!(is_there(&living));
     assert_eq!(ask("DELETE", &format!("/containers/{stranger}"), "").0, 204, "somebody else's is there");
     reap(&dead.spec.run_dir).expect("reaped");
-    assert!(!is_there(&dead));
+}
+
+/// An image like the one for tests, with one more line in its Dockerfile; removed when dropped.
+struct Built(String);
+
+impl Built {
+    fn with(line: &str) -> Built {
+        let name = format!("ash-test-{}", Incarnation::fresh());
+        assert_eq!(
+            ask(
+                "POST",
+                &format!("/containers/create?name={name}"),
+                r#"{ "Image": "ash-test-busybox", "Cmd": ["true"] }"#
+            )
+            .0,
+            201
+        );
+        let change = line.replace(' ', "%20").replace(':', "%3A").replace('=', "%3D");
+        let made =
+            ask("POST", &format!("/commit?container={name}&repo={name}&tag=latest&changes={change}"), "{}");
+        assert_eq!(made.0, 201, "{made:?}");
+        assert_eq!(ask("DELETE", &format!("/containers/{name}"), "").0, 204);
+        Built(name)
+    }
+}
+
+impl Drop for Built {
+    fn drop(&mut self) {
+        ask("DELETE", &format!("/images/{}?force=1", self.0), "");
+    }
+}
+
+#[tokio::test]
+async fn as_root_an_image_with_a_volume_where_checkpoints_look_is_refused() {
+    for at in ["/workspace/data", "/home/agent/.cache"] {
+        let image = Built::with(&format!("VOLUME {at}"));
+        let rig = Rig::docker(Caps::default(), "data", &image.0);
+        let error = rig.backend.launch(&rig.spec).await.expect_err("refused").to_string();
+        assert!(error.contains(&format!("VOLUME at {at}")) && error.contains("without it"), "{error}");
+        assert!(!is_there(&rig));
+    }
+    // What is ours anyway is covered by ours.
+    let image = Built::with("VOLUME /workspace");
+    let rig = Rig::docker(Caps::default(), "data", &image.0);
+    let mut live = rig.launch().await;
+    live.start(command(1, &["sh", "-c", "echo kept > /workspace/f"])).await;
+    assert_eq!(live.finish().await.1.code, Some(0));
+    assert_eq!(fs::read_to_string(rig.spec.workspace.join("f")).expect("on the host"), "kept\n");
+}
+
+#[tokio::test]
+async fn as_root_an_images_own_path_comes_first_and_agents_run_after_the_server() {
+    let image = Built::with("ENV PATH=/opt/own:/bin");
+    let rig = Rig::docker(Caps::default(), "data", &image.0);
+    let mut live = rig.launch().await;
+    let mut start = command(1, &["sh", "-c", "echo $PATH; cat /proc/self/stat"]);
+    start.env.insert("PATH".to_owned(), "/usr/bin:/bin".to_owned());
+    live.start(start).await;
+    let (lines, exit) = live.finish().await;
+    assert_eq!(exit.code, Some(0), "{lines:?}");
+    assert_eq!(lines[0], "/opt/own:/bin:/usr/bin");
+    // After the name of the program, which may hold anything, the 17th word is its nice value.
+    let nice = lines[1].rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(16));
+    assert_eq!(nice, Some("5"), "{lines:?}");
 }
 
 #[tokio::test]

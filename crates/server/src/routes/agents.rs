@@ -54,7 +54,7 @@ pub(super) struct Change {
 struct Manifest {
     runtime: Option<Runtime>,
     provider: Option<Provider>,
-    image: Option<Image>,
+    image: Option<String>,
     limits: Option<Map<String, Value>>,
     setup: Option<Setup>,
     sandbox: Option<Walls>,
@@ -77,6 +77,12 @@ struct Walls {
 }
 
 impl Manifest {
+    /// A name that no engine takes would only fail when a session starts.
+    fn image(&self) -> Answer<Option<Image>> {
+        let image = self.image.as_deref().map(Image::parse_reference).transpose();
+        image.map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: image: {error}")))
+    }
+
     fn limits(&self) -> Answer<Option<Bounds>> {
         let given = self.limits.clone().map(Value::Object);
         limits::over(given, None)
@@ -145,7 +151,7 @@ pub(super) async fn deploy(
         provider: manifest.provider,
         limits: manifest.limits()?,
         needs: manifest.needs(scripts)?,
-        image: manifest.image,
+        image: manifest.image()?,
         origin: origin.display().to_string(),
         env,
         at: app.sessions.rooms().clock(),

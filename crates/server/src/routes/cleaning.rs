@@ -68,7 +68,7 @@ pub(super) async fn prune(State(app): State<App>, caller: Caller, body: Body<Pru
     let fate = if purge { Fate::Purge } else { Fate::End };
     let unused = ash_model::duration(&older_than)
         .map_err(|error| Problem::invalid("invalid_body", format!("olderThan is not valid: {error}")))?;
-    let older = Some(ash_session::before(app.sessions.rooms().clock(), unused));
+    let older = Some(ash_session::before(app.sessions.rooms().rules_clock(), unused));
     let filter = Filter { status, owner, older, ..Filter::default() };
     let found = app.sessions.rooms().store.sessions(&caller.0, &filter).await?;
     let now = app.sessions.rooms().clock();

@@ -11,8 +11,8 @@ use crate::{
     ladder::{OnlyInSalvage, Origin},
     path_list::PathList,
 };
-use ash_model::{Consistency, Fact, Saved};
-use ash_snapshot::{Repo, Taken, TreeId};
+use ash_model::{Consistency, Fact, Saved, Unsaved};
+use ash_snapshot::{Repo, Skipped, Taken, TreeId, Why};
 
 impl Actor {
     /// Keeps what is on disk and cannot be trusted, before anything takes its place.
@@ -61,7 +61,10 @@ impl Actor {
     }
 
     pub(super) fn describe(&self, Shot { number, taken, consistency, beside }: &Shot) -> Saved {
+        let (unsaved, unsaved_more) = unsaved(taken);
         Saved {
+            unsaved,
+            unsaved_more,
             number: *number,
             turn: None,
             tree: taken.tree.as_str().to_owned(),
@@ -117,4 +120,23 @@ fn only_in(repo: &Repo, salvage: &TreeId, now: &TreeId) -> Result<PathList> {
         changes.iter().filter(|change| change.now.is_some()).for_each(|change| files.add(root, &change.path));
     }
     Ok(files)
+}
+
+/// Of these so many are named, in a log that is kept for ever.
+const MAX_UNSAVED: usize = 20;
+/// And no name is longer.
+const MAX_NAME: usize = 300;
+
+/// What is there and no restore brings back. What was left out on purpose, or was gone by itself, is not missed.
+fn unsaved(taken: &Taken) -> (Vec<Unsaved>, u64) {
+    let missed = |skipped: &&Skipped| match skipped.why {
+        Why::Socket | Why::Fifo | Why::Device | Why::Mount | Why::Unreadable(_) => true,
+        Why::Excluded | Why::Gone => false,
+    };
+    let all: Vec<&Skipped> = taken.skipped.iter().filter(missed).collect();
+    let named = all.iter().take(MAX_UNSAVED).map(|skipped| Unsaved {
+        path: String::from_utf8_lossy(&skipped.path).chars().take(MAX_NAME).collect(),
+        what: skipped.why.to_string(),
+    });
+    (named.collect(), all.len().saturating_sub(MAX_UNSAVED) as u64)
 }

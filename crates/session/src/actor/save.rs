@@ -393,6 +393,7 @@ impl Actor {
     /// The answer stands; that its files are not safe is said, and tried again.
     pub(super) async fn could_not_save(&mut self, occasion: Occasion, error: Error) -> Result<()> {
         tracing::error!(session = %self.session.id, %error, "the workspace could not be saved");
+        self.rooms.notice(&error);
         self.rooms.watch.save_failed();
         if let Occasion::Midway(_) = occasion {
             // Nothing was promised: the end of the turn says whether its files are safe.

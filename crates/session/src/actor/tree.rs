@@ -8,7 +8,7 @@ use crate::{
     rooms::Rooms,
     state::State,
 };
-use ash_model::{ComparedBy, Fact, Seq};
+use ash_model::{ComparedBy, Fact, Saved, Seq};
 use ash_snapshot::{Progress, TreeId};
 use ash_store::{Checkpoint, Lease, Session, Version};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ pub(super) struct Tree {
 impl Waking {
     pub(super) async fn tree(&self, version: &Version) -> Result<Tree> {
         if let Some(uid) = self.tree {
+            let uid = self.of_its_own(uid).await?;
             // Somebody died after the older tree was there, and before that was said.
             let fallback = self.live.stamp().and_then(|stamp| stamp.fallback);
             let fallback = fallback.filter(|fallback| Some(fallback.instead_of) == self.state.checkpoint);
@@ -40,6 +41,43 @@ impl Waking {
             (Err(error), Some(number)) if is_damage(&error) => self.older(number, error.to_string()).await,
             (made, _) => Ok(Tree { origin, uid: made?, fallback: None }),
         }
+    }
+
+    /// A tree that an ordinary user's server made has no uid of its own. Root runs nothing without one.
+    async fn of_its_own(&self, uid: Option<u32>) -> Result<Option<u32>> {
+        if uid.is_some() || !self.rooms.uids.are_given() {
+            return Ok(uid);
+        }
+        let (rooms, live) = (self.rooms.clone(), self.live.clone());
+        let uid = blocking(move || live.hand_over(&rooms.uids)).await?;
+        tracing::info!(session = %self.session.id, uid, "the tree of an ordinary user's server has a uid of its own now");
+        Ok(uid)
+    }
+
+    /// What the checkpoint does not hold that the files came from. What is still there is not missed.
+    pub(super) async fn unsaved(&self, tree: &Tree) -> Result<Vec<String>> {
+        let restored = matches!(tree.origin, Origin::Checkpoint | Origin::Far);
+        let standing = match (&tree.fallback, restored) {
+            (_, false) => return Ok(Vec::new()),
+            (Some(fallback), true) => {
+                self.rooms.store.checkpoint(self.session.workspace, fallback.used).await?
+            }
+            (None, true) => standing_on(&self.rooms, &self.session, &self.state).await?,
+        };
+        let Some(checkpoint) = standing.filter(|checkpoint| checkpoint.skipped != Some(0)) else {
+            return Ok(Vec::new());
+        };
+        // In a shared workspace another session may have made it.
+        let own = self.session.no;
+        let others = self.rooms.store.sessions_of(self.session.workspace).await?;
+        let others = others.into_iter().map(|(no, _)| no).filter(|no| *no != own);
+        for no in std::iter::once(own).chain(others) {
+            let facts = self.rooms.store.facts(no).await?;
+            if let Some(saved) = facts.iter().rev().find_map(|event| saved_as(&event.fact, &checkpoint)) {
+                return Ok(missed(saved));
+            }
+        }
+        Ok(Vec::new())
     }
 
     fn origin(&self, origin: Origin, recipe: &Recipe) -> Result<Origin> {
@@ -182,6 +220,26 @@ pub(super) fn recipe_of(
     Ok(Recipe { epoch, boot, tree, fresh: false, rewound, fallback: None })
 }
 
+fn saved_as<'f>(fact: &'f Fact, checkpoint: &Checkpoint) -> Option<&'f Saved> {
+    match fact {
+        Fact::Saved(saved) if saved.number == checkpoint.number && saved.tree == checkpoint.tree => {
+            Some(saved)
+        }
+        _ => None,
+    }
+}
+
+/// As a receipt says it.
+fn missed(saved: &Saved) -> Vec<String> {
+    let named = saved
+        .unsaved
+        .iter()
+        .map(|one| format!("{} ({}), which checkpoint {} does not hold", one.path, one.what, saved.number));
+    let more = (saved.unsaved_more > 0)
+        .then(|| format!("{} more that checkpoint {} does not hold", saved.unsaved_more, saved.number));
+    named.chain(more).collect()
+}
+
 fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Snapshot(ash_snapshot::Error::Damaged { .. }))
 }
@@ -211,7 +269,7 @@ pub(super) async fn make_tree(
     let progress = Arc::new(Progress::default());
     let counting = progress.clone();
     let making = blocking(move || live.make(&recipe, (&*home.repo(&tenant)?, &counting), &home.uids));
-    rooms.bells.told(session.no, &progress, making).await
+    rooms.bells.told(session.no, &progress, making).await.inspect_err(|error| rooms.notice(error))
 }
 
 #[cfg(test)]

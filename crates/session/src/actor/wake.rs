@@ -45,6 +45,8 @@ pub(super) struct Woken {
     head: Option<String>,
     compared: Option<(Compared, Vec<String>)>,
     salvage: Option<OnlyInSalvage>,
+    /// What the checkpoint does not hold whose files came back.
+    unsaved: Vec<String>,
     ear: Ear,
     /// The last change of options that the start knew of.
     knew: Seq,
@@ -137,14 +139,19 @@ impl Actor {
             head,
             compared,
             salvage,
+            unsaved,
             ear,
             knew,
             began,
         } = woken;
         self.common.set_tree(Some(uid));
         self.touch_later();
-        let others =
-            Others { salvage: salvage.as_ref(), fallback: fallback.as_ref(), compared: compared.as_ref() };
+        let others = Others {
+            salvage: salvage.as_ref(),
+            fallback: fallback.as_ref(),
+            compared: compared.as_ref(),
+            unsaved: &unsaved,
+        };
         // Whoever had a conversation gets a receipt for it, however this start came about.
         let receipt = (self.state.resuming || fallback.is_some() || self.state.told > 0)
             .then(|| ladder::receipt(&self.state, origin, &recalled, others));
@@ -287,12 +294,13 @@ impl Waking {
         let head = self.head(way.driver, &tree, &started.recalled, &backs).await?;
         let compared = self.compared(&tree, files).await?;
         let salvage = self.only_in_salvage(&tree).await?;
+        let unsaved = self.unsaved(&tree).await?;
         let Started { part: Part { walls, process, records }, position, recalled, ear } = started;
         let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
         let hands = Hands { incarnation, remote, process, records, position, exited: false, walls };
         // As of when it began: what is read later may be newer, and is then only read once more.
         let knew = self.state.configured;
-        Ok(Woken { hands, tree, recalled, backs, failed, head, compared, salvage, ear, knew, began })
+        Ok(Woken { hands, tree, recalled, backs, failed, head, compared, salvage, unsaved, ear, knew, began })
     }
 
     /// The folder that its agent is told of is there. Where something that the agent made is in the way, it is not.

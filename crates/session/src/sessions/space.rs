@@ -30,7 +30,23 @@ impl Sessions {
     /// How much is left, if that is too little to begin anything.
     pub fn little_space(&self) -> Option<u64> {
         let free = self.free.load(Ordering::Relaxed);
-        (free < self.rooms.settings.min_free).then_some(free)
+        match self.is_full() {
+            // Whatever the file system says: there may be a quota, or no room for another file.
+            true => Some(0),
+            false => (free < self.rooms.settings.min_free).then_some(free),
+        }
+    }
+
+    /// Whether a write has failed for want of space, and none has been seen to work since.
+    pub fn is_full(&self) -> bool {
+        self.rooms.full.load(Ordering::Relaxed)
+    }
+
+    /// Something of the size that the server writes could be written.
+    pub fn has_space_again(&self) {
+        if self.rooms.full.swap(false, Ordering::Relaxed) {
+            tracing::info!("the disk takes writes again");
+        }
     }
 
     /// So much is left on the disk. If that is little, what is safe in the object store goes from here before its time.

@@ -14,6 +14,7 @@ use crate::disk::Disk;
 use crate::id::PackId;
 use crate::key::Key;
 use crate::object::{Place, Ref};
+use crate::repo::Inventory;
 use crate::{Error, pack};
 
 /// Writes go out in pieces of this size: a small pack is one write.
@@ -36,6 +37,7 @@ pub(crate) struct Where<'a> {
     /// Held by whoever gives a pack its name, and alone by whoever takes one away: the same files captured
     /// again are the same pack.
     pub(crate) naming: &'a RwLock<()>,
+    pub(crate) inventory: &'a Inventory,
 }
 
 #[derive(Debug, Default)]
@@ -103,7 +105,8 @@ impl<'a> Packing<'a> {
             let naming = self.place.naming.read().expect("nobody panics while holding it");
             self.place.publish(&state, &table.name())?;
             drop(naming);
-            self.place.disk.sync_dir(self.place.dir)
+            self.place.disk.sync_dir(self.place.dir)?;
+            self.place.inventory.added(table.name())
         });
         done.map(|()| (table.name(), state.written)).map_err(|e| self.place.failed(e))
     }
@@ -269,6 +272,9 @@ pub(crate) fn without(
         place.publish(&state, &pack.id)?;
         drop(naming);
         place.disk.sync_dir(place.dir)?;
+        if modified.is_none() {
+            place.inventory.added(pack.id)?;
+        }
         Ok(Some(state.written))
     });
     done.map_err(|e| place.failed(e))

@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::Repo;
+use super::{Inventory, Repo};
 use crate::Error;
 use crate::disk::Disk;
 use crate::id::PackId;
@@ -15,6 +16,7 @@ use crate::pack::{TEMPORARY, file_name};
 pub struct Arriving {
     dir: PathBuf,
     disk: Disk,
+    inventory: Arc<Inventory>,
     id: PackId,
     file: File,
     written: u64,
@@ -29,7 +31,8 @@ impl Repo {
         // What somebody left who died.
         self.disk.remove(&path).map_err(failed)?;
         let file = self.disk.create(&path).map_err(failed)?;
-        Ok(Some(Arriving { dir: self.dir.clone(), disk: self.disk.clone(), id, file, written: 0 }))
+        let (dir, disk, inventory) = (self.dir.clone(), self.disk.clone(), self.inventory.clone());
+        Ok(Some(Arriving { dir, disk, inventory, id, file, written: 0 }))
     }
 }
 
@@ -44,7 +47,8 @@ impl Arriving {
     pub fn settle(self) -> Result<(), Error> {
         let (from, to) = (self.dir.join(temporary(&self.id)), self.dir.join(file_name(&self.id)));
         let settled = self.disk.sync(&self.file).and_then(|()| self.disk.rename(&from, &to));
-        settled.and_then(|()| self.disk.sync_dir(&self.dir)).map_err(|e| self.failed(e))
+        let settled = settled.and_then(|()| self.disk.sync_dir(&self.dir));
+        settled.and_then(|()| self.inventory.added(self.id)).map_err(|e| self.failed(e))
     }
 
     fn failed(&self, cause: std::io::Error) -> Error {

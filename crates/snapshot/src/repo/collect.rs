@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::Repo;
+use super::inventory::Whereabouts;
 use super::read::{Reader, follow};
 use crate::id::{PackId, Sort};
 use crate::object::Place;
@@ -69,14 +70,23 @@ type Marked = HashMap<PackId, Live>;
 impl Repo {
     /// Packs younger than `grace` stay whatever is in them: who made them may not have said so yet.
     pub fn collect(&self, wanted: &Wanted, grace: Duration) -> Result<Collected, Error> {
-        // Before anything is looked at: what is pinned later began with something that is wanted now.
         let before = SystemTime::now().checked_sub(grace).unwrap_or(SystemTime::UNIX_EPOCH);
+        self.collect_older(wanted, before)
+    }
+
+    /// As [`Repo::collect`]: packs that were written since `before` stay. What is pinned later than this is called began
+    /// with something that is wanted now.
+    pub fn collect_older(&self, wanted: &Wanted, before: SystemTime) -> Result<Collected, Error> {
         let mut trees: HashSet<TreeId> = wanted.trees.iter().cloned().collect();
         trees.extend(self.pins.lock().expect("nobody panics while holding it").keys().cloned());
         let marks = self.mark(&trees, wanted)?;
         let mut collected = Collected::default();
         let mut leaving = Vec::new();
         let here = self.pack_files()?;
+        trees.extend(wanted.cold.iter().cloned());
+        let older: Vec<(PackId, SystemTime)> = here.iter().filter(|(_, at)| *at < before).copied().collect();
+        self.give_up_all_but(&trees, &older)?;
+        self.announce_removals(&marks, wanted, &older)?;
         for (pack, size) in wanted.there.iter().flatten() {
             let id =
                 PackId::parse(pack).filter(|id| here.binary_search_by_key(id, |(here, _)| *here).is_err());
@@ -106,11 +116,27 @@ impl Repo {
             }
         }
         self.evict(leaving, &mut collected)?;
+        let unneeded: Vec<PackId> =
+            collected.unneeded.iter().filter_map(|pack| PackId::parse(pack)).collect();
+        let listed = self.inventory.leaving(&unneeded, Whereabouts::Gone);
+        listed.and_then(|()| self.inventory.tidy()).map_err(|e| self.no_inventory(e))?;
         if !collected.removed.is_empty() || collected.evicted > 0 {
             let synced = self.disk.sync_dir(&self.dir);
             synced.map_err(|e| Error::system("sync", self.dir.as_os_str().as_bytes(), e))?;
         }
         Ok(collected)
+    }
+
+    /// Says which packs go, before any of them does.
+    fn announce_removals(
+        &self,
+        marks: &Marks,
+        wanted: &Wanted,
+        older: &[(PackId, SystemTime)],
+    ) -> Result<(), Error> {
+        let goes = |id: &PackId| matches!(marks.fate(*id, wanted.far.contains(&id.to_string())), Fate::Go);
+        let going: Vec<PackId> = older.iter().map(|(id, _)| *id).filter(goes).collect();
+        self.inventory.leaving(&going, Whereabouts::Gone).map_err(|e| self.no_inventory(e))
     }
 
     pub(super) fn pack_files(&self) -> Result<Vec<(PackId, SystemTime)>, Error> {
@@ -183,6 +209,7 @@ impl Repo {
         let _alone = self.naming_packs.write().expect("nobody panics while holding it");
         // Captured anew since it was listed, it may be wanted by now.
         if !self.place().is_as_it_was(&id, Some(modified)).map_err(failed)? {
+            self.inventory.added(id).map_err(failed)?;
             collected.kept += 1;
             return Ok(false);
         }
@@ -205,6 +232,9 @@ impl Repo {
                 tracing::warn!(%error, "packs stay here that could be far");
                 HashSet::new()
             });
+            let announced: Vec<PackId> =
+                some.iter().map(|(id, _)| *id).filter(|id| same.contains(id)).collect();
+            self.inventory.leaving(&announced, Whereabouts::Remote).map_err(|e| self.no_inventory(e))?;
             for (id, modified) in some {
                 if !same.contains(id) {
                     collected.kept += 1;

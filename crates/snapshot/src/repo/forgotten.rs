@@ -5,8 +5,11 @@ use std::collections::HashSet;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use super::Repo;
+use super::inventory::packs_in;
+use crate::id::PackId;
 use crate::{Error, TreeId};
 
 const FILE: &str = "forgotten";
@@ -26,12 +29,52 @@ impl Repo {
     /// From when this returns these are forgotten, whatever happens; they can be collected. What has no pack any
     /// more needs no line.
     pub fn give_up(&self, trees: &[TreeId]) -> Result<(), Error> {
+        let _alone = self.forgetting.lock().expect("nobody panics while holding it");
         let mut all = self.forgotten()?;
         let before = all.clone();
         all.extend(trees.iter().cloned());
-        let packs: HashSet<_> = self.pack_files()?.into_iter().map(|(id, _)| id).collect();
+        self.write_changed(all, &before)
+    }
+
+    /// Everything here that is older and not among these is forgotten, and none of these is. Said before any of it is
+    /// collected: of a collection that dies halfway only what nobody wants is hurt, and it is known by this list.
+    pub(super) fn give_up_all_but(
+        &self,
+        wanted: &HashSet<TreeId>,
+        older: &[(PackId, SystemTime)],
+    ) -> Result<(), Error> {
+        let _alone = self.forgetting.lock().expect("nobody panics while holding it");
+        let before = self.forgotten()?;
+        let known: HashSet<PackId> = wanted.iter().chain(&before).map(TreeId::pack).collect();
+        let mut all = before.clone();
+        for (id, modified) in older.iter().filter(|(id, _)| !known.contains(id)) {
+            // Captured anew since it was listed, it may be wanted by now.
+            let same = self.place().is_as_it_was(id, Some(*modified)).unwrap_or(false);
+            // What cannot be opened tells of no snapshot.
+            let root = self.pack(*id).ok().filter(|_| same).and_then(|pack| pack.table.root);
+            all.extend(root.map(|root| TreeId::new(&root.id, id)));
+        }
+        all.retain(|tree| !wanted.contains(tree));
+        self.write_changed(all, &before)
+    }
+
+    /// Captured again, it is whole again, and somebody wants it.
+    pub(super) fn remember(&self, tree: &TreeId) -> Result<(), Error> {
+        // Nothing is in the way of most captures: there is hardly ever such a line.
+        if !self.forgotten()?.contains(tree) {
+            return Ok(());
+        }
+        let _alone = self.forgetting.lock().expect("nobody panics while holding it");
+        let before = self.forgotten()?;
+        let mut all = before.clone();
+        all.remove(tree);
+        self.write_changed(all, &before)
+    }
+
+    fn write_changed(&self, mut all: HashSet<TreeId>, before: &HashSet<TreeId>) -> Result<(), Error> {
+        let packs = packs_in(&self.dir).map_err(|e| self.not_forgotten(e))?;
         all.retain(|tree| packs.contains(&tree.pack()));
-        if all == before {
+        if all == *before {
             return Ok(());
         }
         let mut lines: Vec<String> = all.iter().map(|tree| format!("{tree}\n")).collect();

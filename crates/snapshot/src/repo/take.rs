@@ -277,7 +277,9 @@ impl Repo {
                 // Some of it may have been collected before, and now it is whole again.
                 self.forget(pack);
                 built.lies_in(pack);
-                (TreeId::new(&built.root.id, &pack), written)
+                let tree = TreeId::new(&built.root.id, &pack);
+                self.remember(&tree)?;
+                (tree, written)
             }
         };
         let partial = capture.tracking.touched().is_some() && index.base().is_some();

@@ -35,6 +35,8 @@ pub struct Verified {
     /// Blocks of which a bit is not as it was written. What they hold may be whole all the same: not every bit of a
     /// zstd frame means something. But the disk is not to be trusted.
     pub marred: Vec<String>,
+    /// Snapshots of which something is only in the object store, where it was not looked at.
+    pub remote: u64,
 }
 
 /// Of one snapshot so many faults are told.
@@ -61,16 +63,23 @@ impl Repo {
     ) -> Result<Verified, Error> {
         let reader = self.reader();
         let mut verifying = Verifying::new(&reader, depth);
+        if self.away.is_none() {
+            verifying.remote = self.remote_packs()?;
+        }
         let mut verified = Verified::default();
         for (number, tree) in trees.iter().enumerate() {
             progress(number);
             verified.trees += 1;
-            let what = match verifying.tree(self, tree) {
+            verifying.met_remote = false;
+            let done = verifying.tree(self, tree);
+            let what = match done {
+                Err(Error::Damaged { tree: pack, .. }) if verifying.is_remote(&pack) => Vec::new(),
                 Ok(()) => verifying.faults.drain(..).map(|(path, what)| told(&path, &what)).collect(),
                 Err(error) if error.kind() == Trouble::Damaged => vec![error.to_string()],
                 Err(error) => return Err(error),
             };
             verifying.faults.clear();
+            verified.remote += u64::from(verifying.met_remote);
             if !Vec::is_empty(&what) {
                 verified.hurt.push(Hurt { tree: tree.clone(), what });
             }
@@ -104,6 +113,10 @@ struct Verifying<'v> {
     waiting: BTreeMap<(PackId, u32), Vec<Waiting>>,
     /// Blocks that were read.
     blocks: HashSet<(PackId, u32)>,
+    /// Packs that are not here because the object store has them.
+    remote: BTreeSet<String>,
+    /// Whether the snapshot that is looked at needs one of these.
+    met_remote: bool,
 }
 
 impl<'v> Verifying<'v> {
@@ -118,6 +131,8 @@ impl<'v> Verifying<'v> {
             faults: Vec::new(),
             waiting: BTreeMap::new(),
             blocks: HashSet::new(),
+            remote: BTreeSet::new(),
+            met_remote: false,
         }
     }
 
@@ -134,7 +149,7 @@ impl<'v> Verifying<'v> {
         self.directories(&root)?;
         self.chunks()?;
         // With faults in them, they are looked at again for the next snapshot that has them.
-        if self.faults.is_empty() {
+        if self.faults.is_empty() && !self.met_remote {
             self.sound.extend(self.entered.drain());
         }
         Ok(())
@@ -272,6 +287,7 @@ impl<'v> Verifying<'v> {
     fn found<T>(&mut self, path: &[u8], found: Result<T, Error>) -> Result<Option<T>, Error> {
         match found {
             Ok(found) => Ok(Some(found)),
+            Err(Error::Damaged { tree, .. }) if self.is_remote(&tree) => Ok(None),
             Err(Error::Damaged { tree, what }) => {
                 self.fault(path, format!("pack {tree}: {what}"));
                 Ok(None)
@@ -282,6 +298,12 @@ impl<'v> Verifying<'v> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    fn is_remote(&mut self, pack: &str) -> bool {
+        let is = self.remote.contains(pack);
+        self.met_remote |= is;
+        is
     }
 
     fn fault(&mut self, path: &[u8], what: String) {

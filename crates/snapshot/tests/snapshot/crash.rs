@@ -141,6 +141,7 @@ fn a_collection_may_die_at_every_step() {
         let when = format!("death at step {step}");
         let healthy = bench.reopened();
         check(&bench, &healthy, &snapshots, &when);
+        nothing_is_called_damaged(&healthy, &when);
         if death.steps() <= step {
             let collected = done.expect("nobody died");
             assert_eq!(
@@ -162,6 +163,62 @@ fn a_collection_may_die_at_every_step() {
         check(&bench, &healthy, &snapshots, &format!("a collection after a {when}"));
         healthy.verify(&next).expect(&when);
     }
+}
+
+/// What the repository itself still offers can be restored, and nothing is missed.
+fn nothing_is_called_damaged(repo: &Repo, when: &str) {
+    let forgotten = repo.forgotten().expect("read");
+    let (all, broken) = repo.snapshots().expect("listed");
+    assert_eq!(broken, Vec::<String>::new(), "{when}");
+    let offered: Vec<TreeId> =
+        all.into_iter().map(|one| one.tree).filter(|tree| !forgotten.contains(tree)).collect();
+    let verified = repo.verify_all(&offered, Depth::Data, &mut |_| {}).expect("verified");
+    assert_eq!(verified.hurt, vec![], "{when}");
+    assert_eq!(repo.missing_packs().expect("read"), Vec::<String>::new(), "{when}");
+}
+
+#[test]
+fn a_pack_that_was_removed_by_hand_is_missed_though_nothing_refers_to_it() {
+    let bench = Bench::in_memory();
+    let mut line = bench.line();
+    for text in ["one", "two"] {
+        bench.write("file", text);
+        line.take(&bench.repo);
+    }
+    let newest = line.base.clone().expect("taken");
+    let repo = bench.reopened();
+    assert_eq!(repo.missing_packs().expect("read"), Vec::<String>::new());
+    std::fs::remove_file(bench.repo_dir().join(format!("{}.pack", newest.pack_name()))).expect("removed");
+    assert_eq!(repo.missing_packs().expect("read"), [newest.pack_name()]);
+}
+
+#[test]
+fn a_repository_without_a_list_gets_one_with_its_next_pack() {
+    let bench = Bench::in_memory();
+    bench.write("file", "one");
+    let first = bench.take().tree;
+    std::fs::remove_file(bench.repo_dir().join("inventory")).expect("as an older version left it");
+    bench.write("file", "two");
+    let second = bench.take().tree;
+    for tree in [&first, &second] {
+        std::fs::remove_file(bench.repo_dir().join(format!("{}.pack", tree.pack_name()))).expect("removed");
+    }
+    let mut expected = vec![first.pack_name().to_owned(), second.pack_name().to_owned()];
+    expected.sort();
+    assert_eq!(bench.reopened().missing_packs().expect("read"), expected);
+}
+
+#[test]
+fn what_is_captured_again_is_not_forgotten_any_more() {
+    let bench = Bench::in_memory();
+    bench.write("file", "one");
+    let tree = bench.take().tree;
+    bench.repo.give_up(std::slice::from_ref(&tree)).expect("forgotten");
+    assert_eq!(bench.take().tree, tree, "the same files are the same pack");
+    assert!(bench.repo.forgotten().expect("read").is_empty());
+    bench.repo.collect(&Wanted::default(), Duration::ZERO).expect("collected");
+    assert!(!bench.repo.holds(&tree));
+    assert_eq!(bench.repo.missing_packs().expect("read"), Vec::<String>::new());
 }
 
 fn copy_packs(from: &Path, to: &Path) {

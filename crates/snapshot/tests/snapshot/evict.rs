@@ -100,6 +100,19 @@ fn what_a_warm_snapshot_needs_stays_and_so_does_what_is_not_far() {
     turns.repo.verify_all(&turns.trees, Depth::Data, &mut |_| {}).expect("verified");
 }
 
+#[test]
+fn what_left_is_not_called_damaged_where_the_repository_is_read_alone() {
+    let turns = Turns::new();
+    let far = turns.send(&[1]);
+    turns.collect(&[0], &[1, 2], &far);
+    assert_eq!(turns.here(), [true, false, true]);
+    let alone = turns.bench.reopened();
+    let offered = [turns.trees[0].clone(), turns.trees[2].clone()];
+    let verified = alone.verify_all(&offered, Depth::Data, &mut |_| {}).expect("verified");
+    assert_eq!((verified.hurt, verified.remote), (vec![], 1));
+    assert_eq!(alone.missing_packs().expect("read"), Vec::<String>::new());
+}
+
 /// Whatever a list says: before something leaves, far is asked whether it has the same.
 #[test]
 fn nothing_leaves_that_far_does_not_have_as_it_is_here() {

@@ -92,10 +92,11 @@ impl Bench {
         self.repo.compare(tree, "workspace", &open(with)).expect("compared")
     }
 
-    /// The files in the repository's directory.
+    /// The files in the repository's directory, without its lists.
     pub(crate) fn packs(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.dir.path().join("repo")).expect("listed");
-        entries.map(|entry| entry.expect("an entry").path()).collect()
+        let files = entries.map(|entry| entry.expect("an entry").path());
+        files.filter(|path| !["inventory", "forgotten"].iter().any(|list| path.ends_with(list))).collect()
     }
 }
 

@@ -3,7 +3,14 @@
 
 use crate::{Error, Result};
 use sqlx::{Connection, SqliteConnection};
-use std::{future::Future, pin::Pin};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 use tokio::sync::{mpsc, oneshot};
 
 /// How many writes may share one commit: bounds how long a reader of a result waits for strangers.
@@ -13,6 +20,8 @@ pub(super) type Work<'c, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'c
 
 pub(super) struct Writer {
     jobs: mpsc::Sender<Message>,
+    /// Set when a write fails for want of space.
+    full: Arc<AtomicBool>,
 }
 
 enum Message {
@@ -77,10 +86,10 @@ where
 }
 
 impl Writer {
-    pub(super) fn start(db: SqliteConnection) -> Writer {
+    pub(super) fn start(db: SqliteConnection, full: Arc<AtomicBool>) -> Writer {
         let (jobs, inbox) = mpsc::channel(4096);
         tokio::spawn(run(db, inbox));
-        Writer { jobs }
+        Writer { jobs, full }
     }
 
     /// Returns once the work is on disk, or undone.
@@ -92,7 +101,11 @@ impl Writer {
         let (reply, answer) = oneshot::channel();
         let job = Box::new(Write { work: Some(work), result: None, reply });
         self.jobs.send(Message::Job(job)).await.map_err(|_| Error::Closed)?;
-        answer.await.map_err(|_| Error::Closed)?
+        let done = answer.await.map_err(|_| Error::Closed)?;
+        if matches!(done, Err(Error::Full)) {
+            self.full.store(true, Ordering::Relaxed);
+        }
+        done
     }
 
     pub(super) async fn close(&self) {
@@ -222,7 +235,7 @@ mod tests {
             counter.fetch_add(1, Ordering::Relaxed);
             true
         });
-        let writer = Writer::start(db);
+        let writer = Writer::start(db, Arc::default());
         let written = join_all((0..200).map(|_| add(&writer, 10))).await;
         assert!(written.iter().all(Result::is_ok));
         let commits = commits.load(Ordering::Relaxed);
@@ -235,7 +248,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut db = open(&dir).await;
         sqlx::query("PRAGMA max_page_count = 50").execute(&mut db).await.expect("limited");
-        let writer = Writer::start(db);
+        let writer = Writer::start(db, Arc::default());
         add(&writer, 10).await.expect("fits");
         let (before, large, after) =
             tokio::join!(add(&writer, 10), add(&writer, 50 * 4096), add(&writer, 10));

@@ -52,14 +52,14 @@ pub(super) fn verify(place: &Place, read_data: bool) -> Result<u8> {
             Some(Harm { one, what: hurt.what.clone(), intact: intact(one) })
         })
         .collect();
-    let missing = missing(&listing);
+    let missing = missing(place, &listing)?;
     let fine =
         harms.is_empty() && missing.is_empty() && listing.broken.is_empty() && verified.marred.is_empty();
     if place.json {
         out::json(&json!({
             "snapshots": verified.trees, "objects": verified.objects, "readData": read_data,
             "hurt": harms.iter().map(json_of).collect::<Vec<_>>(), "missing": missing, "broken": listing.broken,
-            "marred": verified.marred,
+            "marred": verified.marred, "remote": verified.remote,
         }));
     } else {
         show(&harms, &missing);
@@ -67,6 +67,10 @@ pub(super) fn verify(place: &Place, read_data: bool) -> Result<u8> {
             println!("{} {}", paint(Paint::Yellow, "!"), out::harmless(block));
         }
         warn_of(&listing.broken, place);
+        if verified.remote > 0 {
+            let some = plural(verified.remote, "snapshot");
+            eprintln!("  {some} need packs that are only in the object store; those were not looked at");
+        }
         let (snapshots, objects) = (plural(verified.trees, "snapshot"), plural(verified.objects, "object"));
         let checked = if read_data { "every byte was read" } else { "--read-data reads every byte, too" };
         let (colour, mark) = if fine { (Paint::Green, "✓") } else { (Paint::Red, "✗") };
@@ -75,7 +79,7 @@ pub(super) fn verify(place: &Place, read_data: bool) -> Result<u8> {
             0 if missing.is_empty() => {
                 "all can be restored, but the disk changed what was written".to_owned()
             }
-            hurt => format!("{hurt} hurt"),
+            hurt => format!("{hurt} hurt, {} missing", missing.len()),
         };
         eprintln!("{} {snapshots}, {objects}: {verdict}; {checked}", paint_err(colour, mark));
     }
@@ -97,20 +101,46 @@ fn hurt_history(place: &Place, listing: &Listing) -> Vec<ash_snapshot::Hurt> {
     hurt
 }
 
-/// Checkpoints that others say were before them, and of which no pack is there.
-fn missing(listing: &Listing) -> Vec<String> {
-    let all = || listing.snapshots.iter().chain(&listing.forgotten);
-    let there: HashSet<&str> = all().map(|one| one.tree.as_str()).collect();
-    let gone = |one: &Listed| match &one.what {
-        What::Checkpoint(record) if !there.contains(record.previous.as_str()) => Some(format!(
-            "session {}: what was before checkpoint {} is missing (pack {})",
-            record.session,
-            record.checkpoint,
-            record.previous.get(64..).unwrap_or(&record.previous)
-        )),
-        What::Checkpoint(_) | What::Folder(_) | What::Other => None,
-    };
-    all().filter_map(gone).collect()
+/// What should be here and is not: packs by the repository's own list of them, and checkpoints that hold the log of
+/// one that can be restored.
+fn missing(place: &Place, listing: &Listing) -> Result<Vec<String>> {
+    let packs = place.repo.missing_packs().map_err(failed(place))?;
+    let remote = place.repo.remote_packs().map_err(failed(place))?;
+    let mut missing = gaps(listing, |pack| remote.contains(pack));
+    let unnamed: Vec<String> = packs
+        .iter()
+        .filter(|pack| !missing.iter().any(|gap| gap.contains(pack.as_str())))
+        .map(|pack| format!("pack {pack} was written here and is missing"))
+        .collect();
+    missing.extend(unnamed);
+    Ok(missing)
+}
+
+/// From everything that can be restored back along the log. What else is left of forgotten ones counts for nothing: a
+/// collection that was killed left it.
+fn gaps(listing: &Listing, is_remote: impl Fn(&str) -> bool) -> Vec<String> {
+    let all = listing.snapshots.iter().chain(&listing.forgotten);
+    let records: BTreeMap<&str, Option<&Record>> = all.map(|one| (one.tree.as_str(), one.record())).collect();
+    let mut seen: HashSet<&str> = HashSet::new();
+    let mut gaps = Vec::new();
+    for one in &listing.snapshots {
+        let mut next = one.record();
+        while let Some(record) = next.filter(|record| record.after > 0 && seen.insert(&record.previous)) {
+            let pack = record.previous.get(64..).unwrap_or(&record.previous);
+            next = match records.get(record.previous.as_str()) {
+                Some(previous) => *previous,
+                None if is_remote(pack) => None,
+                None => {
+                    gaps.push(format!(
+                        "session {}: what was before checkpoint {} is missing (pack {pack})",
+                        record.session, record.checkpoint
+                    ));
+                    None
+                }
+            };
+        }
+    }
+    gaps
 }
 
 fn json_of(harm: &Harm<'_>) -> Value {

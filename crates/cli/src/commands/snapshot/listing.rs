@@ -45,6 +45,13 @@ impl Listed {
         }
     }
 
+    pub(super) fn record(&self) -> Option<&Record> {
+        match &self.what {
+            What::Checkpoint(record) => Some(record),
+            What::Folder(_) | What::Other => None,
+        }
+    }
+
     /// Those with the same are the history of one thing.
     pub(super) fn of(&self) -> Option<(&str, &str)> {
         match &self.what {

@@ -111,6 +111,8 @@ fn saved(number: u64) -> Saved {
         files: 1,
         bytes: 1,
         skipped: Vec::new(),
+        unsaved: Vec::new(),
+        unsaved_more: 0,
         salvage: false,
         mid_turn: false,
         beside: Vec::new(),

@@ -1,0 +1,64 @@
+//! The Docker engine that makes the sandboxes, if one does. It may be stopped or slow: the server starts beside it, says so
+//! in `/health`, and makes use of it when it is back. Sandboxes that run need no engine to be taken over.
+
+use crate::config::Config;
+use ash_sandbox::{Docker, Error};
+use ash_session::Sessions;
+use std::{path::PathBuf, time::Duration};
+
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+const UNREACHABLE: &str = "engine_unreachable";
+const UNUSABLE: &str = "engine_unusable";
+
+/// An engine that answers must be one that can be used; one that does not may be so later.
+pub(crate) async fn open(config: &Config, exe: PathBuf) -> Result<Docker, Error> {
+    let docker = config.docker(exe)?;
+    match docker.reach().await {
+        Ok(()) => {
+            prepare(&docker).await?;
+            docker.try_out().await?;
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the server starts without its engine: no sandbox can be started")
+        }
+    }
+    Ok(docker)
+}
+
+/// Before anything is started with it: that it has what sandboxes need, and nothing of dead ones.
+async fn prepare(docker: &Docker) -> Result<(), Error> {
+    let version = docker.look().await?;
+    let orphans = docker.clone();
+    match tokio::task::spawn_blocking(move || orphans.clear_orphans()).await {
+        Ok(Ok(cleared)) => tracing::info!(version, cleared, "sandboxes are containers of a Docker engine"),
+        Ok(Err(error)) => tracing::warn!(%error, "containers that nobody needs could not be removed"),
+        Err(error) => tracing::warn!(%error, "containers that nobody needs could not be removed"),
+    }
+    Ok(())
+}
+
+/// Says when the engine goes and when it is back.
+pub(crate) async fn watch(sessions: Sessions, docker: Docker) {
+    let mut rounds = tokio::time::interval(LOOK_EVERY);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut away = false;
+    loop {
+        rounds.tick().await;
+        let (troubles, now) = (&sessions.rooms().troubles, sessions.rooms().clock());
+        match docker.reach().await {
+            Err(error) => {
+                away = true;
+                troubles.set(UNREACHABLE, format!("No sandbox can be started: {error}"), now);
+            }
+            Ok(()) if away => match prepare(&docker).await {
+                Ok(()) => {
+                    away = false;
+                    troubles.clear(UNREACHABLE);
+                    troubles.clear(UNUSABLE);
+                }
+                Err(error) => troubles.set(UNUSABLE, format!("No sandbox can be started: {error}"), now),
+            },
+            Ok(()) => {}
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The time by which things are old enough to go. A wall clock that jumps forward (a dead battery, a wrong time server)
+//! would make everything old at once, and deletion is for ever: so rules by age use the smaller of the wall clock and
+//! the last trusted time plus what a clock that cannot be set has counted since. A clock that stays where it jumped to
+//! is trusted after an hour.
+
+use ash_model::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::{fs, io, io::Write, path::PathBuf, sync::Mutex, time::Duration};
+
+/// So far a wall clock may be from what was expected and is still no jump: clocks are corrected a little all the time.
+const TOLERANCE_MS: i64 = 60_000;
+/// So long a wall clock must go on from where it jumped to before it is trusted.
+const PROBATION_MS: i64 = 3_600_000;
+
+/// What the two clocks of a machine say at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reading {
+    pub wall: Timestamp,
+    /// Milliseconds since the machine started, asleep or not. Nobody can set it.
+    pub since_boot: i64,
+}
+
+impl Reading {
+    pub fn now() -> Reading {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let since_boot = time.tv_sec.saturating_mul(1000).saturating_add(time.tv_nsec / 1_000_000);
+        Reading { wall: Timestamp::now(), since_boot }
+    }
+}
+
+/// The last time that was trusted, and since when the wall clock says something else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Trust {
+    /// The kernel's name for this boot: `sinceBoot` means nothing in another one.
+    boot: String,
+    trusted: Timestamp,
+    since_boot: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    jump: Option<Jump>,
+}
+
+/// A wall clock that is not where it was expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Jump {
+    /// How far ahead it is; behind, if negative.
+    by_ms: i64,
+    /// When it was seen first, in milliseconds since the boot.
+    since_boot: i64,
+}
+
+impl Trust {
+    /// With nothing to compare it with, the wall clock is right.
+    fn begin(boot: &str, now: Reading) -> Trust {
+        Trust { boot: boot.to_owned(), trusted: now.wall, since_boot: now.since_boot, jump: None }
+    }
+
+    /// After a restart of the server or of the machine. How long a machine was off is not known: its clock is then
+    /// ahead of what is expected, and waits for its hour.
+    fn go_on(self, boot: &str) -> Trust {
+        if self.boot == boot {
+            return self;
+        }
+        Trust { boot: boot.to_owned(), since_boot: 0, jump: None, ..self }
+    }
+
+    fn expected(&self, now: Reading) -> Timestamp {
+        let elapsed = now.since_boot.saturating_sub(self.since_boot).max(0);
+        Timestamp(self.trusted.0.saturating_add(elapsed))
+    }
+
+    /// The time for rules by age.
+    fn look(&mut self, now: Reading) -> Timestamp {
+        let expected = self.expected(now);
+        let by_ms = now.wall.0.saturating_sub(expected.0);
+        if by_ms.abs() <= TOLERANCE_MS {
+            (self.trusted, self.since_boot, self.jump) = (now.wall, now.since_boot, None);
+            return now.wall;
+        }
+        let jump = match self.jump {
+            // It stands where it was when it was seen first.
+            Some(jump) if (jump.by_ms - by_ms).abs() <= TOLERANCE_MS => jump,
+            Some(_) | None => Jump { by_ms, since_boot: now.since_boot },
+        };
+        if now.since_boot.saturating_sub(jump.since_boot) >= PROBATION_MS {
+            (self.trusted, self.since_boot, self.jump) = (now.wall, now.since_boot, None);
+            return now.wall;
+        }
+        self.jump = Some(jump);
+        now.wall.min(expected)
+    }
+}
+
+/// A clock that does not believe every jump. What it trusts outlives the server, in a file of its own.
+#[derive(Debug)]
+pub struct TrustedClock {
+    file: PathBuf,
+    read: fn() -> Reading,
+    trust: Mutex<Trust>,
+}
+
+impl TrustedClock {
+    pub fn open(file: PathBuf, boot: &str, read: fn() -> Reading) -> TrustedClock {
+        let stored: Option<Trust> =
+            fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let trust = stored.map_or_else(|| Trust::begin(boot, read()), |trust| trust.go_on(boot));
+        TrustedClock { file, read, trust: Mutex::new(trust) }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.trust.lock().expect("nobody panics while holding it").look((self.read)())
+    }
+
+    /// How far the wall clock is from what was expected, if it is not trusted.
+    pub fn jumped(&self) -> Option<Duration> {
+        let mut trust = self.trust.lock().expect("nobody panics while holding it");
+        trust.look((self.read)());
+        trust.jump.map(|jump| Duration::from_millis(jump.by_ms.unsigned_abs()))
+    }
+
+    /// Writes down what is trusted. Lost with the power it is only older, and what is expected is then earlier.
+    pub fn store(&self) -> io::Result<()> {
+        let trust = {
+            let mut trust = self.trust.lock().expect("nobody panics while holding it");
+            trust.look((self.read)());
+            trust.clone()
+        };
+        let fresh = self.file.with_extension("new");
+        let text = serde_json::to_vec(&trust).map_err(io::Error::other)?;
+        fs::File::create(&fresh)?.write_all(&text)?;
+        fs::rename(&fresh, &self.file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: i64 = 60_000;
+    const HOUR: i64 = 60 * MINUTE;
+    const DAY: i64 = 24 * HOUR;
+    const START: i64 = 1_700_000_000_000;
+
+    fn reading(wall: i64, since_boot: i64) -> Reading {
+        Reading { wall: Timestamp(START + wall), since_boot }
+    }
+
+    fn begun() -> Trust {
+        Trust::begin("boot", reading(0, 0))
+    }
+
+    fn looked(trust: &mut Trust, wall: i64, since_boot: i64) -> i64 {
+        trust.look(reading(wall, since_boot)).0 - START
+    }
+
+    #[test]
+    fn a_clock_that_goes_on_is_the_time() {
+        let mut trust = begun();
+        assert_eq!(looked(&mut trust, HOUR, HOUR), HOUR);
+        // Slewed by seconds a day.
+        assert_eq!(looked(&mut trust, DAY + 30_000, DAY), DAY + 30_000);
+        assert_eq!(trust.jump, None);
+    }
+
+    #[test]
+    fn a_jump_forward_makes_nothing_older_for_an_hour() {
+        let mut trust = begun();
+        assert_eq!(looked(&mut trust, 30 * DAY, MINUTE), MINUTE);
+        assert_eq!(looked(&mut trust, 30 * DAY + HOUR - MINUTE, HOUR), HOUR);
+        let later = HOUR + MINUTE;
+        assert_eq!(looked(&mut trust, 30 * DAY + HOUR, later), 30 * DAY + HOUR, "it stayed there");
+        assert_eq!(looked(&mut trust, 31 * DAY, later + DAY - HOUR), 31 * DAY);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_again_and_again_is_not_trusted() {
+        let mut trust = begun();
+        for n in 1..10 {
+            assert_eq!(looked(&mut trust, n * 30 * DAY, n * 30 * MINUTE), n * 30 * MINUTE);
+        }
+    }
+
+    #[test]
+    fn a_jump_that_is_put_right_is_forgotten() {
+        let mut trust = begun();
+        looked(&mut trust, 30 * DAY, MINUTE);
+        assert_eq!(looked(&mut trust, 2 * MINUTE, 2 * MINUTE), 2 * MINUTE);
+        assert_eq!(trust.jump, None);
+        assert_eq!(looked(&mut trust, 30 * DAY, HOUR + MINUTE), HOUR + MINUTE, "its hour begins anew");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_believed_at_once() {
+        let mut trust = begun();
+        assert_eq!(looked(&mut trust, -DAY, MINUTE), -DAY);
+        assert_eq!(looked(&mut trust, 2 * MINUTE, 2 * MINUTE), 2 * MINUTE, "and so is its return");
+        assert_eq!(looked(&mut trust, -DAY, 3 * MINUTE), -DAY);
+        looked(&mut trust, -DAY + HOUR, HOUR + 3 * MINUTE);
+        assert_eq!(trust.trusted, Timestamp(START - DAY + HOUR), "after an hour that is the time");
+    }
+
+    #[test]
+    fn the_hour_goes_on_after_a_restart_of_the_server_and_begins_anew_after_one_of_the_machine() {
+        let mut trust = begun();
+        looked(&mut trust, 30 * DAY, MINUTE);
+        let mut same = trust.clone().go_on("boot");
+        assert_eq!(looked(&mut same, 30 * DAY + HOUR, HOUR + MINUTE), 30 * DAY + HOUR);
+        let mut other = trust.go_on("another boot");
+        assert_eq!(looked(&mut other, 30 * DAY + HOUR, MINUTE), MINUTE);
+        assert_eq!(looked(&mut other, 30 * DAY + 2 * HOUR, HOUR + MINUTE), 30 * DAY + 2 * HOUR);
+    }
+
+    #[test]
+    fn what_is_trusted_is_stored_like_this() {
+        let mut trust = begun();
+        let text = |trust: &Trust| serde_json::to_string(trust).expect("json");
+        assert_eq!(text(&trust), r#"{"boot":"boot","trusted":"2023-11-14T22:13:20.000Z","sinceBoot":0}"#);
+        looked(&mut trust, DAY + MINUTE, MINUTE);
+        let jumped = r#"{"boot":"boot","trusted":"2023-11-14T22:13:20.000Z","sinceBoot":0,"jump":{"byMs":86400000,"sinceBoot":60000}}"#;
+        assert_eq!(text(&trust), jumped);
+        assert_eq!(serde_json::from_str::<Trust>(jumped).expect("read"), trust);
+    }
+}
