@@ -4,7 +4,7 @@
 use serde_json::Value;
 use std::{collections::BTreeSet, process::Command};
 
-const EDGES: [&str; 27] = [
+const EDGES: [&str; 30] = [
     "ash-agent -> ash-dev",
     "ash-bench -> ash-model",
     "ash-bench -> ash-store",
@@ -27,10 +27,13 @@ const EDGES: [&str; 27] = [
     "ash-server -> ash-store",
     "ash-session -> ash-cloud",
     "ash-session -> ash-driver",
+    "ash-session -> ash-failpoint",
     "ash-session -> ash-model",
     "ash-session -> ash-sandbox",
     "ash-session -> ash-snapshot",
     "ash-session -> ash-store",
+    "ash-snapshot -> ash-failpoint",
+    "ash-store -> ash-failpoint",
     "ash-store -> ash-model",
 ];
 

@@ -3,6 +3,10 @@
 
 #![allow(dead_code, reason = "each test module uses its own part")]
 
+mod points;
+
+pub use points::Point;
+
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use std::{
@@ -79,7 +83,7 @@ impl Server {
         server.exe = server.dir.join("ash");
         std::fs::copy(ash(), &server.exe).expect("a copy of the binary");
         if own_uid() == 0 {
-            for path in [&server.dir, &server.exe] {
+            for path in [&server.dir, &server.exe, &server.points()] {
                 std::os::unix::fs::chown(path, Some(uid), Some(uid)).expect("chown");
             }
             server.uid = Some(uid);
@@ -96,6 +100,9 @@ impl Server {
         if in_docker() {
             env.extend(crate::docker::env());
         }
+        let points = dir.join("points");
+        std::fs::create_dir(&points).expect("a directory for fail points");
+        env.insert("ASH_FAIL_POINTS".to_owned(), points.to_str().expect("UTF-8").to_owned());
         let data = dir.join("data");
         Server { child: None, url: String::new(), data, dir, env, exe: ash(), uid: None, gid: None }
     }
