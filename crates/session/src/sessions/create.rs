@@ -41,6 +41,7 @@ impl Sessions {
     /// Once it has a place it goes on to its end even if the caller hangs up: half a session is nobody's.
     pub async fn create(&self, new: NewSession) -> Result<Session> {
         self.open_for_more()?;
+        ash_failpoint::reach_async("create.asked").await;
         let agent = self.agent_of(&new).await?;
         let place = match new.workspace {
             Some(ref slug) => {
@@ -75,6 +76,7 @@ impl Sessions {
     }
 
     async fn create_whole(&self, new: NewSession, agent: Agent, place: Place) -> Result<Session> {
+        ash_failpoint::reach_async("create.placed").await;
         let rooms = &self.rooms;
         let workspace = match &new.workspace {
             Some(slug) => {
@@ -116,6 +118,7 @@ impl Sessions {
                 at: rooms.clock(),
             })
             .await?;
+        ash_failpoint::reach_async("create.recorded").await;
         if let Some(way) = new.way {
             rooms.brought.bring(session.no, way);
         }
@@ -127,6 +130,7 @@ impl Sessions {
         let passage = Passage { room, patience: Some(self.patience(new.patience)) };
         self.seat(no, workspace, |rooms, seat| Actor::newborn(rooms, session, state, (seat, passage)))
             .await?;
+        ash_failpoint::reach_async("create.seated").await;
         let woken = self.wish(no, Wish::Resume).await;
         // Not before: the next one can wait, this one does.
         if rooms.prewarm(&agent.needs) > 0
