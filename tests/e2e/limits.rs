@@ -203,7 +203,7 @@ async fn a_sandbox_that_takes_too_much_memory_loses_what_took_it() {
         let id = limited(&client, json!({ "memoryMb": 96 })).await;
         let neighbour = Neighbour::at_work(&server).await;
         let agent = server.processes(&id).await.agent;
-        let greedy = r"sh -c 'x=$(head -c 150000000 /dev/zero | tr \\0 x); sleep 3; echo ${#x}'; echo $?";
+        let greedy = r"sh -c 'x=$(head -c 150000000 /dev/zero | tr \\0 x); sleep 50; echo ${#x}'; echo $?";
         let (_, said) = exec(&client, &id, greedy).await;
         assert_eq!(said["stdout"], "137\n", "{said}");
         // Whoever took it is gone, and the agent works on.
