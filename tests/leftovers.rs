@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Shims notice within seconds that their directory is gone; nothing else may take longer.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 #[test]
 fn no_process_mount_cgroup_or_directory_is_left() {

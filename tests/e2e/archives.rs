@@ -3,7 +3,7 @@
 
 use crate::{
     files::{Files, Tar, gzip, start},
-    support::{Client, Server, eventually},
+    support::{Client, Point, Server, eventually},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use flate2::{Compression, write::GzEncoder};
@@ -13,7 +13,6 @@ use std::{
     collections::BTreeSet,
     io::Write,
     path::{Path, PathBuf},
-    time::Duration,
 };
 use tar::EntryType;
 
@@ -154,63 +153,43 @@ fn versions(workspace: &Path) -> (usize, BTreeSet<String>) {
     (found.len(), found.into_iter().collect())
 }
 
-type Moment<'a> = (&'static str, Box<dyn Fn() -> bool + 'a>);
-
-/// When it is that the server dies.
-fn moments(live: &Path, next: usize) -> [Moment<'_>; 3] {
-    let has = |name: &'static str| {
-        move || {
-            let mut uploads = std::fs::read_dir(live.join("uploads")).into_iter().flatten().flatten();
-            uploads.any(|upload| upload.path().join(name).exists())
-        }
-    };
-    // The first file that is moved.
-    let first = live.join("tree/workspace/many/0/f0");
-    let moved = move || std::fs::read_to_string(&first).is_ok_and(|text| text == format!("version {next}"));
-    [
-        ("it is written", Box::new(has("files/many/0/f0"))),
-        ("it is whole", Box::new(has("whole"))),
-        ("it is moved", Box::new(moved)),
-    ]
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upload_is_there_whole_or_not_at_all_whenever_the_server_is_killed() {
+#[tokio::test]
+async fn an_upload_is_there_whole_or_not_at_all_wherever_the_server_is_killed() {
     let (mut server, mut files) = start().await;
     let live = server.live(&files.id).await;
     let workspace = live.join("tree/workspace");
     files.client.action(&files.id, "stop").await;
     assert_eq!(files.unbundle(&version(0)).await.0, 200);
-    let (mut next, mut halves) = (1, 0);
-    for round in 0..6 {
-        let (client, path, archive) = (files.client.clone(), files.path("workspace"), version(next));
-        let body = json!({ "bundle": STANDARD.encode(archive) });
-        let sending =
-            tokio::spawn(async move { client.request(Method::POST, &path).json(&body).send().await });
-        let until = std::time::Instant::now() + Duration::from_secs(60);
-        let (when, is_now) = &moments(&live, next)[round % 3];
-        while !is_now() {
-            assert!(std::time::Instant::now() < until && !sending.is_finished(), "{when}: never");
-        }
-        server.kill9();
+    let mut stands = 0;
+    for (number, (point, how, finished)) in [
+        ("upload.file", Point::AbortAt(MANY as u64 / 2), false),
+        ("upload.written", Point::Abort, false),
+        ("upload.whole", Point::Abort, true),
+        ("merge.step", Point::AbortAt(1), true),
+        ("merge.step", Point::AbortAt(MANY as u64 / 2), true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (next, when) = (number + 1, format!("{point}, {how:?}"));
+        server.arm(point, how);
+        let body = json!({ "bundle": STANDARD.encode(version(next)) });
+        let answer = files.client.request(Method::POST, &files.path("workspace")).json(&body).send().await;
+        assert!(answer.is_err(), "{when}: {answer:?}");
+        server.died_at(point).await;
         let (_, at_death) = versions(&workspace);
-        halves += usize::from(at_death.len() > 1);
-        sending.await.expect("sent").err();
+        assert_eq!(at_death.len() > 1, point == "merge.step", "{when}: {at_death:?}");
         server.launch().await;
         files.client = server.client();
         // Whoever asks finds it settled.
         assert!(files.list().await.len() >= MANY);
+        stands = if finished { next } else { stands };
         let (count, found) = versions(&workspace);
-        assert_eq!((count, found.len()), (MANY, 1), "killed when {when}: {found:?}");
-        assert!(!live.join("uploads").exists(), "killed when {when}: something is left");
-        if at_death.contains(&format!("version {next}")) {
-            assert_eq!(found, BTreeSet::from([format!("version {next}")]), "what was begun is finished");
-        }
-        next += 1;
+        assert_eq!((count, found), (MANY, BTreeSet::from([format!("version {stands}")])), "{when}");
+        assert!(!live.join("uploads").exists(), "{when}: something is left");
     }
-    assert!(halves > 0, "no kill hit the middle: nothing was tried");
     let text = files.client.text(&files.id, "run: cat many/*/* | sort -u").await;
-    assert!(text.starts_with("version "), "{text}");
+    assert!(text.starts_with(&format!("version {stands}")), "{text}");
 }
 
 #[tokio::test]

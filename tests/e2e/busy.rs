@@ -10,8 +10,8 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-const SLOW: &str =
-    "slow 200: one two three four five six seven eight nine ten eleven twelve thirteen fourteen";
+/// A turn that runs until it is interrupted.
+const SLOW: &str = "hold never: one two three four five six seven eight nine ten";
 
 impl Client {
     async fn push(&self, id: &str, text: &str, on_busy: &str) -> (StatusCode, Value) {
@@ -127,7 +127,8 @@ async fn the_queue_outlives_the_server() {
     let mut server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
-    let mut first = client.send(&id, "run: sleep 2; echo first >> order").await;
+    let hold = "run: until [ -e go ]; do sleep 0.01; done; echo first >> order";
+    let mut first = client.send(&id, hold).await;
     first.until("session_start").await;
     let mut waiting = Vec::new();
     for n in 0..20 {
@@ -145,12 +146,11 @@ async fn the_queue_outlives_the_server() {
     client.delete(&format!("{path}/{withdrawn}")).await;
     server.crash_and_start().await;
     let client = server.client();
-    // What is left of it is what was there, but for the first, which may have ended meanwhile.
     let left = client.queue(&id).await;
     let wanted: Vec<&Value> = reversed.into_iter().filter(|turn| *turn != withdrawn).collect();
-    let left: Vec<&Value> =
-        left.iter().map(|turn| &turn["turn"]).filter(|turn| **turn != before[0]["turn"]).collect();
-    assert!(!left.is_empty() && wanted.ends_with(&left), "{left:?}");
+    let left: Vec<&Value> = left.iter().map(|turn| &turn["turn"]).collect();
+    assert_eq!((left[0], &left[1..]), (&before[0]["turn"], &wanted[..]), "all of it is there, as it was");
+    server.let_go(&id, "go").await;
     eventually("everything is done", async || client.queue(&id).await.is_empty().then_some(())).await;
     let order = client.text(&id, "read order").await;
     let expected: Vec<String> = (0..20).rev().filter(|n| *n != 4).map(|n| n.to_string()).collect();
@@ -232,7 +232,9 @@ async fn steers(runtime: &str, agent: Stage) {
     let client = server.client();
     let made = client.post("/api/sessions", json!({ "agent": runtime, "sessionId": "s" })).await;
     assert_eq!(made["session"]["status"], "active", "{made}");
-    let mut running = client.send("s", "run: sleep 2; echo the first").await;
+    // It goes on for a moment after it was let go: an agent reads what it is told while it waits for a command.
+    let long = "run: until [ -e go ]; do sleep 0.1; done; sleep 1; echo the first";
+    let mut running = client.send("s", long).await;
     running.until("tool_use").await;
     let mut waiting = client.send("s", "run: echo the last").await;
     waiting.until("session_start").await;
@@ -240,6 +242,7 @@ async fn steers(runtime: &str, agent: Stage) {
     let request = client.request(Method::POST, "/api/sessions/s/messages").json(&body);
     let mut steered = crate::support::Sse::of(request.send().await.expect("sent"));
     steered.until("session_start").await;
+    server.let_go("s", "go").await;
     // The agent hears it in the turn that runs, and both come to one end.
     let told = steered.until("steered").await.pop().expect("an event");
     let (own, into) = (told.data["turn"].clone(), told.data["into"].clone());

@@ -1,11 +1,11 @@
 //! Corners where a hostile reader of the code found something: two things at once, or a death between two lines.
 
-use crate::support::{Client, Server, eventually, ok, signal};
+use crate::support::{Client, Point, Server, eventually, let_go, ok, signal};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn write(client: &Client, id: &str, path: &str, text: &str) {
     let files = json!({ "files": [{ "path": path, "content": STANDARD.encode(text) }] });
@@ -50,12 +50,16 @@ async fn a_command_after_a_crash_never_gets_the_output_of_one_before_it() {
 }
 
 #[tokio::test]
-async fn a_caller_who_hangs_up_while_a_session_is_made_leaves_a_whole_one() {
+async fn a_caller_who_hangs_up_while_a_session_is_made_leaves_a_whole_one_or_none() {
     let server = Server::start().await;
     let client = server.client();
     client.deploy("tester").await;
     let address = server.url.strip_prefix("http://").expect("http").to_owned();
-    for wait in 0..30u64 {
+    let mut whole = 0;
+    for (point, begun) in
+        [("create.asked", false), ("create.placed", true), ("create.recorded", true), ("create.seated", true)]
+    {
+        server.arm(point, Point::Pause);
         let body = r#"{"agent":"tester"}"#;
         let text = format!(
             "POST /api/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
@@ -64,14 +68,21 @@ async fn a_caller_who_hangs_up_while_a_session_is_made_leaves_a_whole_one() {
         );
         let mut socket = tokio::net::TcpStream::connect(&address).await.expect("connect");
         socket.write_all(text.as_bytes()).await.expect("send");
-        // The instant at which the caller leaves is what varies.
-        tokio::time::sleep(std::time::Duration::from_micros(wait * 300)).await;
+        server.reached(point).await;
+        socket.shutdown().await.expect("the caller hangs up");
+        // The server hangs up as well: from here on it makes the session for nobody.
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).await.ok();
+        assert!(answer.is_empty(), "{point}: {}", String::from_utf8_lossy(&answer));
+        server.release(point);
+        whole += usize::from(begun);
+        eventually("no session is half made", async || {
+            let sessions = client.get("/api/sessions").await["sessions"].as_array().cloned().expect("a list");
+            let active = sessions.iter().filter(|session| session["status"] == "active").count();
+            ((active, sessions.len()) == (whole, whole)).then_some(())
+        })
+        .await;
     }
-    eventually("no session is half made", async || {
-        let sessions = client.get("/api/sessions").await["sessions"].as_array().cloned().expect("a list");
-        (!sessions.is_empty() && sessions.iter().all(|session| session["status"] == "active")).then_some(())
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -179,7 +190,7 @@ async fn sending_again_with_the_same_key_finds_the_end_of_a_turn_that_was_cut_an
     let id = client.create().await;
     let processes = server.processes(&id).await;
     let path = format!("/api/sessions/{id}/messages");
-    let body = json!({ "content": "run: echo x >> ran\nslow 50: one two three four five six" });
+    let body = json!({ "content": "run: echo x >> ran\nhold go: one two three four five six" });
     let again = |client: &Client| {
         let request = client
             .request(Method::POST, &path)
@@ -187,13 +198,15 @@ async fn sending_again_with_the_same_key_finds_the_end_of_a_turn_that_was_cut_an
             .header("accept", "application/json");
         request.json(&body).send()
     };
-    let ran = server.live(&id).await.join("tree/workspace/ran");
+    let live = server.live(&id).await;
+    let ran = live.join("tree/workspace/ran");
     tokio::select! {
         _ = again(&client) => panic!("it is cut before it ends"),
         () = eventually("the tool ran", async || ran.exists().then_some(())) => {}
     }
     server.kill9();
     signal(processes.shim, libc::SIGKILL);
+    let_go(&live, "go");
     server.launch().await;
     for _ in 0..2 {
         let answer = ok(again(&server.client()).await.expect("send")).await;
@@ -244,13 +257,14 @@ async fn a_message_that_waits_is_told_when_the_session_is_stopped() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
-    let mut running = client.send(&id, "slow 20000: one two").await;
-    running.until("message").await;
+    let mut running = client.send(&id, "hold go: one two").await;
+    running.until("text_delta").await;
     let mut waiting = client.send(&id, "second").await;
     waiting.until("session_start").await;
     client.action(&id, "stop").await;
     let error = waiting.rest().await.pop().expect("a last frame");
     assert_eq!((error.event.as_str(), error.data["code"].as_str()), ("error", Some("session_stopped")));
+    server.let_go(&id, "go").await;
     client.action(&id, "resume").await;
     eventually("it runs then", async || (client.session(&id).await["openTurns"] == 0).then_some(())).await;
 }

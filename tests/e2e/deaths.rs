@@ -1,7 +1,7 @@
 //! Deaths of the agent, its shim, its sandbox, and by lack of memory: at rest, in a turn, during exec, and while
 //! the files are captured. The design says what each one means; here it is held to it.
 
-use crate::support::{Client, Processes, Server, Sse, as_root, eventually, is_alive, names, signal};
+use crate::support::{Client, Point, Processes, Server, Sse, as_root, eventually, is_alive, names, signal};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -79,6 +79,7 @@ async fn a_death_in_a_turn_cuts_it_and_the_next_resume_continues_it() {
         assert!(!names(&rest).contains(&"done"), "{victim:?}");
         client.until_status(&id, "error").await;
         assert_eq!(client.session(&id).await["openTurns"], 1);
+        server.let_go(&id, "go").await;
         continued(&client, &id, victim).await;
         comes_back_warm(&client, &id).await;
     }
@@ -90,15 +91,16 @@ async fn a_message_after_a_death_waits_until_the_cut_turn_is_over() {
     let (client, id, processes) = remembered(&server).await;
     cut(&client, &id, || kill(Victim::Shim, processes)).await.rest().await;
     client.until_status(&id, "error").await;
+    server.let_go(&id, "go").await;
     let text = client.text(&id, "and then?").await;
     assert!(text.contains("turn 3"), "{text}");
     assert_eq!(client.text(&id, "read ran").await, "x\n", "the finished tool call was not run again");
 }
 
-/// A turn whose tool is done and whose answer is under way when `kill` happens.
+/// A turn whose tool is done and whose answer is under way when `kill` happens. Begun again it holds again.
 async fn cut(client: &Client, id: &str, kill: impl FnOnce()) -> Sse {
     let mut stream =
-        client.send(id, "run: echo x >> ran\nslow 50: one two three four five six seven eight").await;
+        client.send(id, "run: echo x >> ran\nhold go: one two three four five six seven eight").await;
     stream.until("text_delta").await;
     kill();
     stream
@@ -178,10 +180,11 @@ async fn a_death_while_files_are_captured_loses_no_answer() {
     let server = Server::start().await;
     for victim in VICTIMS {
         let (client, id, processes) = remembered(&server).await;
-        client.exec(&id, "head -c 20000000 /dev/urandom > ballast").await;
+        server.arm("save.frozen", Point::Pause);
         let mut stream = client.send(&id, "run: echo kept > kept").await;
-        stream.until("turn_complete").await;
+        server.reached("save.frozen").await;
         kill(victim, processes);
+        server.release("save.frozen");
         let frames = stream.until("done").await;
         assert_eq!(frames.last().expect("done").data["status"], "done", "{victim:?}");
         client.until_status(&id, "error").await;

@@ -158,9 +158,10 @@ async fn as_root_in_docker_a_removed_container_is_a_death_and_the_session_goes_o
     client.say(&id, "run: echo kept > file").await;
     let first = container(&server, &id).await;
     let mut stream =
-        client.send(&id, "run: echo x >> ran\nslow 50: one two three four five six seven eight").await;
+        client.send(&id, "run: echo x >> ran\nhold go: one two three four five six seven eight").await;
     stream.until("text_delta").await;
     assert_eq!(ask("DELETE", &format!("/containers/{first}?force=1")).0, 204);
+    server.let_go(&id, "go").await;
     assert_eq!(stream.rest().await.last().map(|frame| frame.event.clone()).as_deref(), Some("error"));
     client.until_status(&id, "error").await;
     assert_eq!(client.session(&id).await["error"]["code"], "sandbox_died");

@@ -356,7 +356,7 @@ async fn a_push_says_what_it_left_out_and_refuses_while_a_turn_runs() {
     );
 
     let mut stream =
-        bench.client.send(&bench.id, "slow 200: one two three four five six seven eight nine").await;
+        bench.client.send(&bench.id, "hold never: one two three four five six seven eight nine").await;
     stream.until("text_delta").await;
     let ran = bench.ash(&["session", "push", &bench.id]).await;
     assert_eq!(ran.code, 5, "{}", ran.stderr);

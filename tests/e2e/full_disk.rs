@@ -1,7 +1,7 @@
 //! The server's own disk, full to the last byte or the last file because of somebody else, while sessions work. Nobody is
 //! lied to meanwhile, and when there is space again everything goes on: no answer, checkpoint or row is lost or damaged.
 
-use crate::support::{Client, Server, as_root, eventually};
+use crate::support::{Client, DEADLINE, Server, as_root, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
@@ -114,7 +114,7 @@ impl Stage {
 
     async fn answers_whoever_looks(&self, workers: &[Arc<Worker>], quiet: &str) {
         let client = self.server.client();
-        let health = client.request(Method::GET, "/health").timeout(PATIENCE).send().await.expect("health");
+        let health = client.request(Method::GET, "/health").timeout(DEADLINE).send().await.expect("health");
         assert!(health.status().is_success(), "{health:?}");
         let read = client.request(Method::GET, &format!("/api/sessions/{quiet}/files/secret")).send().await;
         assert_eq!(read.expect("a file").text().await.expect("text"), "still there");

@@ -1,10 +1,10 @@
 //! Checkpoints as history: looking back, going back, going forward again, and going another way.
 
-use crate::support::{Client, Server, eventually, names, signal};
+use crate::support::{Client, Point, Server, eventually, names, signal};
 use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::Connection;
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 /// A turn's work: something new, something changed, something gone, a link, an own mtime and mode.
 fn work(turn: u64) -> String {
@@ -153,13 +153,14 @@ async fn a_rewind_while_a_turn_is_not_over_is_refused_and_changes_nothing() {
     let server = Server::start().await;
     let (client, id, trees) = history(&server).await;
     let processes = server.processes(&id).await;
-    let mut stream = client.send(&id, "slow 40: one two three four five six seven eight nine ten").await;
+    let mut stream = client.send(&id, "hold go: one two three four five six seven eight nine ten").await;
     let mut queued = client.send(&id, "and then?").await;
     stream.until("text_delta").await;
     let body = json!({ "checkpoint": trees[0].0 });
     let (status, problem) = client.ask(Method::POST, &format!("/api/sessions/{id}/rewind"), Some(body)).await;
     assert_eq!((status.as_u16(), problem["code"].as_str()), (409, Some("turn_running")), "{problem}");
     assert!(problem["error"].as_str().is_some_and(|error| error.contains("interrupt")), "{problem}");
+    server.let_go(&id, "go").await;
     assert_eq!(stream.rest().await.last().map(|frame| frame.event.clone()).as_deref(), Some("done"));
     queued.until("done").await;
     assert_eq!(server.processes(&id).await.agent, processes.agent, "the same agent went on");
@@ -280,9 +281,11 @@ async fn a_message_that_waited_is_not_part_of_an_earlier_checkpoint() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
-    let mut first = client.send(&id, "slow 30: one two three four five six").await;
+    let mut first = client.send(&id, "hold go: one two three four five six").await;
     first.until("text_delta").await;
     let mut second = client.send(&id, "second").await;
+    second.until("session_start").await;
+    server.let_go(&id, "go").await;
     let done = first.until("done").await.pop().expect("a frame");
     second.until("done").await;
     let number = done.data["checkpoint"].as_u64().expect("a checkpoint");
@@ -291,71 +294,99 @@ async fn a_message_that_waited_is_not_part_of_an_earlier_checkpoint() {
         .await;
     rewind(&client, &id, number).await;
     for id in [id.as_str(), "fork"] {
-        assert_eq!(said(&client, id, "").await, ["slow 30: one two three four five six"], "{id}");
+        assert_eq!(said(&client, id, "").await, ["hold go: one two three four five six"], "{id}");
         assert_eq!(client.session(id).await["turns"], 1, "{id}");
         assert!(client.text(id, "now?").await.contains("turn 2"), "{id}");
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_server_killed_in_a_rewind_leaves_the_session_before_or_after_it() {
-    const LAST: u64 = 14;
     let mut server = Server::start().await;
     let (_, id, trees) = history(&server).await;
     let big = "run: head -c 3000000 /dev/urandom > ballast; for i in $(seq 150); do echo $i > f$i; done";
     server.client().say(&id, big).await;
-    let mut hit = (0, 0);
-    for round in 0..=LAST {
-        let client = server.client();
-        // Sometimes from an active session, sometimes from one that rests.
-        if round % 2 == 0 {
-            client.action(&id, "resume").await;
+    let mut round = Round { server: &mut server, id: &id, trees: &trees, number: 0 };
+    // From an active session, and from one that rests: before each of its steps, until it comes to its end.
+    for rests in [false, true] {
+        let mut steps = 1;
+        while round.is_cut(rests, "rewind.step", Point::AbortAt(steps), Tree::Before).await {
+            steps += 1;
         }
-        let before = current(&client, &id).await;
-        let (before_turns, all) = (said(&client, &id, "").await, said(&client, &id, "&all=true").await);
-        let turn = (round as usize * 3) % 5;
-        let target = trees[turn].0;
+        assert!(steps > 2, "a rewind has at least two steps: {steps}");
+    }
+    for (number, (point, then)) in [
+        ("rewind.written", Tree::Before),
+        ("rewind.recorded", Tree::After),
+        ("live.without_tree", Tree::After),
+        ("live.without_stamp", Tree::After),
+        ("rewind.placed", Tree::After),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert!(round.is_cut(number % 2 == 1, point, Point::Abort, then).await, "{point} was not reached");
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tree {
+    Before,
+    After,
+}
+
+struct Round<'a> {
+    server: &'a mut Server,
+    id: &'a str,
+    trees: &'a [(u64, String)],
+    number: usize,
+}
+
+impl Round<'_> {
+    /// A rewind with a point at which the server dies. False: it was not reached, and the rewind was answered.
+    async fn is_cut(&mut self, rests: bool, point: &str, how: Point, then: Tree) -> bool {
+        let Round { server, id, trees, number } = self;
+        *number += 1;
+        let (client, id, when) = (server.client(), *id, format!("round {number}, {point}, {how:?}"));
+        client.action(id, if rests { "stop" } else { "resume" }).await;
+        let before = current(&client, id).await;
+        let (before_turns, all) = (said(&client, id, "").await, said(&client, id, "&all=true").await);
+        let turn = (*number * 3) % 5;
+        server.arm(point, how);
         let request = client.request(Method::POST, &format!("/api/sessions/{id}/rewind"));
-        let asking = tokio::spawn(request.json(&json!({ "checkpoint": target })).send());
-        // The instant of the kill is what varies here; only the last one waits for the answer.
-        let answered = if round == LAST {
-            let answered = asking.await;
+        let answered = request.json(&json!({ "checkpoint": trees[turn].0 })).send().await;
+        let cut = answered.is_err();
+        if let Ok(answer) = answered {
+            assert!(answer.status().is_success(), "{when}: {}", answer.status());
+            server.release(point);
             server.kill9();
-            answered
         } else {
-            tokio::time::sleep(Duration::from_millis(round * 17)).await;
-            server.kill9();
-            asking.await
-        };
-        let answered = answered.expect("a task").is_ok_and(|response| response.status().is_success());
+            server.died_at(point).await;
+        }
         server.launch().await;
         let client = server.client();
         eventually("it is taken over", async || {
-            let status = client.status(&id).await;
-            ["paused", "active"].contains(&status.as_str()).then_some(())
+            let status = client.status(id).await;
+            ["paused", "stopped", "active"].contains(&status.as_str()).then_some(())
         })
         .await;
-        client.action(&id, "resume").await;
-        let messages = said(&client, &id, "").await;
-        assert_eq!(said(&client, &id, "&all=true").await, all, "round {round}");
-        let rewound = messages == (1..=turn as u64 + 1).map(work).collect::<Vec<_>>();
-        assert!(rewound || messages == before_turns, "round {round}: {messages:#?}");
-        assert!(rewound || !answered, "round {round}: what was answered did not happen");
+        client.action(id, "resume").await;
+        let messages = said(&client, id, "").await;
+        assert_eq!(said(&client, id, "&all=true").await, all, "{when}");
         // Conversation and files belong together.
-        let log: String = (1..=turn + 1).map(|turn| format!("{turn}\n")).collect();
-        if rewound {
-            hit.1 += 1;
-            assert_eq!(client.exec(&id, "cat log").await["stdout"], log, "round {round}");
+        if !cut || then == Tree::After {
+            assert_eq!(messages, (1..=turn as u64 + 1).map(work).collect::<Vec<_>>(), "{when}");
+            let log: String = (1..=turn + 1).map(|turn| format!("{turn}\n")).collect();
+            assert_eq!(client.exec(id, "cat log").await["stdout"], log, "{when}");
         } else {
-            hit.0 += 1;
+            assert_eq!(messages, before_turns, "{when}");
             let diff = client.get(&format!("/api/sessions/{id}/checkpoints/{before}/diff")).await;
-            assert_eq!(diff["files"], json!([]), "round {round}");
+            assert_eq!(diff["files"], json!([]), "{when}");
         }
-        let salvaged = checkpoints(&client, &id).await.iter().filter(|c| c["salvage"] == true).count();
-        assert_eq!(salvaged, 0, "round {round}: nothing unknown was found");
+        let salvaged = checkpoints(&client, id).await.iter().filter(|c| c["salvage"] == true).count();
+        assert_eq!(salvaged, 0, "{when}: nothing unknown was found");
+        cut
     }
-    println!("before: {}, after: {}", hit.0, hit.1);
-    assert!(hit.0 > 0 && hit.1 > 0, "{hit:?}");
 }
 
 #[tokio::test]
@@ -364,8 +395,7 @@ async fn a_long_turn_is_captured_on_its_way_and_goes_on_from_there() {
     let client = server.client();
     let id = client.create().await;
     client.say(&id, "remember me").await;
-    let words = vec!["word"; 60].join(" ");
-    let mut stream = client.send(&id, &format!("run: echo x >> ran\nslow 100: {words}")).await;
+    let mut stream = client.send(&id, "run: echo x >> ran\nhold go: one two three four five").await;
     let seen = stream.until("text_delta").await;
     let midway = eventually("it is captured on its way", async || {
         checkpoints(&client, &id).await.into_iter().find(|checkpoint| checkpoint["midTurn"] == true)
@@ -381,9 +411,13 @@ async fn a_long_turn_is_captured_on_its_way_and_goes_on_from_there() {
     server.kill9();
     signal(processes.shim, libc::SIGKILL);
     std::fs::remove_file(live.join("stamp")).expect("a stamp");
+    // It holds again, until the new tree has the file as well.
     server.launch().await;
     let client = server.client();
-    let frames = client.follow(&id, &seen.last().expect("a frame").id).await.until("done").await;
+    let mut continued = client.follow(&id, &seen.last().expect("a frame").id).await;
+    let mut frames = continued.until("resumed").await;
+    server.let_go(&id, "go").await;
+    frames.extend(continued.until("done").await);
     assert!(names(&frames).contains(&"turn_continued"), "{:?}", names(&frames));
     let resumed = frames.iter().find(|frame| frame.event == "resumed").expect("a receipt");
     let number = resumed.data["checkpoint"].as_u64().expect("which checkpoint");
@@ -454,7 +488,7 @@ async fn the_command_line_shows_history_and_goes_there() {
         let (_, told, code) = ash(&server, args);
         assert!(code == 4 && told.contains("ash session checkpoints"), "{args:?}: {told}");
     }
-    let mut stream = client.send(&id, "slow 60: one two three four five six seven eight nine ten").await;
+    let mut stream = client.send(&id, "hold never: one two three four five six seven eight nine ten").await;
     stream.until("text_delta").await;
     let (_, told, code) = ash(&server, &["session", "rewind", &id, &second]);
     assert!(code == 5 && told.contains("ash session interrupt"), "{told}");

@@ -1,22 +1,57 @@
-//! `kill -9` of the server at random instants of a turn. The seed is printed and can be given as ASH_SEED.
+//! `kill -9` of the server in every phase of a turn, and at random instants of it. The seed is printed and can be given
+//! as ASH_SEED.
 
-use crate::support::{Client, DEADLINE, Dice, Frame, Server, Sse, eventually};
+use crate::support::{Client, DEADLINE, Dice, Frame, Point, Server, Sse, eventually, let_go};
 use reqwest::Method;
 use serde_json::json;
 use sqlx::{Connection, Row, SqliteConnection, sqlite::SqliteConnectOptions};
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 /// Enough files that a capture takes a while, so that a kill can hit it.
 const BALLAST: &str = "head -c 6000000 /dev/urandom > ballast; for i in $(seq 200); do echo $i > f$i; done";
 
+/// Where a turn is when the server dies, and what the database says of it then.
+const PHASES: [(Moment, &str); 6] = [
+    (Moment::Queued, "queued"),
+    (Moment::Running, "running"),
+    (Moment::Save("save.frozen"), "saving"),
+    (Moment::Save("save.captured"), "saving"),
+    (Moment::Save("save.recorded"), "recorded"),
+    (Moment::Done, "recorded"),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// Another turn runs.
+    Queued,
+    Running,
+    /// At a point of the capture.
+    Save(&'static str),
+    /// The client has heard of it.
+    Done,
+    /// So many milliseconds after an event of the stream: anything may be hit.
+    After(&'static str, u64),
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_a_client_saw_is_lost_and_no_prompt_is_sent_twice() {
+    let mut server = Server::start().await;
+    let id = server.client().create().await;
+    server.client().exec(&id, BALLAST).await;
+    for (run, (moment, expected)) in PHASES.into_iter().enumerate() {
+        let phase = one_run(&mut server, &id, run as u64, moment).await;
+        assert_eq!(phase, expected, "{moment:?}");
+    }
+}
+
+/// What holds in every phase holds at every instant, whichever is hit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_or_sent_twice_at_random_instants() {
     let slow = std::env::var("ASH_SLOW").is_ok_and(|slow| slow == "1");
-    let (runs, least) = if slow { (220, 25) } else { (40, 3) };
+    let runs = if slow { 220 } else { 12 };
     let seed = std::env::var("ASH_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_0001);
     println!("seed {seed}, {runs} runs");
     let mut dice = Dice(seed);
-    let mut phases: BTreeMap<String, u32> = BTreeMap::new();
     let mut server = Server::start().await;
     let mut id = String::new();
     for run in 0..runs {
@@ -24,60 +59,55 @@ async fn nothing_a_client_saw_is_lost_and_no_prompt_is_sent_twice() {
             id = server.client().create().await;
             server.client().exec(&id, BALLAST).await;
         }
-        let phase = one_run(&mut server, &id, run, &mut dice).await;
-        *phases.entry(phase).or_default() += 1;
-    }
-    println!("killed in phase: {phases:?}");
-    for phase in ["queued", "running", "saving", "recorded"] {
-        let hit = phases.get(phase).copied().unwrap_or(0);
-        assert!(hit >= least, "only {hit} kills while {phase}: {phases:?}");
+        let (event, most) = [("session_start", 150), ("text_delta", 60), ("turn_complete", 12), ("done", 10)]
+            [run as usize % 4];
+        let moment = Moment::After(event, dice.below(most));
+        println!("{moment:?}: {}", one_run(&mut server, &id, run, moment).await);
     }
 }
 
-/// Kills the server somewhere in a turn, starts it again, and checks everything. Answers the phase that was hit.
-async fn one_run(server: &mut Server, id: &str, run: u64, dice: &mut Dice) -> String {
+/// Kills the server at some moment of a turn, starts it again, and checks everything. Answers the phase that was hit.
+async fn one_run(server: &mut Server, id: &str, run: u64, moment: Moment) -> String {
     let client = server.client();
-    let aim = run % 4;
+    let live = server.live(id).await;
     // A turn that waits needs one before it that runs.
-    let before = if aim == 0 { Some(client.send(id, &prompt(run, "before", 40)).await) } else { None };
-    let mut stream = client.send(id, &prompt(run, "turn", 8)).await;
+    let held = format!("hold go-{run}");
+    let before = match moment {
+        Moment::Queued => Some(client.send(id, &prompt(run, "before", &held)).await),
+        Moment::Running | Moment::Save(_) | Moment::Done | Moment::After(..) => None,
+    };
+    if let Moment::Save(point) = moment {
+        server.arm(point, Point::Abort);
+    }
+    let pace = if moment == Moment::Running { &held } else { "slow 10" };
+    let mut stream = client.send(id, &prompt(run, "turn", pace)).await;
     let mut seen = Vec::new();
-    match aim {
-        0 => {
-            seen.extend(stream.next().await);
-            pause(dice.below(150)).await;
-        }
-        1 => {
-            seen.extend(stream.until("text_delta").await);
-            pause(dice.below(60)).await;
-        }
-        2 => {
-            seen.extend(stream.until("turn_complete").await);
-            pause(dice.below(12)).await;
-        }
-        _ => {
-            seen.extend(stream.until("done").await);
-            pause(dice.below(10)).await;
+    match moment {
+        Moment::Queued => seen.extend(stream.next().await),
+        Moment::Running => seen.extend(stream.until("text_delta").await),
+        Moment::Save(point) => server.died_at(point).await,
+        Moment::Done => seen.extend(stream.until("done").await),
+        Moment::After(event, milliseconds) => {
+            seen.extend(stream.until(event).await);
+            // The instant of the kill is what is random here; nothing waits for it, and nothing is asserted of it.
+            tokio::time::sleep(Duration::from_millis(milliseconds)).await;
         }
     }
     server.kill9();
     seen.extend(drain(&mut stream).await);
+    let with_before = before.is_some();
     drop(before);
     let turn = seen[0].data["turn"].as_str().expect("a turn").to_owned();
     let phase = phase_of(server, &turn).await;
+    let_go(&live, &format!("go-{run}"));
     server.launch().await;
     check(&server.client(), id, &turn, &seen).await;
-    check_once(&server.client(), id, run, aim == 0).await;
+    check_once(&server.client(), id, run, with_before).await;
     phase
 }
 
-fn prompt(run: u64, name: &str, words: usize) -> String {
-    format!("run: echo {run}-{name} >> told\nslow 10: {}", vec!["word"; words].join(" "))
-}
-
-async fn pause(milliseconds: u64) {
-    // The instant of the kill is what is random here; nothing waits for it.
-    tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+fn prompt(run: u64, name: &str, pace: &str) -> String {
+    format!("run: echo {run}-{name} >> told\n{pace}: {}", ["word"; 8].join(" "))
 }
 
 /// What had reached us when the connection broke.

@@ -142,8 +142,8 @@ async fn an_interrupted_turn_ends_and_the_next_one_runs() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
-    let mut stream = client.send(&id, "slow 20000: one two").await;
-    stream.until("message").await;
+    let mut stream = client.send(&id, "hold never: one two").await;
+    stream.until("text_delta").await;
     client.action(&id, "interrupt").await;
     let frames = stream.until("done").await;
     assert_eq!(frames.last().expect("done").data["status"], "interrupted");
@@ -155,13 +155,14 @@ async fn exec_runs_beside_the_agent_and_does_not_end_its_stream() {
     let server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
-    let mut stream = client.send(&id, "slow 100: one two three four five six").await;
+    let mut stream = client.send(&id, "hold go: one two three four five six").await;
     stream.until("text_delta").await;
     let done = client.exec(&id, "echo out; echo err >&2; exit 3").await;
     assert_eq!(
         (done["exitCode"].as_i64(), done["stdout"].as_str(), done["stderr"].as_str()),
         (Some(3), Some("out\n"), Some("err\n"))
     );
+    server.let_go(&id, "go").await;
     assert_eq!(stream.until("done").await.last().expect("done").data["status"], "done");
     let late = client
         .post(&format!("/api/sessions/{id}/exec"), json!({ "command": "sleep 100", "timeout": 200 }))

@@ -23,10 +23,11 @@ async fn lives_and_comes_back(mut server: Server) -> Server {
     let id = client.create().await;
     let commit = "run: git init -q . && git commit --allow-empty -qm first && git log --format=%s%an && echo x > f && chmod 700 f && ln -s f link";
     assert_eq!(client.text(&id, commit).await, "firstagent");
-    let mut stream = client.send(&id, "slow 40: one two three four five six seven eight").await;
+    let mut stream = client.send(&id, "hold /home/agent/go: one two three four five six seven eight").await;
     let first = stream.until("text_delta").await;
     server.crash_and_start().await;
     client = server.client();
+    server.let_go(&id, "../home/go").await;
     let last = first.last().expect("a frame").id.clone();
     assert_eq!(heard(&mut client.follow(&id, &last).await).await, "one two three four five six seven eight");
     client.action(&id, "stop").await;
@@ -113,10 +114,11 @@ async fn works_without_walls(mut server: Server) {
     client.action(&id, "stop").await;
     assert_eq!(client.action(&id, "resume").await["resume"]["tier"], "native");
     assert_eq!(client.text(&id, "read f").await, "kept\n");
-    let mut stream = client.send(&id, "slow 40: one two three four five six").await;
+    let mut stream = client.send(&id, "hold go: one two three four five six").await;
     let last = stream.until("text_delta").await.last().expect("a frame").id.clone();
     server.crash_and_start().await;
     client = server.client();
+    server.let_go(&id, "go").await;
     assert_eq!(heard(&mut client.follow(&id, &last).await).await, "one two three four five six");
     assert!(client.text(&id, "and now?").await.contains("This is turn 4"));
     server.stop().await;

@@ -308,12 +308,13 @@ async fn a_session_goes_on_with_another_service() {
     stage.say_to(Service::Azure, &id, "and on").await;
     // While a turn runs: it comes to its end as it began, and the next one is with the other service.
     let config = format!("/api/sessions/{id}/config");
-    let mut turn = client.send(&id, "slow 100: one two three four five six").await;
-    turn.until("text_delta").await;
+    let mut turn = client.send(&id, "run: until [ -e go ]; do sleep 0.01; done").await;
+    turn.until("tool_use").await;
     let (status, changed) = client.ask(Method::PATCH, &config, Some(wanted(Service::Anthropic))).await;
     assert_eq!(status.as_u16(), 200, "{changed}");
     let mut waiting = client.send(&id, "and while it runs").await;
     waiting.until("session_start").await;
+    stage.server.let_go(&id, "go").await;
     assert_eq!(turn.rest().await.last().expect("an end").data["status"], "done");
     assert_eq!(waiting.rest().await.last().expect("an end").data["status"], "done");
     stage.say_to(Service::Anthropic, &id, "and at last").await;

@@ -1,6 +1,7 @@
 //! Stopping and starting: on purpose, by a crash, by the machine, and in another place.
 
 use crate::support::{Client, Server, eventually, names};
+use reqwest::Method;
 use serde_json::json;
 use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::path::Path;
@@ -98,10 +99,12 @@ async fn when_everything_dies_in_a_turn_it_is_continued_at_start() {
     client.say(&id, "remember me").await;
     let processes = server.processes(&id).await;
     let mut stream =
-        client.send(&id, "run: echo x >> ran\nslow 40: one two three four five six seven eight").await;
+        client.send(&id, "run: echo x >> ran\nhold go: one two three four five six seven eight").await;
     let seen = stream.until("text_delta").await;
+    let live = server.live(&id).await;
     server.kill9();
     crate::support::signal(processes.shim, libc::SIGKILL);
+    crate::support::let_go(&live, "go");
     server.launch().await;
     let client = server.client();
     let last = &seen.last().expect("a frame").id;
@@ -119,7 +122,7 @@ async fn with_on_interrupted_ask_a_cut_turn_waits_for_its_caller() {
     client.deploy("tester").await;
     let body = json!({ "agent": "tester", "onInterrupted": "ask" });
     let id = client.post("/api/sessions", body).await["session"]["id"].as_str().expect("an id").to_owned();
-    let mut stream = client.send(&id, "slow 40: one two three four five six seven eight").await;
+    let mut stream = client.send(&id, "hold go: one two three four five six seven eight").await;
     stream.until("text_delta").await;
     let processes = server.processes(&id).await;
     server.kill9();
@@ -139,9 +142,11 @@ async fn a_turn_that_a_stop_cuts_goes_on_at_the_next_start() {
     let client = server.client();
     let id = client.create().await;
     let mut stream =
-        client.send(&id, "run: echo x >> ran\nslow 100: one two three four five six seven eight").await;
+        client.send(&id, "run: echo x >> ran\nhold go: one two three four five six seven eight").await;
     let seen = stream.until("text_delta").await;
+    let live = server.live(&id).await;
     server.stop().await;
+    crate::support::let_go(&live, "go");
     server.launch().await;
     let client = server.client();
     let frames = client.follow(&id, &seen.last().expect("a frame").id).await.until("done").await;
@@ -149,14 +154,25 @@ async fn a_turn_that_a_stop_cuts_goes_on_at_the_next_start() {
     assert_eq!(client.text(&id, "read ran").await, "x\n");
 }
 
+/// Whether the server is about to stop. Nobody is named, so nothing is made while it is not.
+async fn refuses(client: &Client) -> bool {
+    let request = client.request(Method::POST, "/api/sessions").json(&json!({ "agent": "nobody" }));
+    request.send().await.is_ok_and(|answer| answer.status() == 503)
+}
+
 #[tokio::test]
 async fn a_turn_that_ends_within_the_grace_is_not_cut() {
     let mut server = Server::start().await;
     let client = server.client();
     let id = client.create().await;
-    let mut stream = client.send(&id, "slow 60: one two three four five six").await;
+    let mut stream = client.send(&id, "hold go: one two three four five six").await;
     stream.until("text_delta").await;
-    let rest = async { stream.rest().await };
+    let live = server.live(&id).await;
+    let rest = async {
+        eventually("the server takes no more", async || refuses(&client).await.then_some(())).await;
+        crate::support::let_go(&live, "go");
+        stream.rest().await
+    };
     let (rest, ()) = tokio::join!(rest, server.stop());
     assert_eq!(rest.last().map(|frame| frame.event.as_str()), Some("done"), "{rest:#?}");
 }

@@ -1,6 +1,6 @@
 //! Workspaces with a name: several conversations, one place to work.
 
-use crate::support::{Client, Server, as_root, eventually, signal};
+use crate::support::{Client, Point, Server, as_root, eventually, signal};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -142,6 +142,15 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
     for _ in 0..SESSIONS {
         ids.push(create(&client, "crowd").await);
     }
+    // One is at work while another one's turn is captured: the checkpoint says so.
+    let mut held = client.send(&ids[0], "hold go: one two").await;
+    held.until("text_delta").await;
+    let number = client.say(&ids[1], "say: beside it").await["checkpoint"].clone();
+    server.let_go(&ids[0], "go").await;
+    held.until("done").await;
+    let all = client.get("/api/workspaces/crowd/checkpoints?limit=1000").await["checkpoints"].clone();
+    let made = all.as_array().into_iter().flatten().find(|one| one["number"] == number).expect("it is there");
+    assert_eq!(made["beside"][0]["session"], ids[0], "{made}");
     let done = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let talks: Vec<_> = (0..SESSIONS)
         .zip(ids.clone())
@@ -190,7 +199,6 @@ async fn a_crowd_in_one_workspace_outlives_its_sandboxes() {
         .flatten()
         .flat_map(|checkpoint| checkpoint["beside"].as_array().into_iter().flatten())
         .collect();
-    assert!(!beside.is_empty(), "{checkpoints}");
     assert!(beside.iter().all(|turn| ids.iter().any(|id| turn["session"] == **id)), "{beside:?}");
     for (number, id) in (0..SESSIONS).zip(&ids) {
         let said = client.get(&format!("/api/sessions/{id}/messages?limit=1000")).await.to_string();
@@ -358,40 +366,40 @@ async fn going_back_concerns_the_conversation_alone() {
     );
 }
 
-/// Whenever the server dies while a workspace is deleted, the next one ends it: all of it goes, or nothing was begun.
+/// Wherever the server dies while a workspace is deleted, the next one ends it: all of it goes, or nothing was begun.
 #[tokio::test]
 async fn a_deletion_that_was_cut_off_is_ended_by_the_next_server() {
     let mut server = Server::start().await;
-    let mut cut = 0;
-    for round in 0..12u32 {
+    for (point, begun) in [
+        ("delete.asked", false),
+        ("delete.begun", true),
+        ("delete.released", true),
+        ("live.erasing", true),
+        ("delete.erased", true),
+        ("delete.recorded", true),
+    ] {
         let client = server.client();
         let id = create(&client, "half").await;
         client.say(&id, "run: mkdir -p d; for i in $(seq 300); do echo $i > d/$i; done").await;
         let live = server.live(&id).await;
-        let deleting = tokio::spawn({
-            let client = client.clone();
-            async move { client.request(Method::DELETE, "/api/workspaces/half").send().await.is_ok() }
-        });
-        // Each death a little later than the one before: from before it is asked to after it is done.
-        let (began, later) = (std::time::Instant::now(), std::time::Duration::from_millis(4) * round);
-        eventually("its instant", async || (began.elapsed() >= later).then_some(())).await;
-        server.kill9();
-        cut += u32::from(!deleting.await.expect("no panic"));
+        server.arm(point, Point::Abort);
+        let answer = client.request(Method::DELETE, "/api/workspaces/half").send().await;
+        assert!(answer.is_err(), "{point}: {answer:?}");
+        server.died_at(point).await;
         server.launch().await;
         let client = server.client();
         let (status, found) = client.ask(Method::GET, "/api/workspaces/half", None).await;
-        if status == 404 {
-            assert!(!live.exists(), "round {round}: the name is free, and the data is there");
+        if begun {
+            assert_eq!(status, 404, "{point}: {found}");
+            assert!(!live.exists(), "{point}: the name is free, and the data is there");
         } else {
-            // It was never begun: everything is as it was.
-            assert_eq!(found["workspace"]["status"], "ready", "round {round}: {found}");
+            assert_eq!(found["workspace"]["status"], "ready", "{point}: {found}");
             client.action(&id, "resume").await;
-            assert_eq!(client.exec(&id, "ls d | wc -l").await["stdout"], "300\n", "round {round}");
+            assert_eq!(client.exec(&id, "ls d | wc -l").await["stdout"], "300\n", "{point}");
             client.delete("/api/workspaces/half").await;
         }
         assert!(client.get(&format!("/api/sessions/{id}/messages")).await.to_string().contains("seq 300"));
     }
-    assert!(cut > 3, "only {cut} deletions were cut off");
 }
 
 /// The files of all go back only when everybody else is at rest, and everybody is told.
@@ -490,8 +498,8 @@ async fn a_fork_may_stay_where_its_parent_is() {
     check(&stage).await;
 }
 
-/// Whenever the server dies while the files go back, they are those of before or those of then, and nobody's
-/// conversation suffers.
+/// Wherever the server dies while the files go back, they are those of before or those of then, and nobody's
+/// conversation suffers. The record is the line between the two.
 #[tokio::test]
 async fn going_back_with_the_files_happens_or_does_not() {
     let mut server = Server::start().await;
@@ -502,37 +510,38 @@ async fn going_back_with_the_files_happens_or_does_not() {
         client.say(&one, "run: mkdir d; for i in $(seq 200); do echo old > d/$i; done").await["checkpoint"]
             .clone();
     let path = format!("/api/sessions/{one}/rewind");
-    let (mut cut, mut happened) = (0, 0);
-    for round in 0..12u32 {
+    for (point, happens) in [
+        ("rewind.step", false),
+        ("rewind.captured", false),
+        ("rewind.written", false),
+        ("rewind.composed", false),
+        ("rewind.way_back_recorded", false),
+        ("rewind.recorded", true),
+        ("live.without_tree", true),
+        ("live.without_stamp", true),
+        ("rewind.placed", true),
+    ] {
         let client = server.client();
         client.say(&two, "run: for i in $(seq 200); do echo new > d/$i; done").await;
-        let going = tokio::spawn({
-            let request =
-                client.request(Method::POST, &path).json(&json!({ "checkpoint": first, "files": true }));
-            async move { request.send().await.is_ok() }
-        });
-        // Each death a little later than the one before.
-        let (began, later) = (std::time::Instant::now(), std::time::Duration::from_millis(22) * round);
-        eventually("its instant", async || (began.elapsed() >= later).then_some(())).await;
-        server.kill9();
-        cut += u32::from(!going.await.expect("no panic"));
+        server.arm(point, Point::Abort);
+        let back = json!({ "checkpoint": first, "files": true });
+        let answer = client.request(Method::POST, &path).json(&back).send().await;
+        assert!(answer.is_err(), "{point}: {answer:?}");
+        server.died_at(point).await;
         server.launch().await;
         let client = server.client();
         client.action(&one, "resume").await;
         let receipt = client.action(&two, "resume").await["resume"].clone();
         assert!(
             receipt.is_null() || (receipt["tier"] == "native" && receipt["lost"] == json!([])),
-            "{receipt}"
+            "{point}: {receipt}"
         );
         let found = client.exec(&one, "cat d/* | grep -c old; cat d/* | grep -c new").await;
-        let back = found["stdout"] == "200\n0\n";
-        assert!(back || found["stdout"] == "0\n200\n", "round {round}: {found}");
-        happened += u32::from(back);
+        let expected = if happens { "200\n0\n" } else { "0\n200\n" };
+        assert_eq!(found["stdout"], expected, "{point}: {found}");
         let words = client.get(&format!("/api/sessions/{two}/messages?limit=1000")).await.to_string();
-        assert!(words.contains("two was here"), "round {round}");
+        assert!(words.contains("two was here"), "{point}");
     }
-    assert!(cut > 2, "only {cut} were cut off");
-    assert!(happened > 0, "it never happened");
 }
 
 /// What nobody uses is kept in the object store alone, until somebody comes back.

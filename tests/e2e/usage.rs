@@ -198,8 +198,11 @@ async fn an_answer_that_was_cut_off_counts_what_went_into_it() {
     let stage = Stage::set().await;
     let client = stage.server.client();
     let id = create(&stage, "claude", json!({})).await;
-    let mut stream = client.send(&id, "slow 40: one two three four five six seven eight nine ten").await;
-    stream.until("text_delta").await;
+    // Five letters twenty times a second, for longer than anything takes.
+    let mut stream = client.send(&id, &format!("slow 4000: {}", "word ".repeat(4000))).await;
+    for _ in 0..5 {
+        stream.until("text_delta").await;
+    }
     client.action(&id, "interrupt").await;
     stream.until("done").await;
     client.say(&id, "say: hello").await;

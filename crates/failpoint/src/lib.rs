@@ -14,7 +14,7 @@
 //! - `pause`: the process creates `NAME.reached`, which tells the test that it is there, and waits until the test
 //!   removes the file `NAME`. It removes `NAME.reached` when it goes on.
 //!
-//! A second word is a number: `abort 3` ends the process at the third pass since it started.
+//! A second word is a number: `abort 3` ends the process at the third pass since the point was armed.
 //!
 //! `Server::arm`, `Server::reached` and `Server::release` in `tests/e2e/support/points.rs` do this for a server.
 
@@ -92,9 +92,10 @@ mod armed {
         /// `None` if the process may pass. Does not return if it must end here.
         fn at(name: &str) -> Option<Held> {
             let directory = DIRECTORY.as_ref()?;
-            let pass = count(name);
             let armed = directory.join(name);
-            let order = std::fs::read_to_string(&armed).ok()?;
+            let order = std::fs::read_to_string(&armed).ok();
+            let pass = count(name, order.is_some());
+            let order = order?;
             let mut words = order.split_whitespace();
             // An empty file is one that a test is writing at this moment.
             let action = words.next()?;
@@ -124,10 +125,11 @@ mod armed {
         }
     }
 
-    fn count(name: &str) -> u64 {
+    /// Which pass this is since the point was armed.
+    fn count(name: &str, is_armed: bool) -> u64 {
         let mut passes = PASSES.lock().unwrap_or_else(PoisonError::into_inner);
         let pass = passes.entry(name.to_owned()).or_default();
-        *pass += 1;
+        *pass = if is_armed { *pass + 1 } else { 0 };
         *pass
     }
 

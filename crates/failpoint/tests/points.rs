@@ -30,6 +30,7 @@ fn passes_points() {
     });
     for _ in 0..3 {
         ash_failpoint::reach("often");
+        ash_failpoint::reach("later");
         std::fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -82,6 +83,19 @@ fn a_process_ends_at_the_pass_that_is_named() {
     std::fs::write(dir.path().join("often"), "abort 3").expect("armed");
     assert_eq!(ended(dir.path()).signal(), Some(9));
     assert_eq!(std::fs::read_to_string(dir.path().join("often.log")).expect("passed twice"), "xx");
+}
+
+#[test]
+fn passes_count_from_when_the_point_was_armed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::write(dir.path().join("often"), "pause 2").expect("armed");
+    let mut child = process(dir.path());
+    until("it is there", || dir.path().join("often.reached").exists());
+    // It passed once while it was not armed.
+    std::fs::write(dir.path().join("later"), "abort 2").expect("armed");
+    std::fs::remove_file(dir.path().join("often")).expect("let go");
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().expect("it ends")), Some(9));
+    assert_eq!(std::fs::read_to_string(dir.path().join("often.log")).expect("passed"), "xx");
 }
 
 #[test]

@@ -37,9 +37,7 @@ pub use metadata::{BadMetadata, Metadata};
 pub use needs::Needs;
 pub use permission::{AnsweredBy, Asked, Call, How, OnPermissionTimeout, Setting, Verdict};
 pub use price::{Price, Prices};
-pub use receipt::{
-    AdoptedUpTo, Compared, ComparedBy, From, Path, Receipt, RemoteComparison, Source, Tier,
-};
+pub use receipt::{AdoptedUpTo, Compared, ComparedBy, From, Path, Receipt, RemoteComparison, Source, Tier};
 pub use time::{Timestamp, duration};
 pub use usage::{BudgetOf, End, Limits, Reached, Spent, Used, Which, usd};
 

@@ -169,7 +169,8 @@ pub async fn repair(config: &Config, how: Repair) -> Result<Repaired, Failure> {
     let data = config.data_dir().map_err(Failure)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
-    let damaged = match open_store(&data).await {
+    let full = Arc::new(AtomicBool::new(false));
+    let damaged = match open_store(&data, &full).await {
         Err(failure) => Some(failure.0),
         Ok(store) => {
             let damage = store.damage().await.unwrap_or_else(|error| Some(error.to_string()));
@@ -185,11 +186,11 @@ pub async fn repair(config: &Config, how: Repair) -> Result<Repaired, Failure> {
     if let (Some(damaged), None) = (&damaged, &aside) {
         return Ok(Repaired { damaged: Some(damaged.clone()), ..Repaired::default() });
     }
-    let store = open_store(&data).await?;
+    let store = open_store(&data, &full).await?;
     // Nothing runs meanwhile.
     let (sandbox, walls_required) = (Sandbox::None, ash_sandbox::Required::default());
     let config = Config { sandbox, walls_required, ..config.clone() };
-    let (app, _) = build(&config, &data, store.clone()).await?;
+    let (app, _) = build(&config, &data, (store.clone(), full)).await?;
     let rooms = app.sessions.rooms();
     if let Some(far) = &rooms.far {
         rooms.store.set_far(&far.bucket.to_string()).await.map_err(ash_session::Error::from)?;

@@ -15,11 +15,11 @@ mod send;
 mod tidy;
 
 pub use back::{FarSession, Returned};
+pub use claim::{ClaimConflict, ClaimRecord, Claimant};
 pub(crate) use {
     back::{checkpoints, folded},
     history::{FarHistory, filled},
 };
-pub use claim::{ClaimConflict, ClaimRecord, Claimant};
 
 use crate::{Error, Result, rooms::Rooms};
 use ash_cloud::{Bucket, Code, Limits, Patience, Tally, Trouble};

@@ -348,6 +348,7 @@ impl Live {
         if self.holds("tree") {
             fs::rename(&tree, &gone).map_err(Error::io("cannot put the old tree aside"))?;
         }
+        ash_failpoint::reach("live.without_tree");
         self.put_in_place(stamp)?;
         self.unmark_dirty();
         Folder::erase(&gone)?;
@@ -372,6 +373,7 @@ impl Live {
             .map_err(Error::io("cannot put the tree in place"))?;
         // Without it, or with that of another tree, the next capture only has more to read.
         fs::rename(self.dir.join("index.new"), self.index()).ok();
+        ash_failpoint::reach("live.without_stamp");
         let _alone = self.stamping();
         self.write_stamp(stamp)
     }
@@ -558,6 +560,7 @@ impl Live {
         self.unfollow();
         let uid = self.stamp().and_then(|stamp| stamp.uid);
         remove_if_there(&self.dir.join("stamp"))?;
+        ash_failpoint::reach("live.erasing");
         Folder::erase(&self.dir)?;
         uids.give_back(uid);
         Ok(())

@@ -50,6 +50,7 @@ impl Upload {
     }
 
     pub fn file(&self, path: &RelPath, bytes: &mut dyn Read, mode: u32) -> Result<()> {
+        ash_failpoint::reach("upload.file");
         self.if_there(self.files.replace_file(path, bytes, self.owner(), mode).map(drop).map_err(Error::from))
     }
 
@@ -82,7 +83,9 @@ impl Upload {
         if let Some(most) = most {
             fits(common, most, (self.files.weigh(Weight::MOST)?, replaced))?;
         }
+        ash_failpoint::reach("upload.written");
         fs::write(self.dir.join(WHOLE), b"").map_err(Error::io("cannot finish an upload"))?;
+        ash_failpoint::reach("upload.whole");
         self.finish(&tree)
     }
 

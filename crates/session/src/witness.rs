@@ -303,10 +303,10 @@ impl Sessions {
             let Some(workspace) = WorkspaceId::parse(&name) else { continue };
             let live = Live::new(&rooms.settings.live_dir, workspace);
             if !live.is_unclaimed()
-                && live.is_there()
+                && live.has_leftovers(false)
                 && rooms.store.hold(workspace).await?.is_none()
                 // It may have been made, and may have gone, since the list was.
-                && live.is_there()
+                && live.has_leftovers(false)
                 && !live.is_unclaimed()
             {
                 orphans.push(workspace);

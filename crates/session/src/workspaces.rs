@@ -34,12 +34,15 @@ impl Sessions {
     /// The sandbox first, then the data, then the name: whoever dies on the way goes on with the next start.
     pub async fn delete_workspace(&self, workspace: &Workspace, by: Order) -> Result<()> {
         let rooms = self.rooms();
+        ash_failpoint::reach_async("delete.asked").await;
         rooms.store.begin_deleting(workspace.id, rooms.clock(), by).await?;
+        ash_failpoint::reach_async("delete.begun").await;
         for (no, status) in rooms.store.sessions_of(workspace.id).await? {
             if status != Status::Ended {
                 self.release(no, true).await?;
             }
         }
+        ash_failpoint::reach_async("delete.released").await;
         let common = rooms.common(workspace.id);
         let _floor = common.floor().await;
         // Nobody is sent there any more.
@@ -50,7 +53,9 @@ impl Sessions {
             live.erase(&here.uids)
         })
         .await?;
+        ash_failpoint::reach_async("delete.erased").await;
         rooms.store.deleted(workspace.id, rooms.clock()).await?;
+        ash_failpoint::reach_async("delete.recorded").await;
         tracing::info!(workspace = %workspace.slug, tenant = %workspace.tenant, "deleted");
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! server says that it is well, and the session beside answers.
 
 use super::{Beside, program, put};
-use crate::support::{Client, Frame, Server, as_root, cmdline, eventually, in_docker, pids};
+use crate::support::{Client, DEADLINE, Frame, Server, as_root, cmdline, eventually, in_docker, pids};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::{
@@ -19,8 +19,6 @@ use std::{
 const SOMEBODY: u32 = 61_007;
 /// Whoever does not stop when asked to has no longer than this.
 pub(super) const IMPATIENT: [(&str, &str); 1] = [("ASH_INTERRUPT_GRACE", "1")];
-/// A server that does not answer this fast is not well.
-const IN_TIME: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Bomb {
@@ -314,7 +312,7 @@ impl Pulse {
             while !until.load(Ordering::Relaxed) {
                 beats.tick().await;
                 let began = Instant::now();
-                let request = client.request(Method::GET, "/health").timeout(IN_TIME);
+                let request = client.request(Method::GET, "/health").timeout(DEADLINE);
                 let health: Value = request.send().await.expect("in time").json().await.expect("JSON");
                 assert_eq!(health["status"], "ok", "{health}");
                 (count, slowest) = (count + 1, slowest.max(began.elapsed()));

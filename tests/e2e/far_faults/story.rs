@@ -18,6 +18,13 @@ struct Told {
     text: String,
 }
 
+impl Told {
+    fn while_sending() -> Told {
+        let (path, text) = ("told/while-sending.txt".to_owned(), "on its way".to_owned());
+        Told { prompt: format!("write {path}: {text}"), path, text }
+    }
+}
+
 type Promise = ((String, String), String);
 
 pub struct Story {
@@ -85,6 +92,20 @@ impl Story {
             }
         };
         Told { prompt, path, text }
+    }
+
+    /// The line takes what is sent and says nothing: the server dies while something is on its way.
+    pub async fn die_while_sending(&mut self) {
+        self.stage.proxy.set(Line::Holds(String::new()));
+        let client = self.stage.server.client();
+        let (id, told) = (self.ids[0].clone(), Told::while_sending());
+        let talk = tokio::spawn(talk(client, id, told));
+        let proxy = &self.stage.proxy;
+        eventually("something is being sent", async || proxy.is_silent().then_some(())).await;
+        self.stage.server.kill9();
+        self.promised.extend(talk.await.expect("no panic"));
+        self.stage.server.launch().await;
+        self.check_announced().await;
     }
 
     /// Looks at what is announced until so many requests came, none is answered, or there is nothing left to be sent.

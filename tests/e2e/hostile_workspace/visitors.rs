@@ -32,15 +32,20 @@ const OTHERS: [&str; 16] = [
 impl Stage {
     /// Everything one can ask of a session's files.
     pub(super) async fn visit(&self, mut dice: Dice, goes_on: &dyn Fn() -> bool) {
-        while goes_on() {
+        // Everything in its turn, begun somewhere: what comes of it is up to the dice, that it is asked is not.
+        let first = dice.below(14) as usize;
+        for what in (0..14).cycle().skip(first).take_while(|_| goes_on()) {
             let id = if dice.below(2) == 0 { self.alone.clone() } else { self.shared() };
             let session = format!("/api/sessions/{id}");
             let name = self.path(&mut dice);
             let path = format!("{session}/files/{name}");
-            match dice.below(14) {
+            match what {
                 0 => drop(self.get("list", &format!("{session}/files")).await),
                 1 => drop(self.get("list of a workspace", &format!("/api/workspaces/{SLUG}/files")).await),
-                2 => drop(self.get("read as JSON", &format!("{path}?format=json")).await),
+                2 => {
+                    self.get("read as JSON", &format!("{path}?format=json")).await;
+                    self.get("read as JSON", &format!("{session}/files/racer?format=json")).await;
+                }
                 3 => {
                     let names = (0..20).map(|_| self.path(&mut dice).replace("%0A", "\n"));
                     let file = |name| json!({ "path": name, "content": STANDARD.encode("written") });
@@ -52,6 +57,10 @@ impl Stage {
                         let path = format!("{session}/files/{}", self.path(&mut dice));
                         self.ask("delete", self.client.request(Method::DELETE, &path)).await;
                     }
+                    let mine = json!({ "files": [{ "path": "mine", "content": STANDARD.encode("mine") }] });
+                    self.post("write of one", &format!("{session}/files"), &mine).await;
+                    let mine = format!("{session}/files/mine");
+                    self.ask("delete", self.client.request(Method::DELETE, &mine)).await;
                 }
                 5 => self.download(&session).await,
                 6 => {

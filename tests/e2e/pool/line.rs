@@ -51,18 +51,19 @@ async fn a_long_line_costs_little_ends_somewhere_and_is_served_in_order() {
         until_queued(&client, number + 1).await;
     }
     let hasty: Vec<_> =
-        (PATIENT..LONGEST).map(|number| line_up(&client, &format!("hasty-{number}"), "wait=25")).collect();
+        (PATIENT..LONGEST).map(|number| line_up(&client, &format!("hasty-{number}"), "wait=600")).collect();
     until_queued(&client, LONGEST).await;
     let words = refused(line_up(&client, "late", "wait=600").await.expect("ran")).await;
     assert!(words.contains(&LONGEST.to_string()), "{words}");
     assert_eq!(pool(&client).await["queued"], LONGEST, "told while all the others wait");
     let crowded = cost(&server, &client).await;
     assert!(hasty.iter().all(|request| !request.is_finished()), "they waited all the while");
-    // Ten looks a second of each of them would cost many times as much.
-    assert!(crowded <= alone * 2, "{crowded} ticks instead of {alone}");
+    // Of the processor, not of the clock. Ten looks a second of each of them would cost many times as much.
+    assert!(crowded <= alone * 4, "{crowded} ticks instead of {alone}");
 
+    // They hang up, and leave the line.
     for request in hasty {
-        refused(request.await.expect("ran")).await;
+        request.abort();
     }
     until_queued(&client, PATIENT).await;
     let_go(&client, &worker).await;

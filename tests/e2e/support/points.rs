@@ -1,13 +1,13 @@
 //! Fail points of a server under test (`crates/failpoint`): it ends or waits at an instant that a test names.
 
 use super::{Server, eventually};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
     /// The server ends there, as by `kill -9`.
     Abort,
-    /// It ends at this pass since its start, counted from one.
+    /// It ends at this pass since the point was armed, counted from one.
     AbortAt(u64),
     /// What comes there waits until it is released.
     Pause,
@@ -25,6 +25,8 @@ impl Server {
             Point::AbortAt(pass) => format!("abort {pass}"),
             Point::Pause => "pause".to_owned(),
         };
+        // Of somebody who was held there, and given up.
+        std::fs::remove_file(self.points().join(format!("{name}.reached"))).ok();
         std::fs::write(self.points().join(name), order).expect("a point is armed");
     }
 
@@ -39,6 +41,11 @@ impl Server {
         std::fs::remove_file(self.points().join(name)).expect("an armed point");
     }
 
+    /// Lets the offline agent go on with a text that it holds (`hold NAME: …`).
+    pub async fn let_go(&self, id: &str, name: &str) {
+        let_go(&self.live(id).await, name);
+    }
+
     /// Waits until the server has ended at an armed point, and disarms it.
     pub async fn died_at(&mut self, name: &str) {
         let mut child = self.child.take().expect("a running server");
@@ -48,4 +55,12 @@ impl Server {
         assert_eq!(signal, Some(libc::SIGKILL), "{status}\n{}", self.log());
         self.release(name);
     }
+}
+
+/// The same, where the server may be dead: by the place of the session on disk.
+pub fn let_go(live: &Path, name: &str) {
+    let (workspace, file) = (live.join("tree/workspace"), live.join("tree/workspace").join(name));
+    std::fs::write(&file, "").expect("a file in the workspace");
+    let owner = std::os::unix::fs::MetadataExt::uid(&workspace.metadata().expect("a workspace"));
+    std::os::unix::fs::chown(&file, Some(owner), Some(owner)).expect("the sandbox's own");
 }

@@ -9,6 +9,7 @@ use crate::cancel::Cancel;
 use crate::conversation::{Block, Content, Step, Subtype, ToolUse, Turn, Usage};
 use crate::ids::Digest;
 use command::Command;
+use std::path::PathBuf;
 use std::time::Duration;
 
 const HELP: &str = r#"I work without a model. One command per line, or one command over several lines:
@@ -19,6 +20,7 @@ const HELP: &str = r#"I work without a model. One command per line, or one comma
   list [PATH]              shows a folder
   search TEXT [in PATH]    finds a text in files
   slow N: TEXT             says the text, waiting N milliseconds before each word
+  hold PATH: TEXT          says the first word, and the others when there is a file at PATH
   help                     shows this
 Anything else I answer with what I remember of our conversation."#;
 const HINT: &str = r#" Say "help" to see what I can do."#;
@@ -59,12 +61,40 @@ struct Round {
 
 struct Part {
     text: String,
-    before_each_word: Option<Duration>,
+    pace: Pace,
 }
+
+enum Pace {
+    AtOnce,
+    /// Waits that long before each word.
+    Slow(Duration),
+    /// Waits after the first word until there is a file at this path.
+    Held(PathBuf),
+}
+
+/// How often a held text looks for its file.
+const LOOK: Duration = Duration::from_millis(5);
 
 impl Part {
     fn at_once(text: String) -> Part {
-        Part { text, before_each_word: None }
+        Part { text, pace: Pace::AtOnce }
+    }
+
+    /// Waits before a piece. True as soon as the turn is cancelled.
+    fn is_cancelled_before(&self, piece: usize, cancel: &Cancel) -> bool {
+        match &self.pace {
+            Pace::AtOnce => cancel.is_cancelled(),
+            Pace::Slow(pause) => cancel.within(*pause),
+            Pace::Held(_) if piece == 0 => cancel.is_cancelled(),
+            Pace::Held(path) => {
+                while !path.exists() {
+                    if cancel.within(LOOK) {
+                        return true;
+                    }
+                }
+                cancel.is_cancelled()
+            }
+        }
     }
 }
 
@@ -74,7 +104,8 @@ fn script(commands: Vec<Command>, turn: &Turn) -> Round {
     let mut called = 0;
     for command in commands {
         match command {
-            Command::Say { pause, text } => parts.push(Part { text, before_each_word: Some(pause) }),
+            Command::Say { pause, text } => parts.push(Part { text, pace: Pace::Slow(pause) }),
+            Command::Hold { path, text } => parts.push(Part { text, pace: Pace::Held(path.into()) }),
             Command::Help => parts.push(Part::at_once(HELP.into())),
             Command::Call { tool, input } if called == turn.steps.len() => {
                 let id = format!("toolu_{}", name(turn));
@@ -103,9 +134,12 @@ fn perform(parts: &[Part], sink: Sink<'_>, cancel: &Cancel) -> Result<String, Er
     let mut said = String::new();
     for (index, part) in parts.iter().enumerate() {
         let break_before = if index > 0 { "\n" } else { "" };
-        let words = if part.before_each_word.is_some() { 1 } else { WORDS_AT_ONCE };
+        let words = match part.pace {
+            Pace::AtOnce => WORDS_AT_ONCE,
+            Pace::Slow(_) | Pace::Held(_) => 1,
+        };
         for (number, piece) in pieces(&part.text, words).into_iter().enumerate() {
-            if cancel.within(part.before_each_word.unwrap_or_default()) {
+            if part.is_cancelled_before(number, cancel) {
                 return Err(Error::Cancelled);
             }
             let piece = if number == 0 { format!("{break_before}{piece}") } else { piece.to_owned() };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) const SESSION: &str = "11111111-1111-4111-8111-111111111111";
-const DEADLINE: Duration = Duration::from_secs(15);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A home and a workspace.
 pub(crate) struct Place {

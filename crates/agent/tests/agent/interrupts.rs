@@ -34,6 +34,24 @@ fn while_it_speaks() {
     );
 }
 
+/// A text that is held says its first word, and the others when there is a file, however long that takes.
+#[test]
+fn while_it_holds_a_text() {
+    let place = Place::new();
+    let mut agent = place.fresh();
+    agent.prompt("t", "hold go: one two three");
+    assert_eq!(types(&agent.until("stream_event")), ["system", "stream_event"]);
+    assert_eq!(place.entries_of("result"), 0);
+    std::fs::write(place.work("go"), "").expect("a file");
+    assert_eq!(agent.until("result").pop().expect("a result")["result"], "one two three");
+
+    agent.prompt("u", "hold never: one two three");
+    agent.until("stream_event");
+    agent.control("i", "interrupt");
+    let (_, result) = interrupted(&agent);
+    assert_eq!((&result["user_message_uuid"], &result["result"]), (&json!("u"), &json!("one ")));
+}
+
 #[test]
 fn while_a_command_runs() {
     let place = Place::new();

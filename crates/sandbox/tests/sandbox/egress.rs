@@ -194,7 +194,7 @@ import socket
 for text in ("GET /v1\rHost: evil HTTP/1.1\r\nHost: x\r\n\r\n", "GET /v1\nX: y HTTP/1.1\r\n\r\n",
              "POST /v1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
              "GET /v1 HTTP/1.1\r\nA: b\r\n c: d\r\n\r\n", "nonsense\r\n\r\n"):
-    s = socket.socket(socket.AF_UNIX); s.connect("/run/ash/model.sock"); s.settimeout(15)
+    s = socket.socket(socket.AF_UNIX); s.connect("/run/ash/model.sock"); s.settimeout(60)
     s.sendall(text.encode()); print(s.recv(100).decode().split(" ")[1])
 "#;
     live.start(command(1, &["/usr/bin/python3", "-c", raw])).await;
@@ -536,7 +536,7 @@ try:
     late.recv(10); print("served")
 except TimeoutError: print("waits")
 held.pop().close()
-late.settimeout(15)
+late.settimeout(60)
 print(late.recv(12).decode())
 "#;
     live.start(command(1, &["/usr/bin/python3", "-c", hold])).await;

@@ -19,7 +19,7 @@ use ash_sandbox::{
     UserNamespaces, What, reap,
 };
 
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 pub(crate) const USER: u32 = 61_000;
 
 pub(crate) fn is_root() -> bool {

@@ -52,6 +52,7 @@ impl Actor {
             let row = self.checkpoint_row(&saved, &before.taken, 1);
             self.commit(vec![Fact::Saved(saved)], Vec::new(), None, Some(row)).await?;
             self.common.set_newest(before.number);
+            ash_failpoint::reach_async("rewind.way_back_recorded").await;
         }
         let from = self.state.checkpoint;
         let facts = facts.into_iter().map(|fact| match fact {
@@ -94,6 +95,7 @@ async fn compose(saving: Saving, recipe: Recipe, to: u64) -> Result<Prepared> {
     let newest = newest.and_then(|newest| TreeId::parse(&newest.tree).ok()).ok_or(Error::NoCheckpoint)?;
     let own = common.newest() == saving.own.0;
     let before = saving.shoot(Occasion::Between).await?;
+    ash_failpoint::reach_async("rewind.captured").await;
     let before = before.filter(|shot| !own || !shot.taken.tree.same_files(&newest));
     let now = before.as_ref().map_or(newest, |shot| shot.taken.tree.clone());
     let (_, next) = saving.numbers();
@@ -108,6 +110,7 @@ async fn compose(saving: Saving, recipe: Recipe, to: u64) -> Result<Prepared> {
     let work = move || {
         let repo = home.repo(&tenant)?;
         live.prepare(&recipe, (&repo, &counting), uid)?;
+        ash_failpoint::reach("rewind.written");
         let folder = Folder::open(&live.prepared_home())?;
         let owner = uid.map(|uid| Owner { uid, gid: uid });
         let now = Memories::of(&repo, &now)?;
@@ -115,6 +118,7 @@ async fn compose(saving: Saving, recipe: Recipe, to: u64) -> Result<Prepared> {
         live.take_prepared(&repo, &recipe.tree, &luggage)
     };
     let taken = rooms.bells.told(session.no, &progress, blocking(work)).await?;
+    ash_failpoint::reach_async("rewind.composed").await;
     let after = Shot { number, taken, consistency: Consistency::Frozen, beside: Vec::new() };
     let composed = Composed { before, after, to, _floor: floor, _no_pens: no_pens };
     Ok(Prepared { uid, fresh: false, composed: Some(Box::new(composed)) })

@@ -55,6 +55,7 @@ impl Actor {
             self.forget_prepared();
             return Ok(false);
         }
+        ash_failpoint::reach_async("rewind.step").await;
         if self.hands.is_some() {
             self.start_sleep();
         } else if self.state.awake.is_some() {
@@ -155,6 +156,7 @@ impl Actor {
                 let uid = tree.map_or_else(|| home.uids.take(), Ok)?;
                 let repo = home.repo(&tenant);
                 let written = repo.and_then(|repo| live.prepare(&recipe, (&repo, &counting), uid));
+                ash_failpoint::reach("rewind.written");
                 if written.is_err() && tree.is_none() {
                     home.uids.give_back(uid);
                 }
@@ -231,6 +233,7 @@ impl Actor {
                 return self.survive(Err(error));
             }
         };
+        ash_failpoint::reach_async("rewind.recorded").await;
         let rewound = facts.into_iter().find_map(|fact| match fact {
             Fact::Rewound(rewound) => Some(Box::new(rewound)),
             _ => None,
@@ -238,6 +241,7 @@ impl Actor {
         tracing::info!(session = %self.session.id, checkpoint = self.state.checkpoint, "rewound");
         if composed.is_some() || !self.is_shared() {
             self.put_in_place(uid).await;
+            ash_failpoint::reach_async("rewind.placed").await;
         }
         drop(composed);
         if let Some(rewinding) = self.rewinding.pop_front() {

@@ -40,6 +40,14 @@ impl Occasion {
             Occasion::Between => None,
         }
     }
+
+    /// A fail point of the capture that ends a turn: the others come by themselves, at any time.
+    async fn reach(self, point: &str) {
+        match self {
+            Occasion::Rest(_) => ash_failpoint::reach_async(point).await,
+            Occasion::Midway(_) | Occasion::Between => {}
+        }
+    }
 }
 
 /// When a capture that failed is tried again. What is to be saved for another turn does not wait for that.
@@ -157,6 +165,7 @@ impl Saving {
             None => Consistency::Frozen,
         };
         let beside = self.common.beside(self.session.no);
+        occasion.reach("save.frozen").await;
         let (live, rooms) = (self.live.clone(), self.rooms.clone());
         let taken = blocking(move || {
             let settled = live.settled();
@@ -278,6 +287,7 @@ impl Actor {
         }
         let (bytes, files) = (shot.taken.bytes, shot.taken.files);
         self.gauge.captured(Weight { bytes, files }, &self.live);
+        occasion.reach("save.captured").await;
         let midway = self.midway_through(occasion);
         let saved =
             Saved { turn: midway.or(occasion.turn()), mid_turn: midway.is_some(), ..self.describe(&shot) };
@@ -290,6 +300,7 @@ impl Actor {
         facts.extend(end.into_iter().flat_map(|end| self.state.with_joined(end)));
         let row = self.checkpoint_row(&saved, &shot.taken, facts.len() as u64);
         let recorded = self.commit(facts, Vec::new(), None, Some(row)).await;
+        occasion.reach("save.recorded").await;
         if recorded.is_ok() {
             self.common.set_newest(number);
             self.mark_settled(&shot.taken);

@@ -42,6 +42,7 @@ impl Sessions {
     /// Once it has a place it goes on to its end even if the caller hangs up: half a session is nobody's.
     pub async fn create(&self, new: NewSession) -> Result<Session> {
         self.open_for_more()?;
+        ash_failpoint::reach_async("create.asked").await;
         let agent = self.agent_of(&new).await?;
         let place = match new.workspace {
             Some(ref slug) => {
@@ -76,6 +77,7 @@ impl Sessions {
     }
 
     async fn create_whole(&self, new: NewSession, agent: Agent, place: Place) -> Result<Session> {
+        ash_failpoint::reach_async("create.placed").await;
         let rooms = &self.rooms;
         let workspace = match &new.workspace {
             Some(slug) => {
@@ -120,6 +122,7 @@ impl Sessions {
             })
             .await?;
         rooms.witnesses.mark_compared(session.no);
+        ash_failpoint::reach_async("create.recorded").await;
         if let Some(way) = new.way {
             rooms.brought.bring(session.no, way);
         }
@@ -131,6 +134,7 @@ impl Sessions {
         let passage = Passage { room, patience: Some(self.patience(new.patience)) };
         self.seat(no, workspace, |rooms, seat| Actor::newborn(rooms, session, state, (seat, passage)))
             .await?;
+        ash_failpoint::reach_async("create.seated").await;
         let woken = self.wish(no, Wish::Resume).await;
         // Not before: the next one can wait, this one does.
         if rooms.prewarm(&agent.needs) > 0

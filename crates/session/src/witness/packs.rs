@@ -163,6 +163,8 @@ fn conclusions(record: &Record, tree: &TreeId, own: &[Line], base: Option<Seq>) 
         mid_turn: record.turn.is_some() && rested.is_none(),
         beside: Vec::new(),
         back: None,
+        unsaved: Vec::new(),
+        unsaved_more: 0,
     };
     let mut facts = vec![(record.turn, Fact::Saved(saved))];
     facts.extend(rested.map(|(turn, how, problem)| {

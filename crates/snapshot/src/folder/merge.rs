@@ -134,6 +134,7 @@ impl Moving<'_> {
             rustix::fs::renameat(from, name, to, name).map_err(failed)?;
         }
         self.done.push((path.clone(), step));
+        ash_failpoint::reach("merge.step");
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use ash_snapshot::{Capture, Collected, Death, Depth, Disk, Folder, Repo, Root, Target, TreeId, Wanted};
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
@@ -327,11 +327,20 @@ fn what_was_dropped_comes_back_with_the_next_capture_of_it() {
     bench.repo.verify(&second).expect("whole");
 }
 
+/// As if it had been written an hour ago. It may be gone: what nobody wants any more is collected.
+fn age(bench: &Bench, tree: &TreeId) {
+    let path = bench.repo_dir().join(format!("{}.pack", &tree.as_str()[64..]));
+    if let Ok(file) = std::fs::File::options().write(true).open(path) {
+        file.set_modified(SystemTime::now() - Duration::from_secs(3600)).expect("set");
+    }
+}
+
 #[test]
 fn captures_and_restores_go_on_beside_collection() {
-    const GRACE: Duration = Duration::from_millis(400);
+    // Nothing gets this old here by itself: a thread that captures has all the time in the world to want what it has.
+    const GRACE: Duration = Duration::from_secs(1800);
+    const TURNS: u64 = 80;
     let bench = Bench::in_memory();
-    let end = Instant::now() + Duration::from_secs(3);
     let wanted: Mutex<Vec<TreeId>> = Mutex::default();
     let want = |tree: &TreeId| wanted.lock().expect("nobody panicked").push(tree.clone());
     let drop_oldest = |tree: &TreeId| {
@@ -339,11 +348,13 @@ fn captures_and_restores_go_on_beside_collection() {
         let at = wanted.iter().position(|known| known == tree).expect("it was wanted");
         wanted.swap_remove(at);
     };
+    // What the next collection finds old. Not the one under way: what is wanted since it began may need their packs.
+    let dropped: Mutex<Vec<TreeId>> = Mutex::default();
     let capture = |name: &str| {
         let folder = bench.empty(name);
         let mut line = Line::new(&folder, &bench.dir.path().join(format!("{name}.index")));
         let mut own: Vec<TreeId> = Vec::new();
-        for turn in 0u64.. {
+        for turn in 0..TURNS {
             std::fs::write(folder.join(format!("{}", turn % 5)), noise(50_000, turn)).expect("written");
             let tree = line.take(&bench.repo).tree;
             want(&tree);
@@ -356,42 +367,44 @@ fn captures_and_restores_go_on_beside_collection() {
                 std::fs::remove_dir_all(to).expect("removed");
             }
             if own.len() > 3 {
-                drop_oldest(&own.remove(0));
-            }
-            if Instant::now() > end {
-                break;
+                let oldest = own.remove(0);
+                drop_oldest(&oldest);
+                dropped.lock().expect("nobody panicked").push(oldest);
             }
         }
     };
-    // The same pack again and again, each time a little after it may be collected.
+    // The same pack again and again, each time when it may be collected.
     let repeat = || {
         let folder = bench.empty("constant");
         std::fs::write(folder.join("file"), "always the same").expect("written");
-        while Instant::now() < end {
+        for _ in 0..TURNS {
             let tree = crate::support::take(&bench.repo, &folder).tree;
             want(&tree);
             bench.reopened().verify(&tree).expect("it was just captured");
             let_the_clock_tick();
             bench.reopened().verify(&tree).expect("it is wanted");
             drop_oldest(&tree);
-            let until = Instant::now() + GRACE;
-            while Instant::now() < until.min(end) {
-                std::thread::yield_now();
-            }
+            age(&bench, &tree);
         }
     };
-    let collected = std::thread::scope(|scope| {
+    let collect = |collected: &mut Collected| {
+        std::mem::take(&mut *dropped.lock().expect("nobody panicked"))
+            .iter()
+            .for_each(|tree| age(&bench, tree));
+        let trees = wanted.lock().expect("nobody panicked").clone();
+        let done = bench.repo.collect(&Wanted { trees, ..Wanted::default() }, GRACE).expect("collected");
+        collected.removed.extend(done.removed);
+        collected.rewritten.extend(done.rewritten);
+    };
+    let mut collected = Collected::default();
+    std::thread::scope(|scope| {
         let workers = [scope.spawn(|| capture("a")), scope.spawn(|| capture("b")), scope.spawn(repeat)];
-        let mut collected = Collected::default();
-        while Instant::now() < end {
-            let trees = wanted.lock().expect("nobody panicked").clone();
-            let done = bench.repo.collect(&Wanted { trees, ..Wanted::default() }, GRACE).expect("collected");
-            collected.removed.extend(done.removed);
-            collected.rewritten.extend(done.rewritten);
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            collect(&mut collected);
         }
         workers.into_iter().for_each(|worker| worker.join().expect("nothing was missing"));
-        collected
     });
+    collect(&mut collected);
     assert!(!collected.removed.is_empty(), "there was something to collect: {collected:?}");
     let trees = wanted.into_inner().expect("nobody panicked");
     let verified = bench.reopened().verify_all(&trees, Depth::Data, &mut |_| {}).expect("verified");

@@ -5,8 +5,19 @@ use std::time::Duration;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Command {
-    Call { tool: &'static str, input: Value },
-    Say { pause: Duration, text: String },
+    Call {
+        tool: &'static str,
+        input: Value,
+    },
+    Say {
+        pause: Duration,
+        text: String,
+    },
+    /// Says the first word, and the others when there is a file at the path.
+    Hold {
+        path: String,
+        text: String,
+    },
     Help,
 }
 
@@ -32,6 +43,10 @@ fn one(text: &str) -> Option<Command> {
             Some(call("edit", json!({ "path": path, "old": old, "new": new })))
         }
         "slow" => slow(rest),
+        "hold" => {
+            let (path, text) = path_and_text(rest)?;
+            Some(Command::Hold { path: path.to_owned(), text: text.trim().to_owned() })
+        }
         "read" if !first_line.is_empty() => Some(call("read", json!({ "path": first_line }))),
         "list" if first_line.is_empty() => Some(call("list", json!({}))),
         "list" => Some(call("list", json!({ "path": first_line }))),
@@ -93,6 +108,7 @@ mod tests {
             ("search a in b in c", call("search", json!({"text": "a in b", "path": "c"}))),
             ("search a", call("search", json!({"text": "a"}))),
             ("slow 5: a b", say),
+            ("hold go: a b", Command::Hold { path: "go".into(), text: "a b".into() }),
             (" help\n", Command::Help),
         ] {
             assert_eq!(only(text), expected, "{text:?}");
@@ -116,9 +132,19 @@ mod tests {
 
     #[test]
     fn everything_else_is_talk() {
-        for text in
-            ["", "  \n", "hello", "run", "run:", "slow x: y", "write f", "edit f: a", "help me", "reading"]
-        {
+        for text in [
+            "",
+            "  \n",
+            "hello",
+            "run",
+            "run:",
+            "slow x: y",
+            "hold f",
+            "write f",
+            "edit f: a",
+            "help me",
+            "reading",
+        ] {
             assert_eq!(parse(text), None, "{text:?}");
         }
     }

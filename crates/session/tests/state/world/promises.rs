@@ -173,6 +173,8 @@ impl World {
             | Fact::Stopped
             | Fact::TakenBack(_)
             | Fact::Idle { .. }
+            | Fact::Adopted(_)
+            | Fact::Missing
             | Fact::Labelled { .. }
             | Fact::Configured { restart: false, .. }
             | Fact::Locked { .. }
