@@ -29,6 +29,7 @@ async fn send_all(store: &dyn Store, at: Timestamp) {
             Outgoing::Agent(_) => 0,
             Outgoing::Checkpoint(_, checkpoint) => checkpoint.seq,
             Outgoing::Log(_, seq) => *seq,
+            Outgoing::Tombstone(_, tombstone) => tombstone.seq,
         };
         store.sent(&one, seq, at).await.expect("noted");
     }
