@@ -154,18 +154,20 @@ impl Sessions {
             Some(far) => self.listed(far, tenant, keep).await,
             None => None,
         };
+        // Before it is read what is wanted: what is written from here on is not in that list.
+        let before = system_time(long_ago(rooms.rules_clock(), keep.grace));
         let holdings = rooms.store.holdings(tenant).await?;
         let cold = self.cold(tenant, &holdings, keep).await?;
         let mut wanted = wanted(&holdings, now, keep.grace, cold)?;
         wanted.there = there;
         wanted.unclear = rooms.unreadable_packs(tenant).await?;
-        let collected = self.collect(tenant, &wanted, keep.grace).await;
+        let collected = self.collect(tenant, &wanted, before).await;
         let listed = wanted.there.take();
         let (packs, size) = match collected {
             // What is here is collected all the same.
             Err(error) if listed.is_some() => {
                 tracing::warn!(%tenant, %error, "what nobody needs in the object store was not looked for");
-                self.collect(tenant, &wanted, keep.grace).await?
+                self.collect(tenant, &wanted, before).await?
             }
             collected => collected?,
         };
@@ -203,9 +205,13 @@ impl Sessions {
         }
     }
 
-    async fn collect(&self, tenant: &TenantId, wanted: &Wanted, grace: Duration) -> Result<(Collected, u64)> {
+    async fn collect(
+        &self,
+        tenant: &TenantId,
+        wanted: &Wanted,
+        before: SystemTime,
+    ) -> Result<(Collected, u64)> {
         let (repo, wanted) = (self.rooms().repo(tenant)?, wanted.clone());
-        let before = system_time(long_ago(self.rooms().rules_clock(), grace));
         quietly(move || collect(&repo, &wanted, before)).await
     }
 }
