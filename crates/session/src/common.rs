@@ -177,10 +177,15 @@ impl Common {
     }
 
     /// For a workspace that was made a moment ago.
-    pub(crate) fn of_new(&self, workspace: WorkspaceId) -> Lease {
-        let lease = Lease { workspace, epoch: Epoch(1) };
+    pub(crate) fn of_new(&self, workspace: WorkspaceId, epoch: Epoch) -> Lease {
+        let lease = Lease { workspace, epoch };
         self.ground().lease = Some(lease.clone());
         lease
+    }
+
+    /// Another history was adopted, under a later epoch: it has to be taken over anew.
+    pub(crate) fn forget_lease(&self) {
+        self.ground().lease = None;
     }
 
     /// Takes the workspace over, if nobody here has it yet. Answers whether that was so. Only with the floor.

@@ -1,6 +1,9 @@
 //! The bucket knows more of a session than the database, or something else.
 
-use super::{stage::Stage, troubles};
+use super::{
+    stage::{Stage, back_up, restore_backup},
+    troubles,
+};
 use crate::{far::until_remote, support::eventually};
 use serde_json::json;
 use std::fs;
@@ -9,13 +12,12 @@ use std::fs;
 async fn older_database(stage: &mut Stage) {
     stage.turn(1).await;
     stage.server.stop().await;
-    let backup = stage.server.dir.join("backup.db");
-    fs::copy(stage.server.data.join("ash.db"), &backup).expect("a copy");
+    back_up(&stage.server);
     stage.server.launch().await;
     stage.resume().await;
     stage.turn(2).await;
     stage.server.stop().await;
-    fs::copy(&backup, stage.server.data.join("ash.db")).expect("the copy back");
+    restore_backup(&stage.server);
 }
 
 /// So that only the bucket knows what came later.
@@ -51,21 +53,17 @@ async fn two_histories_are_both_kept() {
     let mut stage = Stage::with_bucket(&[]).await;
     older_database(&mut stage).await;
     without_newer_packs(&stage);
-    // The server goes on without the bucket, and takes another way.
-    let aside = stage.server.dir.join("bucket-away");
-    fs::rename(stage.bucket(), &aside).expect("moved");
-    fs::write(stage.bucket(), "in the way").expect("a file where the bucket was");
-    fs::create_dir_all(stage.server.data.join("repo")).expect("made");
-    super::copy_dir(&aside.join("tenants/default/packs"), &stage.server.dir.join("packs"));
     // Its own packs of before the backup are here.
-    let repo = stage.server.data.join("repo/default");
+    let (repo, packs) =
+        (stage.server.data.join("repo/default"), stage.bucket().join("tenants/default/packs"));
     fs::create_dir_all(&repo).expect("made");
-    let oldest = older_packs(&stage.server.dir.join("packs"), &aside);
-    for pack in oldest {
-        fs::copy(stage.server.dir.join("packs").join(&pack), repo.join(format!("{pack}.pack")))
-            .expect("a pack");
+    for pack in older_packs(&packs, stage.bucket()) {
+        fs::copy(packs.join(&pack), repo.join(format!("{pack}.pack"))).expect("a pack");
     }
     stage.server.launch().await;
+    // The server goes on without the bucket, and takes another way.
+    let aside = stage.server.dir.join("bucket-away");
+    break_bucket(&stage, &aside);
     let client = stage.server.client();
     let receipt = stage.resume().await;
     assert_eq!(receipt["compared"]["remote"], "unreachable", "{receipt}");
@@ -102,6 +100,12 @@ async fn two_histories_are_both_kept() {
     eventually("no trouble is left", async || troubles(&stage.server).await.is_empty().then_some(())).await;
 }
 
+/// Nothing can be read or written there until it is put back.
+fn break_bucket(stage: &Stage, aside: &std::path::Path) {
+    fs::rename(stage.bucket(), aside).expect("moved");
+    fs::write(stage.bucket(), "in the way").expect("a file where the bucket was");
+}
+
 /// The packs that the first manifest with a checkpoint needs: those that are older than the last.
 fn older_packs(packs: &std::path::Path, bucket: &std::path::Path) -> Vec<String> {
     let sessions = bucket.join("tenants/default/sessions/s");
@@ -122,10 +126,9 @@ async fn a_bucket_that_does_not_answer_delays_nobody_and_confirms_nothing() {
     let mut stage = Stage::with_bucket(&[]).await;
     stage.turn(1).await;
     stage.server.stop().await;
-    let aside = stage.server.dir.join("bucket-away");
-    fs::rename(stage.bucket(), &aside).expect("moved");
-    fs::write(stage.bucket(), "in the way").expect("a file where the bucket was");
     stage.server.launch().await;
+    let aside = stage.server.dir.join("bucket-away");
+    break_bucket(&stage, &aside);
     let receipt = stage.resume().await;
     assert_eq!(receipt["compared"]["remote"], "unreachable", "{receipt}");
     let client = stage.server.client();

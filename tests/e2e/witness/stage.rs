@@ -38,6 +38,7 @@ impl Stage {
         let all: Vec<_> = EAGER.iter().chain(env).copied().collect();
         let mut server = Server::prepare(&all);
         let bucket = server.dir.join("bucket");
+        fs::create_dir(&bucket).expect("a bucket");
         server.set("ASH_SNAPSHOT_URL", &format!("file://{}", bucket.display()));
         server.launch().await;
         create(&server.client()).await;
@@ -97,6 +98,27 @@ async fn create(client: &Client) {
 
 pub fn name(turn: u64) -> &'static str {
     ["zero", "one", "two", "three", "four", "five"][usize::try_from(turn).expect("a small number")]
+}
+
+const DATABASE: [&str; 2] = ["ash.db", "ash.db-wal"];
+
+/// Copies the database of a server that does not run.
+pub fn back_up(server: &Server) {
+    let to = server.dir.join("backup");
+    fs::create_dir_all(&to).expect("a directory");
+    for name in DATABASE {
+        fs::copy(server.data.join(name), to.join(name)).ok();
+    }
+}
+
+/// Puts the copy in the place of the database.
+pub fn restore_backup(server: &Server) {
+    for name in ["ash.db", "ash.db-wal", "ash.db-shm"] {
+        fs::remove_file(server.data.join(name)).ok();
+    }
+    for name in DATABASE {
+        fs::copy(server.dir.join("backup").join(name), server.data.join(name)).ok();
+    }
 }
 
 /// `ash repair` beside a server that does not run.

@@ -1,6 +1,9 @@
 //! Purged stays purged, whatever else is lost.
 
-use super::{comparison, stage::Stage};
+use super::{
+    comparison,
+    stage::{Stage, back_up, restore_backup},
+};
 use crate::support::eventually;
 use serde_json::json;
 
@@ -54,12 +57,11 @@ async fn an_older_database_does_not_bring_a_purged_session_back() {
     let mut stage = Stage::with_bucket(&[("ASH_TRASH_TTL", "3600")]).await;
     stage.turn(1).await;
     stage.server.stop().await;
-    let backup = stage.server.dir.join("backup.db");
-    std::fs::copy(stage.server.data.join("ash.db"), &backup).expect("a copy");
+    back_up(&stage.server);
     stage.server.launch().await;
     purge(&stage).await;
     stage.server.stop().await;
-    std::fs::copy(&backup, stage.server.data.join("ash.db")).expect("the copy back");
+    restore_backup(&stage.server);
     stage.server.launch().await;
     let client = stage.server.client();
     let (status, answer) = client.ask(reqwest::Method::POST, "/api/sessions/s/resume", None).await;

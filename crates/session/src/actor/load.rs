@@ -13,7 +13,7 @@ use crate::{
     witness,
 };
 use ash_driver::Ear;
-use ash_model::{Cursor, Dialect, Fact, Incarnation, OnInterrupted, SessionNo};
+use ash_model::{Cursor, Dialect, Epoch, Fact, Incarnation, OnInterrupted, SessionNo};
 use ash_sandbox::Egress;
 use ash_store::{EventQuery, Heard, Lease, Session};
 use std::{collections::VecDeque, sync::Arc};
@@ -36,11 +36,11 @@ impl Actor {
         rooms: Arc<Rooms>,
         session: Session,
         state: State,
-        (seat, passage): (Seat, Passage),
+        (seat, passage, epoch): (Seat, Passage, Epoch),
     ) -> Result<Actor> {
         let common = rooms.common(session.workspace);
         if session.slug.is_none() {
-            let lease = common.of_new(session.workspace);
+            let lease = common.of_new(session.workspace, epoch);
             return Ok(Actor { passage, ..Actor::with(rooms, session, state, (lease, common), seat) });
         }
         let _floor = common.floor().await;
@@ -55,7 +55,11 @@ impl Actor {
     pub(crate) async fn load(rooms: Arc<Rooms>, session: Session, seat: Seat) -> Result<Actor> {
         let common = rooms.common(session.workspace);
         let _floor = common.floor().await;
+        let known = session.last_seq;
         let session = witness::reconcile(&rooms, session).await?;
+        if session.last_seq != known {
+            common.forget_lease();
+        }
         let (lease, first) = common.claim(&rooms, session.workspace).await?;
         let session = rooms.store.session(session.no).await?.ok_or(Error::NotFound)?;
         let events = rooms.store.facts(session.no).await?;

@@ -132,7 +132,7 @@ impl Sessions {
         let _common = prepared.map(Prepared::hand_over).transpose()?;
         let (no, workspace) = (session.no, session.workspace);
         let passage = Passage { room, patience: Some(self.patience(new.patience)) };
-        self.seat(no, workspace, |rooms, seat| Actor::newborn(rooms, session, state, (seat, passage)))
+        self.seat(no, workspace, |rooms, seat| Actor::newborn(rooms, session, state, (seat, passage, epoch)))
             .await?;
         ash_failpoint::reach_async("create.seated").await;
         let woken = self.wish(no, Wish::Resume).await;

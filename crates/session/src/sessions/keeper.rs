@@ -46,6 +46,10 @@ impl Sessions {
         {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+        // It was purged, which a witness knew and the database did not.
+        if self.rooms.store.tombstone(no).await.is_ok_and(|tombstone| tombstone.is_some()) {
+            return Error::NotFound;
+        }
         match keeper.full.load(Ordering::Relaxed) {
             true => Error::Store(ash_store::Error::Full),
             false => Error::Gone,

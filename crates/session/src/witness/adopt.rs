@@ -41,9 +41,10 @@ impl Far {
         if rooms.witnesses.is_compared(session.no) {
             return Ok(true);
         }
-        let Some(newest) = self.newest_name(&session.tenant, &session.id).await? else { return Ok(true) };
+        let newest = self.newest_name(&session.tenant, &session.id).await?;
         let ours = (epoch_of(rooms, session).await?, session.far_seq);
-        if !is_ahead(newest, ours) {
+        if newest.is_none_or(|newest| !is_ahead(newest, ours)) {
+            self.heard_of(rooms, session);
             return Ok(true);
         }
         match self.history(rooms, &session.tenant, &session.id).await? {
@@ -56,11 +57,18 @@ impl Far {
                 if !same {
                     tracing::error!(session = %session.id, "the object store has another history of this session: nothing is sent until it was compared, before its next start");
                 }
-                if same && rooms.witnesses.was_unreachable(session.no) {
-                    rooms.witnesses.mark_compared(session.no);
+                if same {
+                    self.heard_of(rooms, session);
                 }
                 Ok(same)
             }
+        }
+    }
+
+    /// It has nothing that the database does not know. Packs were compared when the session went on without its word.
+    fn heard_of(&self, rooms: &Rooms, session: &Session) {
+        if rooms.witnesses.was_unreachable(session.no) {
+            rooms.witnesses.mark_compared(session.no);
         }
     }
 }

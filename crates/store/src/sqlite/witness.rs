@@ -95,10 +95,12 @@ pub(super) async fn adopt(db: &mut Db, adoption: &Adoption) -> Result<()> {
     for checkpoint in &rebuilt.checkpoints {
         save_new_checkpoint(db, no, checkpoint).await?;
     }
-    query("UPDATE workspaces SET node = ?1, epoch = max(epoch, ?2) WHERE id = ?3")
+    // A tree of the other history must not be taken for this one's: it was stamped with an epoch before this.
+    query("UPDATE workspaces SET node = ?1, epoch = max(epoch, ?2) + ?4 WHERE id = ?3")
         .bind(&rebuilt.node)
         .bind(number(manifest.epoch.0)?)
         .bind(manifest.workspace.to_string())
+        .bind(i64::from(diverged.is_some()))
         .execute(&mut *db)
         .await?;
     update_session(db, no, rebuilt).await

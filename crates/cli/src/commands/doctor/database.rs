@@ -8,7 +8,7 @@ use crate::{
 use ash_server::{Config, Repair, Repaired};
 use std::{fs, path::Path};
 
-const NAME: &str = "database";
+const NAME: &str = "witnesses";
 const REMEDY: &str =
     "stop the server, run `ash repair`, which says what it would bring back, and then `ash repair --yes`";
 
@@ -45,7 +45,7 @@ async fn running(settings: &Settings) -> Vec<Check> {
     let Ok(health) = Api::new(settings).get("/health").await else { return Vec::new() };
     let troubles = health["trouble"].as_array().cloned().unwrap_or_default();
     let database =
-        troubles.iter().find(|one| one["code"].as_str().is_some_and(|code| code.starts_with(NAME)));
+        troubles.iter().find(|one| one["code"].as_str().is_some_and(|code| code.starts_with("database_")));
     match database.and_then(|trouble| trouble["error"].as_str()) {
         Some(error) => vec![Check::problem(NAME, error, REMEDY)],
         None => vec![Check::fine(NAME, "the server that runs found nothing that it does not know")],

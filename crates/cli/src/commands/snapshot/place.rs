@@ -132,8 +132,9 @@ fn look(dir: &Path) -> Result<Found> {
             let sealed = Repo::is_sealed(dir).unwrap_or(false);
             return Ok(if sealed { Found::Sealed } else { Found::Plain });
         }
-        let ours = ["lock", "cache", "forgotten", "inventory", "tombstones"].iter().any(|ours| name == **ours)
-            || name.as_bytes().starts_with(b"new-");
+        let ours =
+            ["lock", "cache", "forgotten", "inventory", "tombstones"].iter().any(|ours| name == **ours)
+                || name.as_bytes().starts_with(b"new-");
         if !ours {
             found = Found::Others;
         }
