@@ -167,6 +167,7 @@ pub async fn restore(
 /// Brings back what packs and the object store know better than the database. No server may run here.
 pub async fn repair(config: &Config, how: Repair) -> Result<Repaired, Failure> {
     let data = config.data_dir().map_err(Failure)?;
+    make_private(&data)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
     let full = Arc::new(AtomicBool::new(false));

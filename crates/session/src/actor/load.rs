@@ -53,13 +53,18 @@ impl Actor {
 
     /// For a session that somebody had before, who may have died at any line.
     pub(crate) async fn load(rooms: Arc<Rooms>, session: Session, seat: Seat) -> Result<Actor> {
+        let session = {
+            let common = rooms.common(session.workspace);
+            let _floor = common.floor().await;
+            let known = session.last_seq;
+            let session = witness::reconcile(&rooms, session).await?;
+            if session.last_seq != known {
+                common.forget_lease();
+            }
+            session
+        };
         let common = rooms.common(session.workspace);
         let _floor = common.floor().await;
-        let known = session.last_seq;
-        let session = witness::reconcile(&rooms, session).await?;
-        if session.last_seq != known {
-            common.forget_lease();
-        }
         let (lease, first) = common.claim(&rooms, session.workspace).await?;
         let session = rooms.store.session(session.no).await?.ok_or(Error::NotFound)?;
         let events = rooms.store.facts(session.no).await?;

@@ -95,6 +95,19 @@ pub(super) async fn adopt(db: &mut Db, adoption: &Adoption) -> Result<()> {
     for checkpoint in &rebuilt.checkpoints {
         save_new_checkpoint(db, no, checkpoint).await?;
     }
+    // Under this id there may have been a session of another server, in a workspace of its own.
+    query(
+        "INSERT INTO workspaces (id, tenant, agent, node, epoch, created_at, owner) VALUES (?, ?, ?, ?, 1, ?, ?)
+         ON CONFLICT (id) DO NOTHING",
+    )
+    .bind(manifest.workspace.to_string())
+    .bind(manifest.tenant.as_str())
+    .bind(manifest.agent.as_str())
+    .bind(&rebuilt.node)
+    .bind(manifest.created_at.0)
+    .bind(manifest.owner.as_ref().map(|owner| owner.as_str()))
+    .execute(&mut *db)
+    .await?;
     // A tree of the other history must not be taken for this one's: it was stamped with an epoch before this.
     query("UPDATE workspaces SET node = ?1, epoch = max(epoch, ?2) + ?4 WHERE id = ?3")
         .bind(&rebuilt.node)
@@ -129,7 +142,7 @@ async fn update_session(db: &mut Db, no: SessionNo, rebuilt: &Rebuilt) -> Result
         "UPDATE sessions SET version = ?2, status = ?3, options = ?4, env = coalesce(?5, env), last_seq = ?6, title = ?7,
              last_text = ?8, turns = ?9, open_turns = ?10, problem = ?11, checkpoint = ?12, last_active_at = ?13,
              pending = ?14, far_seq = max(far_seq, ?15), far_checkpoint = coalesce(?16, far_checkpoint), metadata = ?17,
-             ttl = ?18, lock = ?19
+             ttl = ?18, lock = ?19, workspace = ?20, native_id = ?21, agent = ?22, runtime = ?23
          WHERE n = ?1",
     )
     .bind(no.0)
@@ -151,6 +164,10 @@ async fn update_session(db: &mut Db, no: SessionNo, rebuilt: &Rebuilt) -> Result
     .bind(noted(&manifest.metadata))
     .bind(ttl(&manifest.options)?)
     .bind(card.lock.as_ref().map(encoded))
+    .bind(manifest.workspace.to_string())
+    .bind(manifest.native_id.to_string())
+    .bind(manifest.agent.as_str())
+    .bind(manifest.runtime.as_str())
     .execute(db)
     .await?;
     Ok(())
