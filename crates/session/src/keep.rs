@@ -160,7 +160,7 @@ impl Sessions {
         let cold = self.cold(tenant, &holdings, keep).await?;
         let mut wanted = wanted(&holdings, now, keep.grace, cold)?;
         wanted.there = there;
-        wanted.unclear = rooms.unreadable_packs(tenant).await?;
+        wanted.unclear = rooms.unclear_packs(tenant).await?;
         let collected = self.collect(tenant, &wanted, before).await;
         let listed = wanted.there.take();
         let (packs, size) = match collected {

@@ -9,9 +9,9 @@ mod records;
 mod repair;
 mod tombstones;
 
-pub(crate) use adopt::reconcile;
 pub use compare::Behind;
 pub use repair::{Repair, RepairedSession};
+pub(crate) use {adopt::reconcile, packs::History};
 
 use crate::{Error, Result, Sessions, blocking, far::FarHistory, live::Live, rooms::Rooms};
 use ash_model::{Epoch, SessionId, SessionNo, TenantId, Witness, WorkspaceId};
@@ -107,11 +107,42 @@ impl Rooms {
         .await
     }
 
-    /// Packs of which nobody knows whose they are.
-    pub(crate) async fn unreadable_packs(&self, tenant: &TenantId) -> Result<HashSet<String>> {
-        let of = self.witnesses(tenant, Reading::Once).await?;
+    /// Packs for which no row and no tombstone accounts, or that cannot be read: none of them is garbage.
+    pub(crate) async fn unclear_packs(&self, tenant: &TenantId) -> Result<HashSet<String>> {
+        let (of, rows) = (self.witnesses(tenant, Reading::Once).await?, self.rows(tenant).await?);
         let of = lock(&of);
-        Ok(of.packs.unreadable.keys().cloned().collect())
+        let unexplained = of.packs.proofs().filter(|(_, proof)| !is_explained(proof, &rows, &of.tombstones));
+        Ok(unexplained.map(|(pack, _)| pack).chain(of.packs.unreadable.keys()).cloned().collect())
+    }
+
+    /// The furthest that a pack in the object store proves a session. Packs are read for as long as there is time; what was
+    /// read is remembered.
+    pub(crate) async fn proven_far(
+        &self,
+        tenant: &TenantId,
+        id: &SessionId,
+        packs: Vec<String>,
+    ) -> Result<Option<Proof>> {
+        let (of, repo) = (self.witnesses(tenant, Reading::Once).await?, self.repo(tenant)?);
+        let (tenant, id) = (tenant.clone(), id.clone());
+        blocking(move || {
+            let began = Instant::now();
+            let mut of = lock(&of);
+            let new: Vec<String> =
+                packs.into_iter().filter(|pack| !of.packs.knows(pack) && !of.remote.knows(pack)).collect();
+            for some in new.chunks(CHUNK) {
+                if began.elapsed() > LOOK_AT_PACKS {
+                    tracing::warn!(session = %id, "the object store has more packs than could be looked at in time: whether one of them knows more of the session is not known");
+                    break;
+                }
+                of.remote.learn(&repo, &tenant, some)?;
+            }
+            let newest = [of.packs.newest_of(&id), of.remote.newest_of(&id)];
+            let newest = newest.into_iter().flatten().max_by_key(|proof| (proof.epoch, proof.seq));
+            let buried = of.tombstones.get(&id);
+            Ok(newest.filter(|proof| buried.is_none_or(|tombstone| !proof.is_buried(tombstone))).cloned())
+        })
+        .await
     }
 
     /// Of packs that are only in the object store, those that may go: a row or a tombstone accounts for the record in them,
@@ -149,6 +180,11 @@ impl Rooms {
         Ok(all.into_iter().map(|row| (row.session.clone(), row)).collect())
     }
 }
+
+/// So long packs in the object store are read for records of a session whose manifests may not be all.
+const LOOK_AT_PACKS: Duration = Duration::from_secs(5);
+/// So many at a time.
+const CHUNK: usize = 64;
 
 /// So long the object store may take to say whether it knows an id.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);

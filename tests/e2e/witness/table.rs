@@ -90,6 +90,7 @@ async fn holds(witness: Witness, harm: Harm) {
         Harm::Foreign => Some(foreign().await),
         Harm::Missing | Harm::Older | Harm::Damaged => None,
     };
+    let own = kept(&stage);
     match witness {
         Witness::Database => harm_database(&stage.server, harm, other.as_ref()),
         Witness::Wal => harm_wal(&stage.server, harm, other.as_ref()),
@@ -101,7 +102,8 @@ async fn holds(witness: Witness, harm: Harm) {
         let gone = async || fs::remove_dir_all(&stage.server.data).is_ok().then_some(());
         eventually("the machine is gone", gone).await;
     }
-    let before = kept(&stage);
+    // What another server has put there is not what this one has acknowledged.
+    let before: BTreeSet<PathBuf> = kept(&stage).intersection(&own).cloned().collect();
     let what = format!("{witness:?} {harm:?}");
     start_and_repair(&mut stage, witness).await;
     // Its sandbox may have lived on: only a cold resume has something to say.

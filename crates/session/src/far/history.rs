@@ -3,7 +3,7 @@
 //! has is a row `missing`.
 
 use super::{Far, keys, trouble};
-use crate::{Error, Result, blocking, luggage, rooms::Rooms};
+use crate::{Error, Result, blocking, luggage, rooms::Rooms, witness::History};
 use ash_cloud::{Code, Trouble};
 use ash_model::{
     Epoch, Fact, Seq, SessionId, TenantId, Timestamp, Witness,
@@ -140,6 +140,40 @@ impl Far {
     }
 
     pub(super) async fn rebuilt(&self, rooms: &Rooms, known: KnownSession) -> Result<Rebuilt> {
+        match self.beyond(rooms, &known).await? {
+            Some(rebuilt) => Ok(rebuilt),
+            None => self.rebuilt_from_manifest(rooms, known).await,
+        }
+    }
+
+    /// A manifest may be missing although its pack is there: the pack tells what the manifest did.
+    async fn beyond(&self, rooms: &Rooms, known: &KnownSession) -> Result<Option<Rebuilt>> {
+        let manifest = &known.manifest;
+        let packs: Vec<_> =
+            self.bucket.list(&keys::packs(&manifest.tenant)).try_collect().await.map_err(trouble)?;
+        let names =
+            packs.iter().filter_map(|found| found.key.rsplit('/').next().map(str::to_owned)).collect();
+        let proof = rooms.proven_far(&manifest.tenant, &manifest.session, names).await?;
+        let Some(proof) =
+            proof.filter(|proof| proof.workspace == manifest.workspace && proof.seq > manifest.seq)
+        else {
+            return Ok(None);
+        };
+        tracing::warn!(session = %manifest.session, manifest = manifest.seq, pack = proof.seq, "a manifest is missing in the object store although its pack is there; the session comes back from the pack");
+        let epoch = proof.epoch.unwrap_or(manifest.epoch).max(known.proven.0);
+        let history = History::read(rooms, &proof, &manifest.tenant).await?;
+        let mut rebuilt = history.rebuilt(rooms, manifest.base, epoch).await?;
+        rebuilt.witness = Witness::Bucket;
+        let now = rooms.clock();
+        rebuilt.checkpoints.iter_mut().for_each(|checkpoint| checkpoint.far = Some(now));
+        // The names of manifests that cannot be read tell of events that no pack has.
+        let (last, upto) = (rebuilt.last_seq(), known.proven.1);
+        rebuilt.events.extend(filled(BTreeMap::new(), (last, upto.max(last)), manifest.last_active_at));
+        rebuilt.manifest.seq = rebuilt.last_seq();
+        Ok(Some(rebuilt))
+    }
+
+    async fn rebuilt_from_manifest(&self, rooms: &Rooms, known: KnownSession) -> Result<Rebuilt> {
         let events = self.log(rooms, &known).await?;
         let KnownSession { mut manifest, kept, proven: (epoch, seq), .. } = known;
         let agents = self.agents(rooms, &manifest.tenant, &manifest.agent, Some(manifest.version)).await?;

@@ -36,7 +36,9 @@ pub(crate) fn is_explained(proof: &Proof, rows: &Rows, tombstones: &Tombstones) 
     let buried = |id: &SessionId| tombstones.get(id).is_some_and(|tombstone| proof.is_buried(tombstone));
     let known =
         |row: &LogPosition| row.seq >= proof.seq && proof.epoch.is_none_or(|epoch| epoch.0 <= row.epoch.0);
-    if buried(&proof.session) || rows.get(&proof.session).is_some_and(known) {
+    // A pack of another server may name a session of the same id, which is not the one that the row is about.
+    let same = |row: &LogPosition| row.workspace == proof.workspace && known(row);
+    if buried(&proof.session) || rows.get(&proof.session).is_some_and(same) {
         return true;
     }
     // It may be of a history that a fork keeps since another one was adopted.

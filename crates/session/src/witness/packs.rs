@@ -22,8 +22,8 @@ use std::{
 };
 
 /// What packs hold of a session.
-pub(super) struct History {
-    pub(super) record: Record,
+pub(crate) struct History {
+    pub(crate) record: Record,
     tree: TreeId,
     lines: BTreeMap<Seq, Line>,
     /// The snapshot before the first pack of its own: a fork begins with it.
@@ -31,19 +31,19 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) async fn read(rooms: &Rooms, proof: &Proof, tenant: &ash_model::TenantId) -> Result<History> {
+    pub(crate) async fn read(rooms: &Rooms, proof: &Proof, tenant: &ash_model::TenantId) -> Result<History> {
         let (repo, proof) = (rooms.repo(tenant)?, proof.clone());
         blocking(move || read(&repo, &proof)).await
     }
 
     /// Where the part of the log begins that is not its parent's.
-    pub(super) fn base(&self) -> Option<Seq> {
+    pub(crate) fn base(&self) -> Option<Seq> {
         let forked = self.lines.values().find(|line| line.kind == "forked")?;
         (forked.seq > 1).then(|| forked.seq - 1)
     }
 
     /// As rows. `base`: the parent is there, and has the events up to this one.
-    pub(super) async fn rebuilt(self, rooms: &Rooms, base: Option<Seq>, epoch: Epoch) -> Result<Rebuilt> {
+    pub(crate) async fn rebuilt(self, rooms: &Rooms, base: Option<Seq>, epoch: Epoch) -> Result<Rebuilt> {
         let History { record, tree, mut lines, first } = self;
         let (repo, now) = (rooms.repo(&record.tenant)?, rooms.clock());
         lines.retain(|seq, _| *seq > base.unwrap_or(0));

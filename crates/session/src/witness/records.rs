@@ -102,6 +102,21 @@ impl Records {
         Ok(())
     }
 
+    /// Reads the records of these, if they are new, and leaves the others as they are.
+    pub(crate) fn learn(&mut self, repo: &Repo, tenant: &TenantId, packs: &[String]) -> Result<()> {
+        let all: Vec<String> = self.known.keys().chain(packs).cloned().collect();
+        self.refresh(repo, tenant, &all)
+    }
+
+    pub(crate) fn knows(&self, pack: &str) -> bool {
+        self.known.contains_key(pack) || self.unreadable.contains_key(pack)
+    }
+
+    /// Every pack that holds a session's record, and what it proves.
+    pub(crate) fn proofs(&self) -> impl Iterator<Item = (&String, &Proof)> {
+        self.known.iter().filter_map(|(pack, proof)| Some((pack, proof.as_ref()?)))
+    }
+
     /// The furthest that each session is proven.
     pub(crate) fn newest(&self) -> HashMap<&SessionId, &Proof> {
         let mut newest: HashMap<&SessionId, &Proof> = HashMap::new();
