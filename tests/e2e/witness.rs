@@ -8,7 +8,7 @@ mod tombstones;
 
 use crate::support::{Server, eventually};
 use serde_json::{Value, json};
-use stage::{Stage, back_up, copy_dir, repair, restore_backup};
+use stage::{Stage, back_up, repair, restore_backup};
 
 /// The codes of the server's troubles, as somebody with a key sees them.
 pub async fn troubles(server: &Server) -> Vec<Value> {

@@ -54,7 +54,7 @@ pub(crate) async fn run(command: Command) -> Result<u8> {
             sessions::all(&Api::new(&settings), settings.json).await
         }
         Command::Sessions { settings, from: Some(from) } => done(far::sessions(from, settings.json).await),
-        Command::Restore { from, lazy, json } => far::restore(from, lazy, json).await,
+        Command::Restore { from, lazy, json } => Box::pin(far::restore(from, lazy, json)).await,
         Command::Repair { yes, json } => repair::run(yes, json).await,
         Command::Start(daemon) => done(daemon::start(daemon).await),
         Command::Stop => done(daemon::stop().await),

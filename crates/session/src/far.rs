@@ -11,6 +11,7 @@ mod history;
 mod keys;
 mod manifest;
 mod packs;
+mod put;
 mod send;
 mod tidy;
 

@@ -57,7 +57,7 @@ impl Actor {
             let common = rooms.common(session.workspace);
             let _floor = common.floor().await;
             let known = session.last_seq;
-            let session = witness::reconcile(&rooms, session).await?;
+            let session = Box::pin(witness::reconcile(&rooms, session)).await?;
             if session.last_seq != known {
                 common.forget_lease();
             }

@@ -53,7 +53,7 @@ impl Sessions {
         let mut all: Vec<RepairedSession> = plan.into_values().collect();
         if how == Repair::Apply {
             for one in &mut all {
-                if let Err(error) = self.bring_back_one(one).await {
+                if let Err(error) = Box::pin(self.bring_back_one(one)).await {
                     tracing::error!(session = %one.session, tenant = %one.tenant, %error, "the session could not be brought back");
                     one.failed = Some(error.to_string());
                 }
@@ -104,7 +104,7 @@ impl Sessions {
         }
         // One of several witnesses may know still more.
         match rooms.store.find(&scope, &one.session).await? {
-            Some(session) => reconcile(rooms, session).await.map(drop),
+            Some(session) => Box::pin(reconcile(rooms, session)).await.map(drop),
             None => Ok(()),
         }
     }
