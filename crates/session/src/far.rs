@@ -68,6 +68,8 @@ pub struct Far {
     counted: AtomicBool,
     /// When it was last looked for what nobody needs there.
     looked: Mutex<HashMap<TenantId, Instant>>,
+    /// The names of a tenant's packs, as they were listed a moment ago: many sessions come back at once.
+    names: Mutex<HashMap<TenantId, (Instant, Arc<Vec<String>>)>>,
 }
 
 impl Far {
@@ -90,6 +92,7 @@ impl Far {
             suspicion: Notify::new(),
             counted: AtomicBool::new(false),
             looked: Mutex::default(),
+            names: Mutex::default(),
         }
     }
 

@@ -121,15 +121,15 @@ impl Rooms {
         &self,
         tenant: &TenantId,
         id: &SessionId,
-        packs: Vec<String>,
+        packs: Arc<Vec<String>>,
     ) -> Result<Option<Proof>> {
         let (of, repo) = (self.witnesses(tenant, Reading::Once).await?, self.repo(tenant)?);
         let (tenant, id) = (tenant.clone(), id.clone());
         blocking(move || {
             let began = Instant::now();
             let mut of = lock(&of);
-            let new: Vec<String> =
-                packs.into_iter().filter(|pack| !of.packs.knows(pack) && !of.remote.knows(pack)).collect();
+            let unknown = |pack: &&String| !of.packs.knows(pack) && !of.remote.knows(pack);
+            let new: Vec<String> = packs.iter().filter(unknown).cloned().collect();
             for some in new.chunks(CHUNK) {
                 if began.elapsed() > LOOK_AT_PACKS {
                     tracing::warn!(session = %id, "the object store has more packs than could be looked at in time: whether one of them knows more of the session is not known");
@@ -206,7 +206,8 @@ pub(crate) async fn first_epoch(rooms: &Rooms, tenant: &TenantId, id: &SessionId
         }
     }
     // One that we made up is new.
-    let Some(far) = rooms.far.as_ref().filter(|_| uuid::Uuid::try_parse(id.as_str()).is_err()) else {
+    let is_ours = uuid::Uuid::try_parse(id.as_str()).is_ok();
+    let Some(far) = rooms.far.as_ref().filter(|far| !is_ours && far.trouble().is_none()) else {
         return Ok(first);
     };
     let asked = async {

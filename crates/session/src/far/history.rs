@@ -16,8 +16,11 @@ use futures::TryStreamExt;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
+/// So long a list of packs is good enough.
+const LISTED: Duration = Duration::from_secs(10);
 /// Older manifests that are read for events that newer ones do not have.
 const MAX_OLDER: usize = 50;
 
@@ -149,10 +152,7 @@ impl Far {
     /// A manifest may be missing although its pack is there: the pack tells what the manifest did.
     async fn beyond(&self, rooms: &Rooms, known: &KnownSession) -> Result<Option<Rebuilt>> {
         let manifest = &known.manifest;
-        let packs: Vec<_> =
-            self.bucket.list(&keys::packs(&manifest.tenant)).try_collect().await.map_err(trouble)?;
-        let names =
-            packs.iter().filter_map(|found| found.key.rsplit('/').next().map(str::to_owned)).collect();
+        let names = self.pack_names(&manifest.tenant).await?;
         let proof = rooms.proven_far(&manifest.tenant, &manifest.session, names).await?;
         let Some(proof) =
             proof.filter(|proof| proof.workspace == manifest.workspace && proof.seq > manifest.seq)
@@ -171,6 +171,21 @@ impl Far {
         rebuilt.events.extend(filled(BTreeMap::new(), (last, upto.max(last)), manifest.last_active_at));
         rebuilt.manifest.seq = rebuilt.last_seq();
         Ok(Some(rebuilt))
+    }
+
+    /// As they were a moment ago at the most.
+    async fn pack_names(&self, tenant: &TenantId) -> Result<Arc<Vec<String>>> {
+        let kept = self.names.lock().expect("nobody panics while holding it").get(tenant).cloned();
+        if let Some((_, names)) = kept.filter(|(at, _)| at.elapsed() < LISTED) {
+            return Ok(names);
+        }
+        let at = Instant::now();
+        let packs: Vec<_> = self.bucket.list(&keys::packs(tenant)).try_collect().await.map_err(trouble)?;
+        let names = packs.iter().filter_map(|found| found.key.rsplit('/').next().map(str::to_owned));
+        let names = Arc::new(names.collect::<Vec<_>>());
+        let mut kept = self.names.lock().expect("nobody panics while holding it");
+        kept.insert(tenant.clone(), (at, names.clone()));
+        Ok(names)
     }
 
     async fn rebuilt_from_manifest(&self, rooms: &Rooms, known: KnownSession) -> Result<Rebuilt> {
