@@ -51,6 +51,8 @@ pub struct State {
     pub settled: Option<u64>,
     /// Turns that are over and whose files no checkpoint holds: saving them failed, or the machine went down before.
     pub unsaved: u64,
+    /// The last turn whose files are in a checkpoint of its end.
+    saved_turn: Option<TurnId>,
     /// The salvage checkpoint of a tree that could not be trusted, until a receipt has named it.
     pub salvaged: Option<u64>,
     /// Where the last rewind stands in the log. A tree from before it is not the session's any more.
@@ -263,6 +265,7 @@ impl State {
             checkpoint: None,
             settled: None,
             unsaved: 0,
+            saved_turn: None,
             salvaged: None,
             rewound: 0,
             last_checkpoint: 0,

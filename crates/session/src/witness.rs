@@ -11,7 +11,7 @@ mod tombstones;
 
 pub use compare::Behind;
 pub use repair::{Repair, RepairedSession};
-pub(crate) use {adopt::reconcile, packs::History};
+pub(crate) use {adopt::reconcile, packs::History, tombstones::carry_out as carry_out_purge};
 
 use crate::{Error, Result, Sessions, blocking, far::FarHistory, live::Live, rooms::Rooms};
 use ash_model::{Epoch, SessionId, SessionNo, TenantId, Witness, WorkspaceId};

@@ -1,7 +1,11 @@
 //! What comes back from the object store: rows of sessions and agents that the database does not know. Files come when
 //! somebody resumes.
 
-use super::{Far, history::KnownSession, keys, trouble};
+use super::{
+    Far,
+    history::{KnownSession, Purged},
+    keys, trouble,
+};
 use crate::{Error, Result, blocking, rooms::Rooms, state::State};
 use ash_model::{
     AgentName, Event, Fact, Seq, SessionId, TenantId, Timestamp, TurnId, WorkspaceId,
@@ -138,7 +142,10 @@ impl Far {
             if rooms.store.find(&everybody, &id).await?.is_some() {
                 break;
             }
-            let Some(known) = self.known_session(rooms, tenant, &id).await?.session() else { break };
+            // Of those it is a fork of, the log counts, though they may have been purged.
+            let purged = if line.is_empty() { Purged::IsGone } else { Purged::IsRead };
+            let known = self.known_or_purged(rooms, (tenant, &id), purged).await?;
+            let Some(known) = known.session() else { break };
             let manifest = &known.manifest;
             if line.is_empty() && scope.owner.is_some() && scope.owner != manifest.owner {
                 return Ok(false);
@@ -159,8 +166,12 @@ impl Far {
             }
         }
         for known in line.into_iter().rev() {
+            let (id, buried) = (known.manifest.session.clone(), known.buried.clone());
             let rebuilt = self.rebuilt(rooms, known).await?;
             rooms.store.rebuild(rebuilt).await?;
+            if let (Some(tombstone), Some(session)) = (buried, rooms.store.find(&everybody, &id).await?) {
+                crate::witness::carry_out_purge(rooms, &session, tombstone).await?;
+            }
         }
         Ok(found)
     }

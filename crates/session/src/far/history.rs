@@ -33,6 +33,16 @@ pub(crate) struct KnownSession {
     pub(super) kept: BTreeSet<Seq>,
     /// The highest name: the newest manifest may be one that cannot be read.
     proven: (Epoch, Seq),
+    /// It was purged since; a fork still reads its log.
+    pub(super) buried: Option<Tombstone>,
+}
+
+/// Whether a session that was purged is of interest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purged {
+    IsGone,
+    /// Its log is what a fork shares.
+    IsRead,
 }
 
 /// What the object store says of a session.
@@ -81,7 +91,10 @@ impl Far {
         match self.known_session(rooms, tenant, id).await? {
             FarHistory::Nothing => Ok(FarHistory::Nothing),
             FarHistory::Purged(tombstone) => Ok(FarHistory::Purged(tombstone)),
-            FarHistory::Of(known) => Ok(FarHistory::Of(Box::new(self.rebuilt(rooms, *known).await?))),
+            // What packs say beyond the manifest is compared with the row by itself.
+            FarHistory::Of(known) => {
+                Ok(FarHistory::Of(Box::new(self.rebuilt_from_manifest(rooms, *known).await?)))
+            }
         }
     }
 
@@ -91,6 +104,15 @@ impl Far {
         tenant: &TenantId,
         id: &SessionId,
     ) -> Result<FarHistory<KnownSession>> {
+        self.known_or_purged(rooms, (tenant, id), Purged::IsGone).await
+    }
+
+    pub(super) async fn known_or_purged(
+        &self,
+        rooms: &Rooms,
+        (tenant, id): (&TenantId, &SessionId),
+        purged: Purged,
+    ) -> Result<FarHistory<KnownSession>> {
         let found: Vec<_> =
             self.bucket.list(&keys::session(tenant, id)).try_collect().await.map_err(trouble)?;
         let mut named: Vec<((u64, Seq), String)> =
@@ -98,18 +120,26 @@ impl Far {
         named.sort();
         let Some(((epoch, seq), _)) = named.last().cloned() else { return Ok(FarHistory::Nothing) };
         let kept = named.iter().map(|((_, seq), _)| *seq).collect();
-        let mut why = String::new();
+        let (mut why, mut buried) = (String::new(), None);
         while let Some((_, key)) = named.pop() {
             match self.read_manifest(rooms, (tenant, id), &key).await? {
-                Ok(Told::Purged(tombstone)) => return Ok(FarHistory::Purged(tombstone)),
+                Ok(Told::Purged(tombstone)) => match purged {
+                    Purged::IsGone => return Ok(FarHistory::Purged(tombstone)),
+                    Purged::IsRead => buried = Some(tombstone),
+                },
                 Ok(Told::Session(manifest)) => {
                     let older = named.into_iter().rev().map(|(_, key)| key).collect();
-                    let proven = (Epoch(epoch), seq);
+                    // A tombstone's number is no event.
+                    let proven = match &buried {
+                        None => (Epoch(epoch), seq),
+                        Some(_) => (Epoch(epoch), manifest.seq),
+                    };
                     return Ok(FarHistory::Of(Box::new(KnownSession {
                         manifest: *manifest,
                         older,
                         kept,
                         proven,
+                        buried,
                     })));
                 }
                 Err(damage) => {
@@ -118,7 +148,10 @@ impl Far {
                 }
             }
         }
-        Err(super::back::damaged(id, &format!("none of its manifests can be read: {why}")))
+        match buried {
+            Some(tombstone) => Ok(FarHistory::Purged(tombstone)),
+            None => Err(super::back::damaged(id, &format!("none of its manifests can be read: {why}"))),
+        }
     }
 
     /// `Err`: it is not what was put there, or is gone. Trouble with the store itself is an error of ours.
@@ -142,6 +175,7 @@ impl Far {
         })
     }
 
+    /// For a session that the database does not know.
     pub(super) async fn rebuilt(&self, rooms: &Rooms, known: KnownSession) -> Result<Rebuilt> {
         match self.beyond(rooms, &known).await? {
             Some(rebuilt) => Ok(rebuilt),

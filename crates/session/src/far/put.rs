@@ -5,7 +5,7 @@ use crate::{Error, Result, rooms::Rooms};
 use ash_cloud::Written;
 use ash_model::{
     TenantId,
-    far::{FarAgent, FarCheckpoint, Manifest, Tombstone},
+    far::{FarAgent, Manifest, Tombstone},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -60,8 +60,8 @@ pub(super) enum Put {
     Other,
 }
 
-/// Whether two objects under one name tell the same. A manifest that is made again may give another size for a pack that
-/// collection has made smaller since, and other words for what no log tells.
+/// Whether two objects under one name tell the same. A manifest that is made again may say other things than its log and its
+/// files: what the session is called by now, or how large a pack is that collection has made smaller since.
 pub(super) trait Same {
     fn same(&self, there: &Self) -> bool;
 }
@@ -87,15 +87,68 @@ impl Same for FarAgent {
 
 impl Same for Manifest {
     fn same(&self, there: &Manifest) -> bool {
-        let plain = |manifest: &Manifest| {
-            let sized = |checkpoint: &FarCheckpoint| FarCheckpoint { size: 0, ..checkpoint.clone() };
-            Manifest {
-                unnamed: false,
-                first: manifest.first.iter().map(sized).collect(),
-                checkpoint: manifest.checkpoint.as_ref().map(sized),
-                ..manifest.clone()
-            }
+        let who = |manifest: &Manifest| {
+            (
+                manifest.tenant.clone(),
+                manifest.session.clone(),
+                manifest.workspace,
+                manifest.epoch,
+                manifest.seq,
+            )
         };
-        plain(self) == plain(there)
+        let tree =
+            |manifest: &Manifest| manifest.checkpoint.as_ref().map(|checkpoint| checkpoint.tree.clone());
+        let (ours, theirs) = (tree(self), tree(there));
+        let same_tree = ours.is_some() && ours == theirs;
+        let other_tree = ours.is_some() && theirs.is_some() && ours != theirs;
+        let mut common = self.events.iter().filter_map(|line| {
+            there.events.iter().find(|other| other.seq == line.seq).map(|other| other == line)
+        });
+        // Without an event that both have, the files have to be the same, or the packs that the log is in.
+        let same_log = match common.next() {
+            Some(first) => first && common.all(|same| same),
+            None => same_tree || (self.chain.is_some() && self.chain == there.chain),
+        };
+        who(self) == who(there) && !other_tree && same_log
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::{Timestamp, luggage::Line};
+
+    fn manifest() -> Manifest {
+        let text = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","epoch":3,"seq":19,"agent":"a","version":2,"runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{},"status":"active","turns":2,"createdAt":"2025-11-15T22:00:00.007Z","lastActiveAt":"2025-11-15T22:00:01.007Z","checkpoint":{"number":3,"turn":null,"seq":19,"tree":"t2","size":9,"consistency":"live","files":1,"bytes":2,"at":"2025-11-15T22:00:00.007Z"},"chain":"t2","covers":17,"events":[{"seq":18,"turn":null,"at":"2025-11-15T22:00:00.007Z","kind":"paused","json":"{}"}]}"#;
+        serde_json::from_str(text).expect("a manifest")
+    }
+
+    #[test]
+    fn a_manifest_that_is_made_again_says_the_same() {
+        let (ours, mut again) = (manifest(), manifest());
+        again.last_active_at = Timestamp(9);
+        again.title = Some("t".to_owned());
+        again.checkpoint.as_mut().expect("one").size = 5;
+        assert!(ours.same(&again));
+        again.events.clear();
+        assert!(ours.same(&again), "the files are the same");
+        again.checkpoint = None;
+        assert!(ours.same(&again), "and so is the way back");
+    }
+
+    #[test]
+    fn another_history_under_the_same_name_does_not() {
+        let ours = manifest();
+        let mut other = manifest();
+        other.events[0].at = Timestamp(9);
+        assert!(!ours.same(&other), "another event");
+        let mut other = manifest();
+        other.checkpoint.as_mut().expect("one").tree = "t3".to_owned();
+        assert!(!ours.same(&other), "other files");
+        let mut other = manifest();
+        other.checkpoint = None;
+        other.chain = Some("t9".to_owned());
+        other.events = vec![Line { seq: 19, ..other.events[0].clone() }];
+        assert!(!ours.same(&other), "nothing that both have");
     }
 }

@@ -31,7 +31,10 @@ impl State {
             Fact::Continued { turn, attempt, input, .. } => self.start(*turn, *attempt, *input),
             Fact::Used(used) => self.meter.apply(used),
             Fact::BudgetReached(reached) => self.reached = Some(*reached),
-            Fact::SaveFailed { turn, .. } => self.unsaved += u64::from(turn.is_some()),
+            // Its files may be safe all the same: it only waited for the object store.
+            Fact::SaveFailed { turn, .. } => {
+                self.unsaved += u64::from(turn.is_some() && *turn != self.saved_turn);
+            }
             Fact::Said { .. } | Fact::Idle { .. } | Fact::Labelled { .. } => {}
             Fact::Configured { restart: true, .. } => {
                 self.configured = seq;
@@ -267,6 +270,7 @@ impl State {
             self.checkpoint = Some(saved.number);
             self.unsaved = 0;
             if !saved.mid_turn {
+                self.saved_turn = saved.turn;
                 self.settled = Some(saved.number);
             }
             if self.born {

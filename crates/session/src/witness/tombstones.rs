@@ -103,7 +103,7 @@ pub(super) async fn import(rooms: &Rooms, tenant: &TenantId, of: &Arc<Mutex<OfTe
 }
 
 /// What stands under a tombstone goes into the trash, though the database did not know that it was purged.
-pub(super) async fn carry_out(rooms: &Rooms, session: &Session, tombstone: Tombstone) -> Result<()> {
+pub(crate) async fn carry_out(rooms: &Rooms, session: &Session, tombstone: Tombstone) -> Result<()> {
     tracing::warn!(session = %session.id, tenant = %session.tenant, "the session was purged, which the database did not know: it goes into the trash again");
     let of = rooms.witnesses(&session.tenant, super::Reading::Once).await?;
     add(rooms, &of, tombstone).await?;
