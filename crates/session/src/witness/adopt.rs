@@ -22,7 +22,9 @@ pub(crate) async fn reconcile(rooms: &Rooms, session: Session) -> Result<Session
         None => session,
         Some(far) => match with_bucket(rooms, far, session.clone()).await {
             Ok(session) => session,
-            Err(why @ (Error::Bucket(_) | Error::Snapshot(ash_snapshot::Error::Far { .. }))) => {
+            Err(
+                why @ (Error::Bucket(_) | Error::Key(_) | Error::Snapshot(ash_snapshot::Error::Far { .. })),
+            ) => {
                 tracing::warn!(session = %session.id, %why, "the object store does not answer: the session goes on with what is known here, and nothing of it counts as remote until it was compared");
                 rooms.witnesses.mark_unreachable(session.no);
                 return Ok(session);
@@ -79,7 +81,11 @@ fn is_ahead((epoch, seq): (Epoch, Seq), (our_epoch, far_seq): (Epoch, Seq)) -> b
 }
 
 async fn with_packs(rooms: &Rooms, session: Session) -> Result<Session> {
-    let of = rooms.witnesses(&session.tenant, Reading::Once).await?;
+    let of = match rooms.witnesses(&session.tenant, Reading::Once).await {
+        // Without its key nothing can be read; whoever wants files is told so.
+        Err(Error::Key(_)) => return Ok(session),
+        of => of?,
+    };
     let proof = {
         let of = lock(&of);
         let buried = of.tombstones.get(&session.id).cloned();

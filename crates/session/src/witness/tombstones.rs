@@ -17,7 +17,7 @@ const RULE: &str = "tombstone";
 /// The last one of each session. A line that is none was cut off by a crash.
 pub(super) fn read(repo: &Repo) -> Result<Tombstones> {
     let lines = repo.tombstones()?;
-    let all = lines.iter().filter_map(|line| serde_json::from_str::<Tombstone>(line).ok());
+    let all = lines.iter().filter_map(|line| opened(repo, line));
     let mut newest: HashMap<SessionId, Tombstone> = HashMap::new();
     for tombstone in all {
         let known = newest.entry(tombstone.session.clone()).or_insert_with(|| tombstone.clone());
@@ -26,6 +26,28 @@ pub(super) fn read(repo: &Repo) -> Result<Tombstones> {
         }
     }
     Ok(newest)
+}
+
+/// Under which name lines of a sealed repository are sealed.
+const NAME: &str = "tombstones";
+
+/// In a sealed repository a line says nothing to those who do not have the key.
+fn sealed(repo: &Repo, plain: Vec<u8>) -> String {
+    let stored = repo.conceal(plain, NAME);
+    match Repo::is_concealed(&stored) {
+        true => stored.iter().map(|byte| format!("{byte:02x}")).collect(),
+        false => String::from_utf8(stored).expect("it was JSON"),
+    }
+}
+
+fn opened(repo: &Repo, line: &str) -> Option<Tombstone> {
+    if line.starts_with('{') {
+        return serde_json::from_str(line).ok();
+    }
+    let digits = line.as_bytes().chunks_exact(2);
+    let bytes: Option<Vec<u8>> =
+        digits.map(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok()).collect();
+    serde_json::from_slice(&repo.reveal(bytes?, NAME).ok()?).ok()
 }
 
 /// So long whoever purges a session waits for the object store; then it is told later.
@@ -70,7 +92,7 @@ async fn add(rooms: &Rooms, of: &Arc<Mutex<OfTenant>>, tombstone: Tombstone) -> 
         return Ok(());
     }
     let repo = rooms.repo(&tombstone.tenant)?;
-    let line = serde_json::to_string(&tombstone).expect("plain words and numbers");
+    let line = sealed(&repo, serde_json::to_vec(&tombstone).expect("plain words and numbers"));
     blocking(move || Ok(repo.add_tombstone(&line)?)).await?;
     lock(of).tombstones.insert(tombstone.session.clone(), tombstone);
     Ok(())

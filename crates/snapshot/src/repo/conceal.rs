@@ -24,6 +24,11 @@ impl Repo {
         }
     }
 
+    /// Whether what is written here is sealed.
+    pub fn has_key(&self) -> bool {
+        self.key.is_some()
+    }
+
     /// Whether something was concealed.
     pub fn is_concealed(stored: &[u8]) -> bool {
         stored.starts_with(SEALED)
