@@ -47,6 +47,9 @@ struct KnownPacks {
     missing: HashSet<String>,
 }
 
+/// When the packs of a tenant were listed, and what they are called.
+type ListedPacks = (Instant, Arc<Vec<String>>);
+
 pub struct Far {
     pub bucket: Bucket,
     /// The same, that gives up sooner: whoever sends comes back, and says meanwhile what is wrong.
@@ -69,7 +72,7 @@ pub struct Far {
     /// When it was last looked for what nobody needs there.
     looked: Mutex<HashMap<TenantId, Instant>>,
     /// The names of a tenant's packs, as they were listed a moment ago: many sessions come back at once.
-    names: Mutex<HashMap<TenantId, (Instant, Arc<Vec<String>>)>>,
+    names: Mutex<HashMap<TenantId, ListedPacks>>,
 }
 
 impl Far {

@@ -58,7 +58,7 @@ impl Sessions {
     pub async fn sweep(&self, keep: &Keep) -> Result<()> {
         let began = Instant::now();
         let mut all = Swept::default();
-        self.compare_witnesses().await?;
+        Box::pin(self.compare_witnesses()).await?;
         if !self.may_delete() {
             tracing::warn!("nothing is collected or deleted: the database knows less than its witnesses");
             return Ok(());

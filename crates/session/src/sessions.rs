@@ -127,7 +127,7 @@ impl Sessions {
         match (self.find(scope, id).await, &self.rooms.far) {
             (Err(Error::NotFound), Some(far)) => {
                 let _alone = self.returning.lock().await;
-                far.bring_back(&self.rooms, scope, id).await?;
+                Box::pin(far.bring_back(&self.rooms, scope, id)).await?;
                 self.find(scope, id).await
             }
             (found, _) => found,

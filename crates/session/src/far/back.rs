@@ -167,7 +167,7 @@ impl Far {
         }
         for known in line.into_iter().rev() {
             let (id, buried) = (known.manifest.session.clone(), known.buried.clone());
-            let rebuilt = self.rebuilt(rooms, known).await?;
+            let rebuilt = Box::pin(self.rebuilt(rooms, known)).await?;
             rooms.store.rebuild(rebuilt).await?;
             if let (Some(tombstone), Some(session)) = (buried, rooms.store.find(&everybody, &id).await?) {
                 crate::witness::carry_out_purge(rooms, &session, tombstone).await?;

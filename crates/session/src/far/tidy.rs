@@ -31,7 +31,7 @@ impl Far {
         for tenant in self.tenants().await? {
             for id in self.newest(&tenant).await?.into_keys() {
                 if rooms.store.find(&Scope::all(&tenant), &id).await?.is_none() {
-                    self.bring_back(rooms, &Scope::all(&tenant), &id).await?;
+                    Box::pin(self.bring_back(rooms, &Scope::all(&tenant), &id)).await?;
                     tracing::info!(session = %id, %tenant, "found in the object store");
                 }
             }

@@ -63,7 +63,7 @@ impl Sessions {
         }
         // Again and again: some have to look first whether all of theirs is safe.
         if free < least
-            && let Err(error) = self.sweep(&Keep { cold: Duration::ZERO, ..*keep }).await
+            && let Err(error) = Box::pin(self.sweep(&Keep { cold: Duration::ZERO, ..*keep })).await
         {
             tracing::warn!(%error, "nothing was collected");
         }
