@@ -219,7 +219,16 @@ async fn a_process_gets_the_environment_and_descriptors_it_was_given_and_no_more
     live.start(start).await;
     let (mut lines, _) = live.finish().await;
     lines.sort();
-    assert_eq!(lines, ["PATH=/usr/local/bin:/usr/bin:/bin", "SECRET=a=b", "c"]);
+    let path = lines.remove(0);
+    match std::env::var_os("ASH_TEST_WALLS").is_some_and(|walls| walls == "docker") {
+        // An image's own comes first.
+        true => {
+            let dirs: Vec<&str> = path.trim_start_matches("PATH=").split(':').collect();
+            assert!(["/usr/local/bin", "/usr/bin", "/bin"].iter().all(|dir| dirs.contains(dir)), "{path}");
+        }
+        false => assert_eq!(path, "PATH=/usr/local/bin:/usr/bin:/bin"),
+    }
+    assert_eq!(lines, ["SECRET=a=b", "c"]);
     live.start(command(2, &["ls", "/proc/self/fd"])).await;
     // 3 is the listed directory itself.
     assert_eq!(live.finish().await.0, ["0", "1", "2", "3"]);
