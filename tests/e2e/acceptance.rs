@@ -110,7 +110,7 @@ impl Cast {
     async fn shown(&self, id: &str, text: &str) -> String {
         let answer = self.client().say(id, text).await;
         assert_eq!(answer["status"], "done", "{answer}");
-        self.stage.requests().pop().expect("a request")["body"]["messages"].to_string()
+        self.stage.last_request()["body"]["messages"].to_string()
     }
 
     /// The agent knows these words by itself, and not those.
@@ -304,7 +304,7 @@ async fn a_first_message_begins_a_conversation(cast: Cast) {
         "{answer}"
     );
     assert!(answer["checkpoint"].is_u64(), "{answer}");
-    let shown = cast.stage.requests().pop().expect("a request")["body"]["messages"].to_string();
+    let shown = cast.stage.last_request()["body"]["messages"].to_string();
     assert!(!shown.contains("tower is high") && !shown.contains(TOLD), "{shown}");
     assert_eq!(cast.receipts(&id).await, Vec::<Value>::new(), "nothing was resumed");
     let text = std::fs::read_to_string(cast.transcript(&id).await).expect("a transcript");

@@ -367,7 +367,7 @@ async fn a_plan_of_claude_code_is_found_in_the_log() {
     own.client.say(&id, "hello").await;
     let before = own.checkpoint().await;
     assert_eq!(own.plan().await, Value::Null);
-    let shown = stage.requests().pop().expect("a request")["body"].to_string();
+    let shown = stage.last_request()["body"].to_string();
     let start = shown.find("/home/agent/.claude/plans/").expect("where the plan goes");
     let file = shown[start..].split(".md").next().expect("a name").to_owned() + ".md";
     let write = json!({ "file_path": file, "content": "# First look, then leap" });

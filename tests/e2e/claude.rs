@@ -74,12 +74,18 @@ impl Stage {
         self.model.requests()
     }
 
+    /// The last one of a conversation. When Claude Code asks for a title and the like is its own to choose.
+    pub fn last_request(&self) -> Value {
+        let of_conversation = |request: &Value| request["answered"] != "helper";
+        self.requests().into_iter().rfind(of_conversation).expect("a request")
+    }
+
     /// Says something, and proves that the model was shown everything that was said before.
     async fn say(&self, id: &str, said: &mut Vec<String>) {
         let text = format!("message number {}", said.len() + 1);
         self.server.client().say(id, &text).await;
         said.push(text);
-        let last = self.requests().pop().expect("a request");
+        let last = self.last_request();
         let shown = last["body"]["messages"].to_string();
         for before in said.iter() {
             assert!(shown.contains(before.as_str()), "{before:?} is forgotten: {shown}");
@@ -348,13 +354,13 @@ async fn a_conversation_that_was_compacted_is_whole() {
     stage.script(rule).await;
     client.say(&id, "/compact").await;
     client.say(&id, "say: the bread is warm").await;
-    let shown = stage.requests().pop().expect("a request")["body"]["messages"].to_string();
+    let shown = stage.last_request()["body"]["messages"].to_string();
     assert!(shown.contains("They spoke of a tower and of water"), "it was summed up: {shown}");
     assert!(!shown.contains("the tower is high"), "{shown}");
     client.action(&id, "stop").await;
     assert_whole(&stage.back(&id).await);
     client.say(&id, "say: and now?").await;
-    let shown = stage.requests().pop().expect("a request")["body"]["messages"].to_string();
+    let shown = stage.last_request()["body"]["messages"].to_string();
     for words in ["They spoke of a tower and of water", "the bread is warm", "and now?"] {
         assert!(shown.contains(words), "{words:?} is forgotten: {shown}");
     }

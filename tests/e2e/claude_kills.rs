@@ -107,7 +107,7 @@ async fn at(instant: Instant) {
     // And the model still knows all of it.
     let client = stage.server.client();
     client.say(&id, "say: and now?").await;
-    let shown = stage.requests().pop().expect("a request")["body"]["messages"].to_string();
+    let shown = stage.last_request()["body"]["messages"].to_string();
     for run in 0..runs() {
         let words = prompt(instant, run);
         let words = words.split_once(": ").map_or(words.as_str(), |(_, words)| words);
@@ -227,7 +227,7 @@ async fn the_request_after_a_cold_resume_begins_as_without_one() {
             stage.back(&id).await;
         }
         client.say(&id, "say: three").await;
-        last.push(stage.requests().pop().expect("a request")["body"].clone());
+        last.push(stage.last_request()["body"].clone());
     }
     let [warm, cold] = &last[..] else { panic!("two requests") };
     for part in ["system", "tools", "model", "max_tokens"] {

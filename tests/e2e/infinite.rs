@@ -369,7 +369,7 @@ async fn claude_code_compacts_where_it_is_told_to_and_remembers_the_summary() {
         "{events:?}"
     );
     let has_summary = || {
-        let last = stage.requests().pop().expect("a request")["body"]["messages"].to_string();
+        let last = stage.last_request()["body"]["messages"].to_string();
         last.contains(CONTINUED)
     };
     client.say(&id, "say: after it").await;

@@ -98,7 +98,7 @@ async fn whatever_happened_to_the_transcript_the_model_is_shown_the_whole_conver
         );
         assert_eq!(receipt["repaired"].is_null(), tier == "native", "{name}: {receipt}");
         client.say(&id, "say: and now?").await;
-        assert_shown(&stage.requests().pop().expect("a request"), name);
+        assert_shown(&stage.last_request(), name);
         client.action(&id, "stop").await;
         assert_eq!(stage.back(&id).await["tier"], "native", "{name}: back on the first rung");
         client.action(&id, "stop").await;
@@ -174,7 +174,7 @@ async fn the_steps_down_are_tried_and_said_and_taken_back_if_they_were_in_vain()
     assert_eq!(tiers[tiers.len() - 2..], [&json!("native"), &json!("rebuilt")], "{failed:?}");
     assert!(failed[0]["reason"].as_str().is_some_and(|reason| reason.contains("exit code")), "{failed:?}");
     client.say(&id, "say: and now?").await;
-    let shown = stage.requests().pop().expect("a request")["body"]["messages"].to_string();
+    let shown = stage.last_request()["body"]["messages"].to_string();
     assert!(shown.contains("Your own memory of this conversation was lost"), "{shown}");
     assert!(shown.contains("Assistant: the tower is high"), "{shown}");
 

@@ -55,7 +55,7 @@ fn find<'f>(frames: &'f [Frame], event: &str) -> &'f Value {
 
 /// What the model was shown last.
 pub fn shown(stage: &Stage) -> String {
-    stage.requests().last().expect("a request")["body"]["messages"].to_string()
+    stage.last_request()["body"]["messages"].to_string()
 }
 
 /// How often something is in the session's log.
@@ -148,8 +148,7 @@ async fn the_choice_of_a_person_reaches_the_model_also_where_no_leave_is_needed(
     let chosen = json!({ "behavior": "allow", "answers": { question: "ultramarine" } });
     assert_eq!(answer(&client, &id, &asked, chosen).await.0, StatusCode::OK);
     assert_eq!(find(&stream.until("done").await, "done")["status"], "done");
-    let last =
-        stage.requests().pop().expect("a request")["body"]["messages"].as_array().expect("all").clone();
+    let last = stage.last_request()["body"]["messages"].as_array().expect("all").clone();
     assert!(last.last().expect("one").to_string().contains("ultramarine"), "{last:?}");
 }
 
@@ -290,7 +289,7 @@ async fn a_model_that_is_set_on_a_live_session_gets_the_next_request_and_those_a
     let stage = Stage::set().await;
     let id = stage.create_with(json!({ "model": "claude-sonnet-4-5" })).await;
     let client = stage.server.client();
-    let model = || stage.requests().pop().expect("a request")["body"]["model"].clone();
+    let model = || stage.last_request()["body"]["model"].clone();
     client.say(&id, "hello").await;
     assert_eq!(model(), "claude-sonnet-4-5");
     let (status, changed) = change(&client, &id, json!({ "model": "claude-opus-4-5" })).await;

@@ -135,7 +135,7 @@ async fn at_a_terminal_one_is_asked() {
     terminal.until("your own words").await;
     terminal.type_line("2");
     terminal.end().await;
-    let messages = stage.requests().pop().expect("a request")["body"]["messages"].clone();
+    let messages = stage.last_request()["body"]["messages"].clone();
     assert!(messages.as_array().expect("all").last().expect("one").to_string().contains("ultramarine"));
 
     // Somebody else is faster.
