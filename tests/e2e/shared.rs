@@ -575,6 +575,31 @@ async fn a_shared_workspace_that_nobody_uses_need_not_be_here() {
     }
 }
 
+/// A collection asks for the tree of a session while a capture of it, which has the floor, comes to its end.
+#[tokio::test]
+async fn a_tree_that_is_asked_for_during_a_capture_goes_after_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}", dir.path().display());
+    let often = [("ASH_COLD_TTL", "0"), ("ASH_GC_EVERY", "1"), ("ASH_SNAPSHOT_URL", url.as_str())];
+    let server = Server::with(&often).await;
+    let client = server.client();
+    let id = client.create().await;
+    client.say(&id, "write one.txt: 1").await;
+    client.action(&id, "stop").await;
+    server.arm("save.shot", Point::Pause);
+    let body = json!({ "files": [{ "path": "two.txt", "content": "Mg==" }] });
+    client.post(&format!("/api/sessions/{id}/files"), body).await;
+    server.reached("save.shot").await;
+    server.arm("cold.asked", Point::Pause);
+    server.reached("cold.asked").await;
+    server.release("cold.asked");
+    server.release("save.shot");
+    let tree = server.live(&id).await.join("tree");
+    eventually("its files go", async || (!tree.exists()).then_some(())).await;
+    client.action(&id, "resume").await;
+    assert_eq!(client.exec(&id, "cat one.txt two.txt").await["stdout"], "12");
+}
+
 /// One takes the memory of all while another one's turn is under way: both come back as they were, and the turn goes on.
 #[tokio::test]
 async fn as_root_a_turn_goes_on_after_another_session_took_all_memory() {

@@ -103,7 +103,9 @@ impl Saving {
     /// `None`: nothing changed since the last one.
     async fn run(self, occasion: Occasion) -> Result<Option<Captured>> {
         let floor = self.common.floor().await;
-        Ok(self.shoot(occasion).await?.map(|shot| Captured { shot, _floor: floor }))
+        let shot = self.shoot(occasion).await?;
+        ash_failpoint::reach_async("save.shot").await;
+        Ok(shot.map(|shot| Captured { shot, _floor: floor }))
     }
 
     fn is_shared(&self) -> bool {
