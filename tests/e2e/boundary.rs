@@ -24,6 +24,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 const SOMEBODY: u32 = 61_004;
@@ -212,7 +213,10 @@ impl Beside {
         let (client, until): (Client, _) = (server.client(), over.clone());
         let task = tokio::spawn(async move {
             let mut turns = 0;
+            // Somebody who works there, and not one more load for the machine.
+            let mut pace = tokio::time::interval(Duration::from_millis(250));
             while !until.load(Ordering::Relaxed) {
+                pace.tick().await;
                 turns += 1;
                 let text = client.text(&id, "are you there?").await;
                 assert!(text.contains(&format!("This is turn {turns}")), "{text}");

@@ -1,6 +1,6 @@
 //! What becomes of checkpoints: damaged ones, those that the rules give up, and sealed ones.
 
-use crate::support::{Client, KEY, Server, ash, eventually};
+use crate::support::{Client, KEY, Point, Server, ash, eventually};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::{
@@ -212,4 +212,27 @@ async fn sealed_snapshots_tell_nothing_and_need_their_key() {
     fs::rename(&aside, &key).expect("moved");
     assert_eq!(client.action(&id, "resume").await["resume"]["verified"], true);
     assert_eq!(client.text(&id, "read secret-name").await, "words-nobody-may-read\n");
+}
+
+/// However short the grace is: between its pack and its row a checkpoint is known to nobody but who makes it.
+#[tokio::test]
+async fn no_collection_takes_a_checkpoint_that_is_being_recorded() {
+    let server = Server::with(&[("ASH_GC_EVERY", "1"), ("ASH_GC_GRACE", "0")]).await;
+    let client = server.client();
+    let id = client.create().await;
+    client.say(&id, "write one.txt: 1").await;
+    server.arm("save.shot", Point::Pause);
+    let mut stream = client.send(&id, "write two.txt: 2").await;
+    server.reached("save.shot").await;
+    let collections = || server.log().matches(" collected ").count();
+    let before = collections();
+    // The one that is under way may have begun before.
+    eventually("two collections", async || (collections() >= before + 2).then_some(())).await;
+    server.release("save.shot");
+    assert_eq!(stream.until("done").await.last().expect("the end").data["status"], "done");
+    let made = client.get(&format!("/api/sessions/{id}/checkpoints")).await;
+    let newest = made["checkpoints"][0]["number"].as_u64().expect("a number");
+    let path = format!("/api/sessions/{id}/files/two.txt?checkpoint={newest}");
+    let read = client.request(Method::GET, &path).send().await.expect("an answer");
+    assert_eq!((read.status().as_u16(), read.text().await.expect("a text")), (200, "2".to_owned()));
 }

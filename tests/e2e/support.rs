@@ -373,12 +373,15 @@ pub fn available_mb() -> u64 {
 /// Waits for a condition instead of sleeping.
 pub async fn eventually<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
     let until = Instant::now() + DEADLINE;
+    // Often at first; what takes long is not asked so often that the asking makes it longer.
+    let mut pause = Duration::from_millis(2);
     loop {
         if let Some(value) = check().await {
             return value;
         }
         assert!(Instant::now() < until, "waited in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 5 / 4).min(Duration::from_millis(50));
     }
 }
 

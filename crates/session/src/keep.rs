@@ -16,6 +16,9 @@ const SALVAGE: i64 = 7 * 24 * 60 * 60 * 1000;
 /// Sessions come first.
 const NICE: i32 = 10;
 
+/// File systems may tell a time that is so much before the clock's.
+const COARSE_CLOCK: Duration = Duration::from_millis(100);
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
     /// For each workspace.
@@ -156,6 +159,8 @@ impl Sessions {
         };
         // Before it is read what is wanted: what is written from here on is not in that list.
         let before = system_time(long_ago(rooms.rules_clock(), keep.grace));
+        let capturing = rooms.repo(tenant)?.oldest_capture().unwrap_or(before);
+        let before = before.min(capturing) - COARSE_CLOCK;
         let holdings = rooms.store.holdings(tenant).await?;
         let cold = self.cold(tenant, &holdings, keep).await?;
         let mut wanted = wanted(&holdings, now, keep.grace, cold)?;

@@ -30,7 +30,7 @@ pub use path::{BadPath, RelPath};
 pub use repo::{
     Arriving, Audit, Audited, Capture, Change, Collected, ContentId, Depth, Difference, Donor, Doubt, Entry,
     Exclude, FileContent, Hurt, Leaf, LeafKind, Lock, Locked, Progress, Repo, Restored, Root, Skipped,
-    Snapshot, Taken, Target, Tell, Tracking, Unchanged, Verified, Wanted, What, Why, changes,
+    Snapshot, Taken, Target, Tell, Tracking, Unchanged, UnderWay, Verified, Wanted, What, Why, changes,
 };
 pub use retain::{Moment, Rules};
 pub use tree_id::{BadTreeId, TreeId};

@@ -17,6 +17,7 @@ mod references;
 mod restore;
 mod take;
 mod tombstones;
+mod under_way;
 mod verify;
 
 use std::collections::HashMap;
@@ -38,7 +39,10 @@ pub use notes::Snapshot;
 pub use read::{Entry, FileContent};
 pub use restore::{Donor, Restored, Target};
 pub use take::{Capture, Exclude, Progress, Root, Skipped, Taken, Tell, Tracking, Unchanged, Why};
+pub use under_way::UnderWay;
 pub use verify::{Depth, Hurt, Verified};
+
+use under_way::Captures;
 
 pub(crate) use inventory::Inventory;
 
@@ -71,6 +75,7 @@ pub struct Repo {
     away: Option<Arc<Away>>,
     /// Snapshots that somebody is working with: collection leaves them alone.
     pins: Mutex<HashMap<TreeId, usize>>,
+    captures: Arc<Captures>,
     naming_packs: RwLock<()>,
     /// Held by whoever adds a tombstone.
     burying: Mutex<()>,
@@ -104,6 +109,7 @@ impl Repo {
             open,
             away: None,
             pins,
+            captures: Arc::default(),
             naming_packs,
             burying: Mutex::default(),
             indexes: Shelf::default(),

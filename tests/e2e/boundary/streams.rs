@@ -16,7 +16,7 @@ const MEMORY: u64 = 300 << 20;
 const LOGS: usize = 10_000;
 const MILLION: usize = 1_000_000;
 /// More than any server that kept them in memory would have room for, and not for minutes.
-const MANY: usize = 100_000;
+const MANY: usize = 30_000;
 
 #[tokio::test]
 async fn an_agent_that_says_what_it_likes_hurts_only_its_own_session() {

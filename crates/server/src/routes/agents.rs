@@ -13,7 +13,7 @@ use crate::{
     shapes,
 };
 use ash_model::{AgentName, Bounds, Image, Needs, Provider, Runtime, TenantId};
-use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, TreeId, Trouble};
+use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, TreeId, Trouble, UnderWay};
 use ash_store::{Agent, NewAgent};
 use axum::{
     Json,
@@ -138,7 +138,7 @@ pub(super) async fn deploy(
     let repo = app.sessions.rooms().repo(caller.tenant())?;
     let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
     let for_work = name.clone();
-    let (tree, manifest, scripts) = blocking(move || match path {
+    let (tree, manifest, scripts, _under_way) = blocking(move || match path {
         Some(path) => from_path(&repo, &path),
         None => from_upload(&repo, &scratch, &for_work, (files.unwrap_or_default(), system_prompt)),
     })
@@ -183,7 +183,8 @@ struct Scripts {
     startup: bool,
 }
 
-type Deployed = (String, Manifest, Scripts);
+/// The tree is kept from collections until its row is there.
+type Deployed = (String, Manifest, Scripts, UnderWay);
 
 fn from_path(repo: &Repo, path: &std::path::Path) -> Answer<Deployed> {
     if !path.is_absolute() {
@@ -268,7 +269,7 @@ fn take(repo: &Repo, folder: &Folder) -> Answer<Deployed> {
     let manifest = manifest(folder)?;
     let scripts = Scripts { install: has(folder, "install.sh"), startup: has(folder, "startup.sh") };
     let taken = repo.take(&Capture::of(&[Root { name: "workspace", folder }]))?;
-    Ok((taken.tree.as_str().to_owned(), manifest, scripts))
+    Ok((taken.tree.as_str().to_owned(), manifest, scripts, taken.under_way))
 }
 
 fn manifest(folder: &Folder) -> Answer<Manifest> {
@@ -294,7 +295,7 @@ pub(super) async fn make_default(app: &App, tenant: &TenantId, name: &AgentName)
     let (repo, scratch, own) =
         (rooms.repo(tenant)?, app.scratch.join(uuid::Uuid::new_v4().to_string()), name.clone());
     let files = (Vec::new(), Some(DEFAULT_PROMPT.to_owned()));
-    let (tree, ..) = blocking(move || from_upload(&repo, &scratch, &own, files)).await?;
+    let (tree, _, _, _under_way) = blocking(move || from_upload(&repo, &scratch, &own, files)).await?;
     let agent = NewAgent {
         tenant: tenant.clone(),
         name: name.clone(),

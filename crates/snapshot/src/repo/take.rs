@@ -19,7 +19,7 @@ use crate::pack::{Noted, Packing};
 use crate::path::is_name;
 use crate::{BadPath, Error, Fetched, Folder, Names, Touched, TreeId};
 
-use super::Repo;
+use super::{Repo, UnderWay};
 
 /// Somebody can make a million sockets; a report names this many and counts the rest.
 const LONGEST_LIST: usize = 10_000;
@@ -149,6 +149,8 @@ pub struct Taken {
     pub unlisted: u64,
     /// Directories in which something changed that should have been known to be touched, and was not.
     pub missed: Vec<Vec<u8>>,
+    /// Until this is dropped no collection takes the snapshot for garbage.
+    pub under_way: UnderWay,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -234,13 +236,13 @@ impl Report {
         (self.files.saturating_sub(self.twice.0), self.bytes.saturating_sub(self.twice.1))
     }
 
-    fn of(mut self, tree: TreeId, written: u64) -> Taken {
+    fn of(mut self, tree: TreeId, written: u64, under_way: UnderWay) -> Taken {
         // Several threads found them.
         self.skipped.sort_by(|a, b| a.path.cmp(&b.path));
         self.unsettled.sort();
         let (files, bytes) = self.counts();
         let Report { skipped, unsettled, unlisted, missed, .. } = self;
-        Taken { tree, files, bytes, written, skipped, unsettled, unlisted, missed }
+        Taken { tree, files, bytes, written, skipped, unsettled, unlisted, missed, under_way }
     }
 }
 
@@ -257,6 +259,7 @@ impl Repo {
             return Err(Error::BadPath(BadPath::Component(bad.to_owned())));
         }
         let _pinned = self.pin(capture.base);
+        let under_way = self.begin_capture();
         let mut index = self.index_for(capture);
         let seen = now();
         let packing = Packing::new(self.place());
@@ -293,7 +296,7 @@ impl Repo {
         if let Some(path) = capture.index {
             self.indexes.put(path, index);
         }
-        Ok(built.report.of(tree, written))
+        Ok(built.report.of(tree, written, under_way))
     }
 
     fn index_for(&self, capture: &Capture<'_>) -> Index {
