@@ -141,7 +141,7 @@ async fn as_root_bombs_hurt_only_those_who_light_them() {
 }
 
 #[tokio::test]
-async fn as_root_bombs_in_an_ordinary_users_server_hurt_only_those_who_light_them() {
+async fn slowly_as_root_bombs_in_an_ordinary_users_server_hurt_only_those_who_light_them() {
     go_off(Server::of_user(SOMEBODY, &IMPATIENT).await).await;
 }
 

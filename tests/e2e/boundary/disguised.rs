@@ -50,7 +50,7 @@ async fn as_root_bombs_in_disguise_hurt_only_those_who_light_them() {
 }
 
 #[tokio::test]
-async fn as_root_bombs_in_disguise_in_an_ordinary_users_server_hurt_only_those_who_light_them() {
+async fn slowly_as_root_bombs_in_disguise_in_an_ordinary_users_server_hurt_only_those_who_light_them() {
     assert!(as_root(), "only root can be somebody else");
     go_off(Server::of_user(SOMEBODY, &IMPATIENT).await).await;
 }
