@@ -45,8 +45,11 @@ const UNBUILT_PATIENCE: Duration = Duration::from_secs(10);
 const BUILD_PATIENCE: Duration = Duration::from_secs(20);
 const FREEZE_PATIENCE: Duration = Duration::from_secs(2);
 const END_PATIENCE: Duration = Duration::from_secs(5);
+/// As long as a server waits for us it is not kept longer than that; on our own we see to it that nothing is left.
+const LONE_PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_AROUND: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_millis(2);
+const MOST_PAUSE: Duration = Duration::from_millis(100);
 /// Connections that have not said who they are.
 const MOST_STRANGERS: usize = 8;
 /// Input that no process reads; past this the client is wrong about what it talks to.
@@ -286,7 +289,9 @@ impl Shim {
             Phase::Unbuilt => by(self.since + UNBUILT_PATIENCE),
             Phase::Building => by(self.since + BUILD_PATIENCE),
             Phase::Gone | Phase::Ending { .. } if self.sandbox.as_ref().is_some_and(|s| !s.is_empty()) => {
-                by(now + 2 * SOON);
+                // Hundreds may end at the same time: who takes long looks less often.
+                let ending = now.saturating_duration_since(self.since);
+                by(now + (ending / 16).clamp(2 * SOON, MOST_PAUSE));
             }
             Phase::Up | Phase::Gone | Phase::Ending { .. } => {}
         }
@@ -337,8 +342,9 @@ impl Shim {
 
     fn sweep(&mut self, now: Instant) {
         let overdue = now >= self.since + END_PATIENCE;
+        let over = self.client.is_some() || now >= self.since + LONE_PATIENCE;
         if let Some(sandbox) = &mut self.sandbox {
-            sandbox.sweep(overdue);
+            sandbox.sweep(overdue, overdue && over);
         }
     }
 

@@ -24,7 +24,8 @@ async fn an_agent_that_says_what_it_likes_hurts_only_its_own_session() {
 }
 
 #[tokio::test]
-async fn slowly_as_root_an_agent_of_an_ordinary_users_server_that_says_what_it_likes_hurts_only_its_own_session() {
+async fn slowly_as_root_an_agent_of_an_ordinary_users_server_that_says_what_it_likes_hurts_only_its_own_session()
+ {
     assert!(as_root(), "only root can be somebody else");
     listen(Server::prepared_for(SOMEBODY, &IMPATIENT), MANY).await;
 }

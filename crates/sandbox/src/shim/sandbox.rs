@@ -291,7 +291,8 @@ impl Sandbox {
     }
 
     /// Clears away what a killed sandbox leaves. Called until `is_empty`.
-    pub(super) fn sweep(&mut self, overdue: bool) {
+    /// What is overdue is killed; `give_up`: what is left then is the next server's to clear up.
+    pub(super) fn sweep(&mut self, overdue: bool, give_up: bool) {
         if overdue && let Some(child) = self.child.take() {
             process::kill(child as i32, libc::SIGKILL);
         }
@@ -307,7 +308,7 @@ impl Sandbox {
         if self.walls == Walls::None {
             process::kill_descendants();
         }
-        self.swept = self.left.cgroup.as_ref().is_none_or(Cgroup::try_remove) || overdue;
+        self.swept = self.left.cgroup.as_ref().is_none_or(Cgroup::try_remove) || give_up;
     }
 
     pub(super) fn is_empty(&self) -> bool {
