@@ -3,7 +3,7 @@
 
 mod line;
 
-use crate::support::{Client, DEADLINE, Server, as_root, available_mb, eventually, is_alive, signal};
+use crate::support::{Client, DEADLINE, Point, Server, as_root, available_mb, eventually, is_alive, signal};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -306,13 +306,6 @@ fn make_slow(client: &Client) -> JoinHandle<Response> {
     tokio::spawn(async move { request.send().await.expect("an answer") })
 }
 
-/// Bytes that the server has read.
-fn read_by(server: &Server) -> u64 {
-    let io = std::fs::read_to_string(format!("/proc/{}/io", server.pid())).expect("it runs");
-    let line = io.lines().find_map(|line| line.strip_prefix("rchar: ")).expect("it is there");
-    line.parse().expect("a number")
-}
-
 /// A session had a sandbox when its message came, and has none when it gets to it: its sender is told, and nothing is left
 /// that waits for ever.
 #[tokio::test]
@@ -321,16 +314,19 @@ async fn a_message_that_comes_while_its_session_makes_way_is_told() {
     let client = server.client();
     deploy_slow(&client).await;
     let leaving = client.create().await;
-    let before = read_by(&server);
-    client.exec(&leaving, "head -c 300000000 /dev/urandom > ballast").await;
-    eventually("it is being captured", async || (read_by(&server) > before + 10_000_000).then_some(())).await;
+    server.arm("save.shot", Point::Pause);
+    client.exec(&leaving, "echo something > new").await;
+    server.reached("save.shot").await;
     let seen = client.session_seq(&leaving).await;
     let slow = make_slow(&client);
     eventually("it makes way", async || (client.session_seq(&leaving).await != seen).then_some(())).await;
     let request = client.request(Method::POST, &format!("/api/sessions/{leaving}/messages"));
     let request = request.header("prefer", "wait=0").json(&json!({ "content": "hello" }));
     refused(request.send().await.expect("an answer")).await;
-    assert_eq!(client.status(&leaving).await, "paused", "as it was");
+    server.release("save.shot");
+    // Nothing waits for a place of its own.
+    client.until_status(&leaving, "paused").await;
+    assert_eq!(client.session(&leaving).await["openTurns"], 0);
     slow.abort();
 }
 
