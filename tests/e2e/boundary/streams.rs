@@ -167,7 +167,7 @@ async fn many_lines(client: &Client, lines: usize) {
 /// Those who never stop are held to what they may say in a second, and to their time.
 async fn lines_without_end(client: &Client) {
     // Not without any limit: what it says then takes minutes to write down here.
-    let (much, kb, seconds) = (512, 32, 3);
+    let (much, kb, seconds) = (128, 32, 3);
     let free = chatter(client, json!({ "outputKbPerSecond": much, "turnSeconds": seconds })).await;
     let bound = chatter(client, json!({ "outputKbPerSecond": kb, "turnSeconds": seconds })).await;
     // Four seconds' worth comes at once, and it has another one after it was asked to stop; twice that on a busy machine.
