@@ -330,10 +330,15 @@ async fn a_turn_does_not_wait_longer_than_it_was_told_to() {
     let id = stage.create_with(json!({ "maxWait": 1 })).await;
     let client = stage.server.client();
     let rule = json!([{ "when": { "contains": "ask the helper" }, "times": 1,
-        "reply": [agent_call("run: until test -e go; do sleep 0.1; done; echo helped > help")] }]);
+        "reply": [agent_call("run: touch begun; until test -e go; do sleep 0.1; done; echo helped > help")] }]);
     stage.script(rule).await;
     let first = client.say(&id, "ask the helper").await;
     assert_eq!(client.exec(&id, "test -e help").await["exitCode"], 1, "the helper still works: {first}");
+    // A helper that would be done before it was waited for would be a part of the turn.
+    eventually("the helper works", async || {
+        (client.exec(&id, "test -e begun").await["exitCode"] == 0).then_some(())
+    })
+    .await;
     client.exec(&id, "touch go").await;
     ended_turns(&client, &id, 2).await;
     assert_eq!(client.exec(&id, "cat help").await["stdout"], "helped\n");
