@@ -7,7 +7,7 @@ use crate::support::{Client, DEADLINE, Point, Server, as_root, available_mb, eve
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
-use std::{fmt::Write as _, process::Stdio};
+use std::{fmt::Write as _, process::Stdio, time::Duration};
 use tokio::task::JoinHandle;
 
 async fn server(most: &str) -> Server {
@@ -322,8 +322,11 @@ async fn a_message_that_comes_while_its_session_makes_way_is_told() {
     eventually("it makes way", async || (client.session_seq(&leaving).await != seen).then_some(())).await;
     let request = client.request(Method::POST, &format!("/api/sessions/{leaving}/messages"));
     let request = request.header("prefer", "wait=0").json(&json!({ "content": "hello" }));
-    refused(request.send().await.expect("an answer")).await;
+    let mut asked = tokio::spawn(request.send());
+    let early = tokio::time::timeout(Duration::from_millis(500), &mut asked).await;
+    assert!(early.is_err(), "it is answered when the sandbox is gone: {early:?}");
     server.release("save.shot");
+    refused(asked.await.expect("it is asked").expect("an answer")).await;
     // Nothing waits for a place of its own.
     client.until_status(&leaving, "paused").await;
     assert_eq!(client.session(&leaving).await["openTurns"], 0);

@@ -6,7 +6,7 @@ mod stage;
 mod table;
 mod tombstones;
 
-use crate::support::{Server, eventually};
+use crate::support::{Point, Server, eventually};
 use serde_json::{Value, json};
 use stage::{Stage, back_up, repair, restore_backup};
 
@@ -84,6 +84,37 @@ async fn a_lost_database_is_said_collected_by_nobody_and_repaired_from_packs() {
     assert_eq!((stage.file("one.txt").await, stage.file("two.txt").await), ("1".to_owned(), "2".to_owned()));
     stage.turn(3).await;
     assert!(troubles(&stage.server).await.is_empty());
+}
+
+/// What the agent said after its last checkpoint is in its sandbox's journal: it is heard when the session is rebuilt, and
+/// nothing that packs have is heard again.
+#[tokio::test]
+async fn what_was_said_after_the_last_checkpoint_comes_back_from_the_journal() {
+    let mut stage = Stage::alone().await;
+    stage.turn(1).await;
+    stage.server.arm("save.frozen", Point::Pause);
+    let client = stage.server.client();
+    let _stream = client.send("s", "write two.txt: 2").await;
+    stage.server.reached("save.frozen").await;
+    let said = stage.messages().await;
+    stage.server.kill9();
+    stage.server.release("save.frozen");
+    for ending in ["", "-wal", "-shm"] {
+        std::fs::remove_file(stage.server.data.join(format!("ash.db{ending}"))).ok();
+    }
+    let (code, done) = repair(&stage.server, &["--yes"]);
+    assert_eq!((code, &done["sessions"][0]["error"]), (0, &Value::Null), "{done}");
+    stage.server.launch().await;
+    let receipt = stage.resume().await;
+    let back = stage.messages().await;
+    let lines = |messages: &Value| -> Vec<Value> {
+        let all = messages.as_array().expect("a list").iter();
+        all.filter(|message| message["role"] != "user").map(|message| message["content"].clone()).collect()
+    };
+    assert_eq!(lines(&back), lines(&said), "every line once: {back:#}");
+    assert_eq!(receipt["salvage"], 2, "{receipt}");
+    assert!(receipt["lost"].to_string().contains("two.txt"), "{receipt}");
+    stage.turn(3).await;
 }
 
 #[tokio::test]

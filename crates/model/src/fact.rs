@@ -387,6 +387,19 @@ pub struct Adopted {
     /// What the database had instead, if it was no beginning of this: it is a session of its own now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diverged: Option<SessionId>,
+    /// Up to where these events have what the agent's process said, if the witness knew it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard: Option<Heard>,
+}
+
+/// How far a session has heard what its process in a sandbox said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Heard {
+    pub incarnation: Incarnation,
+    pub process: u16,
+    /// In the journal of this incarnation.
+    pub position: u64,
 }
 
 /// Who knew more of a session than the database.

@@ -3,10 +3,11 @@
 
 use ash_model::{
     Adopted, AdoptedUpTo, AgentName, AnsweredBy, Ask, Asked, Beside, Bounds, BudgetOf, Call, Compared,
-    ComparedBy, Consistency, Death, Dialect, Durability, End, Epoch, Fact, From, How, Incarnation, InnerPath,
-    Limits, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome, OwnProvider, Path,
-    PermissionId, Problem, Provider, Reached, Receipt, RemoteComparison, Rewound, Saved, SessionId, Setting,
-    Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId, Unsaved, Usage, Used, Verdict, Which, Witness,
+    ComparedBy, Consistency, Death, Dialect, Durability, End, Epoch, Fact, From, Heard, How, Incarnation,
+    InnerPath, Limits, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome,
+    OwnProvider, Path, PermissionId, Problem, Provider, Reached, Receipt, RemoteComparison, Rewound, Saved,
+    SessionId, Setting, Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId, Unsaved, Usage, Used,
+    Verdict, Which, Witness,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -369,7 +370,9 @@ fn witnesses() -> Vec<Fact> {
         checkpoint: Some(7),
         witness: Witness::Bucket,
         diverged: Some(SessionId::parse("s.diverged-3").expect("an id")),
+        heard: None,
     };
+    let heard = Heard { incarnation: Incarnation(Uuid::from_u128(8)), process: 1, position: 77 };
     let up_to = AdoptedUpTo { epoch: Epoch(4), seq: 52, checkpoint: Some(7) };
     let compared = Compared { remote: Some(RemoteComparison::Unreachable), ..Compared::default() };
     let receipt = Receipt {
@@ -387,9 +390,15 @@ fn witnesses() -> Vec<Fact> {
     };
     vec![
         Fact::Adopted(adopted.clone()),
-        Fact::Adopted(Adopted { checkpoint: None, witness: Witness::Packs, diverged: None, ..adopted }),
+        Fact::Adopted(Adopted {
+            checkpoint: None,
+            witness: Witness::Packs,
+            diverged: None,
+            ..adopted.clone()
+        }),
         Fact::Missing,
         Fact::Resumed { receipt, head: None },
+        Fact::Adopted(Adopted { heard: Some(heard), ..adopted }),
     ]
 }
 

@@ -3,7 +3,7 @@
 
 use crate::{Error, Result, blocking, rooms::Rooms};
 use ash_model::{
-    Compared, Epoch, Event, Seq, TurnId,
+    Compared, Epoch, Event, Heard, Incarnation, Seq, SessionNo, TurnId,
     luggage::{self, Line, Record},
 };
 use ash_snapshot::{Repo, TreeId, Unchanged};
@@ -35,10 +35,12 @@ pub(crate) struct Trip<'t> {
     pub(crate) before: &'t TreeId,
     pub(crate) agent_tree: String,
     pub(crate) epoch: Epoch,
+    /// Of the sandbox in which its agent runs.
+    pub(crate) incarnation: Option<Incarnation>,
 }
 
 pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Result<Luggage> {
-    let Trip { session, checkpoint, turn, before: last, agent_tree, epoch } = trip;
+    let Trip { session, checkpoint, turn, before: last, agent_tree, epoch, incarnation } = trip;
     // Said by the pack itself: what was recorded while it was written is not in it.
     // It may be in the object store alone, and then it is waited for.
     let (own, tree) = (repo.clone(), last.clone());
@@ -49,7 +51,10 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Res
     });
     let after = before.filter(|record| record.session == session.id && record.tenant == session.tenant);
     let after = after.map_or(0, |record| record.through);
+    let heard = heard_by(rooms, session.no, incarnation).await?;
     let (parts, through) = events(rooms, session, after, Seq::MAX).await?;
+    // If more was heard meanwhile, nobody can say where in the journal the events end.
+    let heard = if heard == heard_by(rooms, session.no, incarnation).await? { heard } else { None };
     let definition = rooms.store.definition(&session.tenant, &session.agent, session.version).await?;
     let record = Record {
         tenant: session.tenant.clone(),
@@ -75,6 +80,7 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Res
         slug: session.slug.clone(),
         env: rooms.store.sealed_env(session.no).await?,
         definition: definition.map(Box::new),
+        heard,
     };
     let text = serde_json::to_vec(&record).expect("plain words and numbers");
     let mut notes = vec![(luggage::RECORD.to_owned(), text)];
@@ -82,6 +88,12 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Res
     // A turn is remembered even if it changed no file; a look between turns is not.
     let unchanged = if turn.is_some() { Unchanged::KeepsItsNotes } else { Unchanged::IsTheBase };
     Ok(Luggage { notes, unchanged })
+}
+
+async fn heard_by(rooms: &Rooms, no: SessionNo, of: Option<Incarnation>) -> Result<Option<Heard>> {
+    let Some(incarnation) = of else { return Ok(None) };
+    let all = rooms.store.positions(incarnation).await?;
+    Ok(all.into_iter().find(|(of, _)| *of == no).map(|(_, heard)| heard))
 }
 
 /// The record in a snapshot's pack, if it is a session's.

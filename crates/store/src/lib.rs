@@ -8,12 +8,13 @@ mod seal;
 mod sqlite;
 mod usage;
 
+pub use ash_model::Heard;
 pub use audit::{AuditQuery, Audited, Deed, Fate, Order};
 pub use remote::{RemoteAgent, RemoteCheckpoint, RemoteSession, RemoteState, RetractedLog, Retraction};
 pub use rows::{
-    Adoption, Agent, Append, Card, Checkpoint, Claimed, Diverged, EventQuery, Filter, Heard, Held, Hold,
-    Holdings, Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Outgoing, Page,
-    Rebuilt, Scope, Session, TurnRow, TurnState, Version, WhatItem, Workspace,
+    Adoption, Agent, Append, Card, Checkpoint, Claimed, Diverged, EventQuery, Filter, Held, Hold, Holdings,
+    Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Outgoing, Page, Rebuilt, Scope,
+    Session, TurnRow, TurnState, Version, WhatItem, Workspace,
 };
 pub use seal::{Env, Seal};
 pub use sqlite::Sqlite;

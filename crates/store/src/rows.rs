@@ -2,9 +2,9 @@
 
 use crate::Env;
 use ash_model::{
-    AgentName, Beside, Bounds, Consistency, Cursor, Delta, Epoch, Event, Image, Incarnation, Lock, Metadata,
-    Needs, Note, Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status,
-    TenantId, Timestamp, TurnId, Witness, WorkspaceId,
+    AgentName, Beside, Bounds, Consistency, Cursor, Delta, Epoch, Event, Heard, Image, Lock, Metadata, Needs,
+    Note, Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId,
+    Timestamp, TurnId, Witness, WorkspaceId,
     far::{FarAgent, Manifest, Tombstone},
     luggage::Line,
 };
@@ -270,14 +270,6 @@ pub struct Checkpoint {
     /// Since when the object store has all of it.
     pub far: Option<Timestamp>,
     pub at: Timestamp,
-}
-
-/// How far a session has heard what its process in a sandbox said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heard {
-    pub incarnation: Incarnation,
-    pub process: u16,
-    pub position: u64,
 }
 
 /// A workspace that sessions share, by its name.

@@ -315,7 +315,13 @@ impl Actor {
     async fn hear_the_dead(&mut self, incarnation: Incarnation) -> Result<()> {
         let heard = self.rooms.store.positions(incarnation).await?;
         let own = heard.into_iter().find(|(no, _)| *no == self.session.no).map(|(_, heard)| heard);
-        let (process, position) = own.map_or((common::AGENT, 0), |heard| (heard.process, heard.position));
+        // The log of a session that came back from a witness says itself how much of the journal it has.
+        let adopted = self.state.adopted.as_ref().and_then(|adopted| adopted.heard);
+        let adopted = adopted.filter(|heard| heard.incarnation == incarnation);
+        let Some(Heard { process, position, .. }) = own.or(adopted) else {
+            tracing::warn!(session = %self.session.id, "how much of the journal of a dead sandbox is in the log is not known: nothing of it is heard again");
+            return Ok(());
+        };
         let run = self.live.run();
         let left = blocking(move || Ok(ash_sandbox::drain(&run, incarnation, position)?)).await;
         match left {

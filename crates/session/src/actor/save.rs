@@ -9,7 +9,7 @@ use crate::{
     rooms::Rooms,
     state::Phase,
 };
-use ash_model::{Beside, Consistency, Durability, Epoch, Fact, Saved, TurnId};
+use ash_model::{Beside, Consistency, Durability, Epoch, Fact, Incarnation, Saved, TurnId};
 use ash_sandbox::Remote;
 use ash_snapshot::{Taken, TreeId, Weight};
 use ash_store::{Checkpoint, Session};
@@ -93,6 +93,8 @@ pub(super) struct Saving {
     /// With which the workspace is held.
     pub(super) epoch: Epoch,
     pub(super) remote: Option<Remote>,
+    /// Of the sandbox in which the agent runs, or ran last.
+    pub(super) incarnation: Option<Incarnation>,
     /// If nothing was touched since the last capture, that one will do.
     pub(super) may_skip: bool,
     /// The last one of this session, and the number that the next would have if nobody else made any.
@@ -146,6 +148,7 @@ impl Saving {
             before: before.as_ref().unwrap_or(&base),
             agent_tree,
             epoch: self.epoch,
+            incarnation: self.incarnation,
         };
         Ok((luggage::pack(&self.rooms, &repo, trip).await?, base))
     }
@@ -256,6 +259,7 @@ impl Actor {
             session: self.session.clone(),
             epoch: self.lease.epoch,
             remote: self.hands.as_ref().map(|hands| hands.remote.clone()),
+            incarnation: self.state.awake.as_ref().map(|awake| awake.incarnation),
             may_skip: false,
             own: (self.state.checkpoint, self.state.last_checkpoint + 1),
         }

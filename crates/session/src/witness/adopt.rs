@@ -4,7 +4,9 @@
 use super::{Reading, compare::diverged_id, lock, packs::History};
 use crate::{Error, Far, Result, far::FarHistory, luggage, rooms::Rooms};
 use ash_cloud::{Code, Trouble};
-use ash_model::{Adopted, Epoch, Event, Fact, Seq, SessionId, Status, Witness, WorkspaceId, luggage::Line};
+use ash_model::{
+    Adopted, Epoch, Event, Fact, Heard, Seq, SessionId, Status, Witness, WorkspaceId, luggage::Line,
+};
 use ash_store::{Adoption, Diverged, EventQuery, Rebuilt, Session};
 use std::time::Duration;
 
@@ -110,9 +112,11 @@ async fn with_packs(rooms: &Rooms, session: Session) -> Result<Session> {
     }
     let history = History::read(rooms, &proof, &session.tenant).await?;
     let base = session.base.map(|(_, base)| base);
-    let (at, checkpoint) = (proof.epoch.unwrap_or(epoch).max(epoch), history.record.checkpoint);
+    let at = proof.epoch.unwrap_or(epoch).max(epoch);
+    let upto =
+        Upto { seq: proof.seq, checkpoint: Some(history.record.checkpoint), heard: history.record.heard };
     let rebuilt = history.rebuilt(rooms, base, at).await?;
-    adopt(rooms, session, rebuilt, (proof.seq, Some(checkpoint))).await
+    adopt(rooms, session, rebuilt, upto).await
 }
 
 async fn with_bucket(rooms: &Rooms, far: &Far, session: Session) -> Result<Session> {
@@ -136,7 +140,8 @@ async fn with_bucket(rooms: &Rooms, far: &Far, session: Session) -> Result<Sessi
             false => Ok(session),
         },
         FarHistory::Of(rebuilt) => {
-            let upto = (rebuilt.manifest.seq, rebuilt.card.checkpoint);
+            let (seq, checkpoint) = (rebuilt.manifest.seq, rebuilt.card.checkpoint);
+            let upto = Upto { seq, checkpoint, heard: None };
             adopt(rooms, session, *rebuilt, upto).await
         }
     }
@@ -168,13 +173,16 @@ async fn common(rooms: &Rooms, session: &Session, theirs: &[Line]) -> Result<Seq
     }
 }
 
+/// How far a witness knows a session.
+struct Upto {
+    seq: Seq,
+    checkpoint: Option<u64>,
+    heard: Option<Heard>,
+}
+
 /// Goes on with a history if it has more than the row.
-async fn adopt(
-    rooms: &Rooms,
-    session: Session,
-    mut rebuilt: Rebuilt,
-    (seq, checkpoint): (Seq, Option<u64>),
-) -> Result<Session> {
+async fn adopt(rooms: &Rooms, session: Session, mut rebuilt: Rebuilt, upto: Upto) -> Result<Session> {
+    let Upto { seq, checkpoint, heard } = upto;
     let common = common(rooms, &session, &rebuilt.events).await?;
     let epoch = epoch_of(rooms, &session).await?;
     if common == rebuilt.last_seq() {
@@ -194,6 +202,7 @@ async fn adopt(
         checkpoint,
         witness: rebuilt.witness,
         diverged: diverged.clone(),
+        heard,
     };
     let who = match rebuilt.witness {
         Witness::Packs => "packs",

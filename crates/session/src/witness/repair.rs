@@ -3,7 +3,7 @@
 
 use super::{Compared, Reading, adopt::reconcile, lock, packs::History, records::Proof};
 use crate::{Result, Sessions, far::FarHistory, luggage};
-use ash_model::{Adopted, Epoch, Event, Fact, Seq, SessionId, TenantId, Witness, WorkspaceId};
+use ash_model::{Adopted, Epoch, Event, Fact, Heard, Seq, SessionId, TenantId, Witness, WorkspaceId};
 use ash_store::{Rebuilt, Scope};
 use std::collections::BTreeMap;
 
@@ -129,9 +129,9 @@ impl Sessions {
                 None => None,
             };
             let base = history.base().filter(|base| parent.is_some_and(|parent| parent.last_seq >= *base));
-            let (checkpoint, epoch) = (history.record.checkpoint, proof.epoch.unwrap_or(Epoch(1)));
-            let mut rebuilt = history.rebuilt(rooms, base, epoch).await?;
-            note_adoption(&mut rebuilt, proof.seq, checkpoint);
+            let (checkpoint, heard) = (history.record.checkpoint, history.record.heard);
+            let mut rebuilt = history.rebuilt(rooms, base, proof.epoch.unwrap_or(Epoch(1))).await?;
+            note_adoption(&mut rebuilt, proof.seq, checkpoint, heard);
             rooms.store.rebuild(rebuilt).await?;
         }
         Ok(())
@@ -147,13 +147,14 @@ impl Sessions {
 }
 
 /// The next receipt says where the history came from.
-fn note_adoption(rebuilt: &mut Rebuilt, seq: Seq, checkpoint: u64) {
+fn note_adoption(rebuilt: &mut Rebuilt, seq: Seq, checkpoint: u64, heard: Option<Heard>) {
     let adopted = Adopted {
         epoch: rebuilt.manifest.epoch,
         seq,
         checkpoint: Some(checkpoint),
         witness: rebuilt.witness,
         diverged: None,
+        heard,
     };
     let (seq, at, fact) = (rebuilt.last_seq() + 1, rebuilt.at, Fact::Adopted(adopted));
     rebuilt.events.push(luggage::line(&Event { seq, turn: None, at, fact }));
