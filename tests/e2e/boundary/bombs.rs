@@ -214,7 +214,8 @@ impl Sapper {
     }
 
     async fn run(&self, command: &str) -> String {
-        let body = json!({ "command": command, "timeout": 60_000 });
+        // However slow the machine is: how far it comes is the point, not when.
+        let body = json!({ "command": command, "timeout": 240_000 });
         let path = format!("/api/sessions/{}/exec", self.id);
         let (status, said) = self.client.ask(Method::POST, &path, Some(body)).await;
         assert!(status.is_success(), "{command}: {said}");
