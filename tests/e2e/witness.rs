@@ -66,6 +66,7 @@ async fn a_lost_database_is_said_collected_by_nobody_and_repaired_from_packs() {
     let (code, planned) = repair(&stage.server, &[]);
     assert_eq!((code, &planned["dryRun"]), (1, &json!(true)), "{planned}");
     assert_eq!(planned["sessions"][0]["id"], "s", "{planned}");
+    assert_eq!(planned["unknownTrees"], json!([]), "its tree comes back with it: {planned}");
     let (_, planned_again) = repair(&stage.server, &[]);
     assert_eq!(planned_again["sessions"], planned["sessions"], "a dry run changes nothing");
     let (code, done) = repair(&stage.server, &["--yes"]);

@@ -389,13 +389,13 @@ pub struct Adopted {
     pub diverged: Option<SessionId>,
     /// Up to where these events have what the agent's process said, if the witness knew it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub heard: Option<Heard>,
+    pub heard: Option<JournalPosition>,
 }
 
 /// How far a session has heard what its process in a sandbox said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Heard {
+pub struct JournalPosition {
     pub incarnation: Incarnation,
     pub process: u16,
     /// In the journal of this incarnation.

@@ -22,8 +22,8 @@ mod usage;
 pub use bounds::{BadBounds, Bounds, Resources};
 pub use cursor::Cursor;
 pub use fact::{
-    Adopted, Ask, Beside, Consistency, Death, Delta, Event, Fact, Heard, Note, Outcome, Rewound, Saved,
-    TakenBack, Then, Unsaved, Usage, Witness,
+    Adopted, Ask, Beside, Consistency, Death, Delta, Event, Fact, JournalPosition, Note, Outcome, Rewound,
+    Saved, TakenBack, Then, Unsaved, Usage, Witness,
 };
 pub use ids::{
     AgentName, BadName, Epoch, Image, Incarnation, OwnerId, PermissionId, Seq, SessionId, SessionNo, Slug,

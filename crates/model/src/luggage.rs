@@ -2,8 +2,8 @@
 //! checkpoint before. A stored format: see `docs/formats.md`.
 
 use crate::{
-    Epoch, Heard, Metadata, Options, OwnerId, Runtime, Seq, SessionId, Slug, TenantId, Timestamp, TurnId,
-    WorkspaceId, far::FarAgent,
+    Epoch, JournalPosition, Metadata, Options, OwnerId, Runtime, Seq, SessionId, Slug, TenantId, Timestamp,
+    TurnId, WorkspaceId, far::FarAgent,
 };
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +57,7 @@ pub struct Record {
     pub definition: Option<Box<FarAgent>>,
     /// Up to where the events have what the agent's process said: whoever rebuilds the session hears the rest of its journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub heard: Option<Heard>,
+    pub heard: Option<JournalPosition>,
 }
 
 /// One event, as a line of JSON.

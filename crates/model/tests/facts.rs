@@ -3,8 +3,8 @@
 
 use ash_model::{
     Adopted, AdoptedUpTo, AgentName, AnsweredBy, Ask, Asked, Beside, Bounds, BudgetOf, Call, Compared,
-    ComparedBy, Consistency, Death, Dialect, Durability, End, Epoch, Fact, From, Heard, How, Incarnation,
-    InnerPath, Limits, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome,
+    ComparedBy, Consistency, Death, Dialect, Durability, End, Epoch, Fact, From, How, Incarnation, InnerPath,
+    JournalPosition, Limits, Lock, Metadata, OnBusy, OnInterrupted, OnPermissionTimeout, Options, Outcome,
     OwnProvider, Path, PermissionId, Problem, Provider, Reached, Receipt, RemoteComparison, Rewound, Saved,
     SessionId, Setting, Source, TakenBack, Taking, Then, Tier, Timestamp, TurnId, Unsaved, Usage, Used,
     Verdict, Which, Witness,
@@ -372,7 +372,7 @@ fn witnesses() -> Vec<Fact> {
         diverged: Some(SessionId::parse("s.diverged-3").expect("an id")),
         heard: None,
     };
-    let heard = Heard { incarnation: Incarnation(Uuid::from_u128(8)), process: 1, position: 77 };
+    let heard = JournalPosition { incarnation: Incarnation(Uuid::from_u128(8)), process: 1, position: 77 };
     let up_to = AdoptedUpTo { epoch: Epoch(4), seq: 52, checkpoint: Some(7) };
     let compared = Compared { remote: Some(RemoteComparison::Unreachable), ..Compared::default() };
     let receipt = Receipt {

@@ -2,10 +2,10 @@
 //! several are at work in one sandbox, each with a process of its own, and each with a keeper of its own.
 
 use crate::{Error, Result, live::Live, pool::Room, rooms::Rooms};
-use ash_model::{Beside, Epoch, Incarnation, SessionNo, WorkspaceId};
+use ash_model::{Beside, Epoch, Incarnation, JournalPosition, SessionNo, WorkspaceId};
 use ash_sandbox::{Records, Remote};
 use ash_snapshot::Weight;
-use ash_store::{Heard, Lease};
+use ash_store::Lease;
 use std::{
     collections::HashMap,
     ops::RangeInclusive,
@@ -76,7 +76,7 @@ impl Walls {
 
 /// What a sandbox that was taken over said to a session whose keeper has not come yet.
 pub(crate) struct Waiting {
-    pub(crate) heard: Heard,
+    pub(crate) heard: JournalPosition,
     pub(crate) records: Records,
     /// The last input that the process took.
     pub(crate) last_in: u64,

@@ -3,7 +3,7 @@
 
 use crate::{Error, Result, blocking, rooms::Rooms};
 use ash_model::{
-    Compared, Epoch, Event, Heard, Incarnation, Seq, SessionNo, TurnId,
+    Compared, Epoch, Event, Incarnation, JournalPosition, Seq, SessionNo, TurnId,
     luggage::{self, Line, Record},
 };
 use ash_snapshot::{Repo, TreeId, Unchanged};
@@ -90,7 +90,7 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Res
     Ok(Luggage { notes, unchanged })
 }
 
-async fn heard_by(rooms: &Rooms, no: SessionNo, of: Option<Incarnation>) -> Result<Option<Heard>> {
+async fn heard_by(rooms: &Rooms, no: SessionNo, of: Option<Incarnation>) -> Result<Option<JournalPosition>> {
     let Some(incarnation) = of else { return Ok(None) };
     let all = rooms.store.positions(incarnation).await?;
     Ok(all.into_iter().find(|(of, _)| *of == no).map(|(_, heard)| heard))

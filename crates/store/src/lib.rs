@@ -8,7 +8,6 @@ mod seal;
 mod sqlite;
 mod usage;
 
-pub use ash_model::Heard;
 pub use audit::{AuditQuery, Audited, Deed, Fate, Order};
 pub use remote::{RemoteAgent, RemoteCheckpoint, RemoteSession, RemoteState, RetractedLog, Retraction};
 pub use rows::{
@@ -22,8 +21,8 @@ pub use usage::{UsageBy, UsageQuery, UsageSum};
 
 use ash_model::far::{FarAgent, Tombstone};
 use ash_model::{
-    AgentName, Cursor, Epoch, Event, Incarnation, Kind, Resources, Seq, SessionId, SessionNo, Slug, Status,
-    TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Cursor, Epoch, Event, Incarnation, JournalPosition, Kind, Resources, Seq, SessionId,
+    SessionNo, Slug, Status, TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
 use std::collections::{HashMap, HashSet};
@@ -134,7 +133,7 @@ pub trait Store: Send + Sync {
     /// Events only, by kind, the parents' included.
     async fn events(&self, no: SessionNo, query: &EventQuery) -> Result<Vec<Event>>;
     /// How far each session has heard what a sandbox said in which it is at work.
-    async fn positions(&self, incarnation: Incarnation) -> Result<Vec<(SessionNo, Heard)>>;
+    async fn positions(&self, incarnation: Incarnation) -> Result<Vec<(SessionNo, JournalPosition)>>;
     async fn turn(&self, no: SessionNo, turn: TurnId) -> Result<Option<TurnRow>>;
     async fn checkpoint(&self, workspace: WorkspaceId, number: u64) -> Result<Option<Checkpoint>>;
     /// Newest first, those before number `before`.

@@ -2,9 +2,9 @@
 
 use crate::Env;
 use ash_model::{
-    AgentName, Beside, Bounds, Consistency, Cursor, Delta, Epoch, Event, Heard, Image, Lock, Metadata, Needs,
-    Note, Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TenantId,
-    Timestamp, TurnId, Witness, WorkspaceId,
+    AgentName, Beside, Bounds, Consistency, Cursor, Delta, Epoch, Event, Image, JournalPosition, Lock,
+    Metadata, Needs, Note, Options, OwnerId, Problem, Provider, Runtime, Seq, SessionId, SessionNo, Slug,
+    Status, TenantId, Timestamp, TurnId, Witness, WorkspaceId,
     far::{FarAgent, Manifest, Tombstone},
     luggage::Line,
 };
@@ -328,7 +328,7 @@ pub struct Append {
     pub card: Card,
     pub checkpoint: Option<Checkpoint>,
     /// How far the shim's journal is used up by this step.
-    pub journal: Option<Heard>,
+    pub journal: Option<JournalPosition>,
     pub at: Timestamp,
 }
 

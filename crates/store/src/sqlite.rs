@@ -15,14 +15,14 @@ mod writer;
 
 use crate::{
     Adoption, Agent, Append, AuditQuery, Audited, Checkpoint, Claimed, Env, Error, EventQuery, Fate, Filter,
-    Heard, Hold, Holdings, Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Order,
-    Outgoing, Page, Rebuilt, RemoteState, Result, Retraction, Scope, Seal, Session, Store, TurnRow, UsageBy,
+    Hold, Holdings, Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Order, Outgoing,
+    Page, Rebuilt, RemoteState, Result, Retraction, Scope, Seal, Session, Store, TurnRow, UsageBy,
     UsageQuery, UsageSum, Version, Workspace,
 };
 use ash_model::far::{FarAgent, Tombstone};
 use ash_model::{
-    AgentName, Cursor, Epoch, Event, Incarnation, Resources, Seq, SessionId, SessionNo, Slug, Status,
-    TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Cursor, Epoch, Event, Incarnation, JournalPosition, Resources, Seq, SessionId, SessionNo,
+    Slug, Status, TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
 };
 use async_trait::async_trait;
 use sqlx::{
@@ -246,7 +246,7 @@ impl Store for Sqlite {
         read::events(&self.readers, &self.line(no).await?, query).await
     }
 
-    async fn positions(&self, incarnation: Incarnation) -> Result<Vec<(SessionNo, Heard)>> {
+    async fn positions(&self, incarnation: Incarnation) -> Result<Vec<(SessionNo, JournalPosition)>> {
         read::positions(&self.readers, incarnation).await
     }
 

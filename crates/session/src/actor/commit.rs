@@ -3,8 +3,8 @@
 use super::Actor;
 use crate::{Error, Result, state::State};
 use ash_driver::Say;
-use ash_model::{Delta, Fact, Note, Status, TurnId, Used};
-use ash_store::{Append, Checkpoint, Heard};
+use ash_model::{Delta, Fact, JournalPosition, Note, Status, TurnId, Used};
+use ash_store::{Append, Checkpoint};
 
 impl Actor {
     /// Says it to the agent. The fact is stored already: if this is lost, the next one says it.
@@ -26,7 +26,7 @@ impl Actor {
         &mut self,
         facts: Vec<Fact>,
         deltas: Vec<Delta>,
-        position: Option<Heard>,
+        position: Option<JournalPosition>,
         checkpoint: Option<Checkpoint>,
     ) -> Result<()> {
         let at = self.rooms.clock();

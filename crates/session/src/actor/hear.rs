@@ -27,7 +27,7 @@ pub(super) struct Unwritten {
     pub(super) again: Instant,
 }
 
-type Place = ash_store::Heard;
+type Place = ash_model::JournalPosition;
 
 #[derive(Default)]
 pub(super) struct Meaning {

@@ -13,9 +13,9 @@ use crate::{
     witness,
 };
 use ash_driver::Ear;
-use ash_model::{Cursor, Dialect, Epoch, Fact, Incarnation, OnInterrupted, SessionNo};
+use ash_model::{Cursor, Dialect, Epoch, Fact, Incarnation, JournalPosition, OnInterrupted, SessionNo};
 use ash_sandbox::Egress;
-use ash_store::{EventQuery, Heard, Lease, Session};
+use ash_store::{EventQuery, Lease, Session};
 use std::{collections::VecDeque, sync::Arc};
 use tokio::{sync::mpsc, time::Instant};
 
@@ -240,7 +240,8 @@ impl Actor {
             return Ok(Found::Dead);
         }
         let from = heard.iter().map(|(_, heard)| heard.position).min().unwrap_or(0);
-        let numbers = |(_, heard): &(SessionNo, Heard)| common::numbers(heard.process, self.lease.epoch);
+        let numbers =
+            |(_, heard): &(SessionNo, JournalPosition)| common::numbers(heard.process, self.lease.epoch);
         let (hello, remote, records) = knocked.follow_each(from, heard.iter().map(numbers).collect()).await?;
         for process in &hello.running {
             // Whoever started it has lost the connection with the last server.
@@ -318,7 +319,7 @@ impl Actor {
         // The log of a session that came back from a witness says itself how much of the journal it has.
         let adopted = self.state.adopted.as_ref().and_then(|adopted| adopted.heard);
         let adopted = adopted.filter(|heard| heard.incarnation == incarnation);
-        let Some(Heard { process, position, .. }) = own.or(adopted) else {
+        let Some(JournalPosition { process, position, .. }) = own.or(adopted) else {
             tracing::warn!(session = %self.session.id, "how much of the journal of a dead sandbox is in the log is not known: nothing of it is heard again");
             return Ok(());
         };

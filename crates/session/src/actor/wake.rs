@@ -162,7 +162,7 @@ impl Actor {
         facts.push(self.state.woken(hands.incarnation, recalled.kept, knew));
         facts.extend(self.state.heard_again(&recalled.prompts));
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
-        let heard = ash_store::Heard {
+        let heard = ash_model::JournalPosition {
             incarnation: hands.incarnation,
             process: hands.process,
             position: hands.position,

@@ -1,11 +1,12 @@
 //! Before a session's first step after a start, its row is compared with what packs and the object store know of it. Who
 //! knows more is believed: the session goes on with that history, and its next receipt says so.
 
-use super::{Reading, compare::diverged_id, lock, packs::History};
+use super::{Reading, compare::diverged_id, lock, packs::History, records::Proof};
 use crate::{Error, Far, Result, far::FarHistory, luggage, rooms::Rooms};
 use ash_cloud::{Code, Trouble};
 use ash_model::{
-    Adopted, Epoch, Event, Fact, Heard, Seq, SessionId, Status, Witness, WorkspaceId, luggage::Line,
+    Adopted, Epoch, Event, Fact, JournalPosition, Seq, SessionId, Status, Witness, WorkspaceId,
+    luggage::{Line, Record},
 };
 use ash_store::{Adoption, Diverged, EventQuery, Rebuilt, Session};
 use std::time::Duration;
@@ -113,8 +114,7 @@ async fn with_packs(rooms: &Rooms, session: Session) -> Result<Session> {
     let history = History::read(rooms, &proof, &session.tenant).await?;
     let base = session.base.map(|(_, base)| base);
     let at = proof.epoch.unwrap_or(epoch).max(epoch);
-    let upto =
-        Upto { seq: proof.seq, checkpoint: Some(history.record.checkpoint), heard: history.record.heard };
+    let upto = Upto::of(&proof, &history.record);
     let rebuilt = history.rebuilt(rooms, base, at).await?;
     adopt(rooms, session, rebuilt, upto).await
 }
@@ -174,15 +174,29 @@ async fn common(rooms: &Rooms, session: &Session, theirs: &[Line]) -> Result<Seq
 }
 
 /// How far a witness knows a session.
-struct Upto {
-    seq: Seq,
-    checkpoint: Option<u64>,
-    heard: Option<Heard>,
+pub(super) struct Upto {
+    pub(super) seq: Seq,
+    pub(super) checkpoint: Option<u64>,
+    pub(super) heard: Option<JournalPosition>,
+}
+
+impl Upto {
+    pub(super) fn of(proof: &Proof, record: &Record) -> Upto {
+        Upto { seq: proof.seq, checkpoint: Some(record.checkpoint), heard: record.heard }
+    }
+}
+
+/// The next receipt says where the history came from.
+pub(super) fn note_adoption(rebuilt: &mut Rebuilt, upto: Upto, diverged: Option<SessionId>) {
+    let Upto { seq, checkpoint, heard } = upto;
+    let (epoch, witness) = (rebuilt.manifest.epoch, rebuilt.witness);
+    let fact = Fact::Adopted(Adopted { epoch, seq, checkpoint, witness, diverged, heard });
+    let event = Event { seq: rebuilt.last_seq() + 1, turn: None, at: rebuilt.at, fact };
+    rebuilt.events.push(luggage::line(&event));
 }
 
 /// Goes on with a history if it has more than the row.
 async fn adopt(rooms: &Rooms, session: Session, mut rebuilt: Rebuilt, upto: Upto) -> Result<Session> {
-    let Upto { seq, checkpoint, heard } = upto;
     let common = common(rooms, &session, &rebuilt.events).await?;
     let epoch = epoch_of(rooms, &session).await?;
     if common == rebuilt.last_seq() {
@@ -196,22 +210,12 @@ async fn adopt(rooms: &Rooms, session: Session, mut rebuilt: Rebuilt, upto: Upto
         true => Some(fork_id(rooms, &session, epoch).await?),
         false => None,
     };
-    let adopted = Adopted {
-        epoch: rebuilt.manifest.epoch,
-        seq,
-        checkpoint,
-        witness: rebuilt.witness,
-        diverged: diverged.clone(),
-        heard,
-    };
     let who = match rebuilt.witness {
         Witness::Packs => "packs",
         Witness::Bucket => "the object store",
     };
-    tracing::warn!(session = %session.id, known = session.last_seq, proven = seq, who, diverged = ?diverged, "the database knew less of the session than a witness, whose history it goes on with");
-    let at = rooms.clock();
-    let last = Event { seq: rebuilt.last_seq() + 1, turn: None, at, fact: Fact::Adopted(adopted) };
-    rebuilt.events.push(luggage::line(&last));
+    tracing::warn!(session = %session.id, known = session.last_seq, proven = upto.seq, who, diverged = ?diverged, "the database knew less of the session than a witness, whose history it goes on with");
+    note_adoption(&mut rebuilt, upto, diverged.clone());
     let diverged = diverged.map(|id| Diverged { id, workspace: WorkspaceId::fresh() });
     let (no, last_seq) = (session.no, session.last_seq);
     rooms.store.adopt(Adoption { session: no, last_seq, common, diverged, rebuilt }).await?;

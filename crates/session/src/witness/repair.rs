@@ -1,10 +1,16 @@
 //! `ash repair`: what the database does not know, or knows less of than a witness, comes back from packs and from the
 //! object store. Nothing is deleted; live trees of workspaces that nobody knows are put aside.
 
-use super::{Compared, Reading, adopt::reconcile, lock, packs::History, records::Proof};
-use crate::{Result, Sessions, far::FarHistory, luggage};
-use ash_model::{Adopted, Epoch, Event, Fact, Heard, Seq, SessionId, TenantId, Witness, WorkspaceId};
-use ash_store::{Rebuilt, Scope};
+use super::{
+    Compared, Reading,
+    adopt::{Upto, note_adoption, reconcile},
+    lock,
+    packs::History,
+    records::Proof,
+};
+use crate::{Result, Sessions, far::FarHistory};
+use ash_model::{Epoch, Seq, SessionId, TenantId, Witness, WorkspaceId};
+use ash_store::Scope;
 use std::collections::BTreeMap;
 
 /// Longer lines of forks than any have.
@@ -59,8 +65,24 @@ impl Sessions {
                 }
             }
         }
-        // What came back may be the owner of a tree.
-        Ok((all, self.orphans().await?))
+        // What came back, or would, is the owner of its tree.
+        let mut orphans = self.orphans().await?;
+        if how == Repair::DryRun {
+            for one in &all {
+                let owned = self.workspace_of(one).await?;
+                orphans.retain(|workspace| Some(*workspace) != owned);
+            }
+        }
+        Ok((all, orphans))
+    }
+
+    async fn workspace_of(&self, one: &RepairedSession) -> Result<Option<WorkspaceId>> {
+        if let Some(proof) = self.proof(&one.tenant, &one.session).await? {
+            return Ok(Some(proof.workspace));
+        }
+        let Some(far) = &self.rooms().far else { return Ok(None) };
+        let known = far.known_session(self.rooms(), &one.tenant, &one.session).await?.session();
+        Ok(known.map(|known| known.manifest.workspace))
     }
 
     /// Sessions that the object store has and the database does not know.
@@ -129,9 +151,9 @@ impl Sessions {
                 None => None,
             };
             let base = history.base().filter(|base| parent.is_some_and(|parent| parent.last_seq >= *base));
-            let (checkpoint, heard) = (history.record.checkpoint, history.record.heard);
+            let upto = Upto::of(&proof, &history.record);
             let mut rebuilt = history.rebuilt(rooms, base, proof.epoch.unwrap_or(Epoch(1))).await?;
-            note_adoption(&mut rebuilt, proof.seq, checkpoint, heard);
+            note_adoption(&mut rebuilt, upto, None);
             rooms.store.rebuild(rebuilt).await?;
         }
         Ok(())
@@ -144,18 +166,4 @@ impl Sessions {
         let proof = of.packs.newest_of(id).filter(|proof| buried.is_none_or(|stone| !proof.is_buried(stone)));
         Ok(proof.cloned())
     }
-}
-
-/// The next receipt says where the history came from.
-fn note_adoption(rebuilt: &mut Rebuilt, seq: Seq, checkpoint: u64, heard: Option<Heard>) {
-    let adopted = Adopted {
-        epoch: rebuilt.manifest.epoch,
-        seq,
-        checkpoint: Some(checkpoint),
-        witness: rebuilt.witness,
-        diverged: None,
-        heard,
-    };
-    let (seq, at, fact) = (rebuilt.last_seq() + 1, rebuilt.at, Fact::Adopted(adopted));
-    rebuilt.events.push(luggage::line(&Event { seq, turn: None, at, fact }));
 }

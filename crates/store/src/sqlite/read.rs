@@ -2,12 +2,13 @@
 
 use super::Line;
 use crate::{
-    Agent, Card, Checkpoint, Error, EventQuery, Heard, Held, Hold, Holdings, Item, Key, Result, Scope, Seal,
+    Agent, Card, Checkpoint, Error, EventQuery, Held, Hold, Holdings, Item, Key, Result, Scope, Seal,
     Session, TurnRow, TurnState, Version, WhatItem,
 };
 use ash_model::{
-    AgentName, Bounds, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, Needs, OwnerId, Provider,
-    Runtime, Seq, SessionId, SessionNo, Slug, Status, TakenBack, TenantId, Timestamp, TurnId, WorkspaceId,
+    AgentName, Bounds, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, JournalPosition, Needs,
+    OwnerId, Provider, Runtime, Seq, SessionId, SessionNo, Slug, Status, TakenBack, TenantId, Timestamp,
+    TurnId, WorkspaceId,
 };
 use sqlx::{Row, SqlitePool, query, sqlite::SqliteRow};
 use uuid::Uuid;
@@ -375,13 +376,16 @@ fn fact(kind: &str, json: String) -> Result<Fact> {
         .map_err(|error| Error::Damaged { what: "event", why: format!("{kind}: {error}") })
 }
 
-pub(super) async fn positions(db: &SqlitePool, incarnation: Incarnation) -> Result<Vec<(SessionNo, Heard)>> {
+pub(super) async fn positions(
+    db: &SqlitePool,
+    incarnation: Incarnation,
+) -> Result<Vec<(SessionNo, JournalPosition)>> {
     let rows = query("SELECT session, process, position FROM journals WHERE incarnation = ?")
         .bind(incarnation.to_string())
         .fetch_all(db)
         .await?;
     let heard = |row: &SqliteRow| {
-        let heard = Heard { incarnation, process: row.try_get(1)?, position: unsigned(row, 2)? };
+        let heard = JournalPosition { incarnation, process: row.try_get(1)?, position: unsigned(row, 2)? };
         Ok((SessionNo(row.try_get(0)?), heard))
     };
     rows.iter().map(heard).collect()

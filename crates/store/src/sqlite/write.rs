@@ -6,12 +6,12 @@ use super::{
     usage,
 };
 use crate::{
-    Append, Audited, Card, Checkpoint, Claimed, Deed, Error, Heard, Hold, Key, Lease, NewAgent, NewSession,
-    Order, Result, TurnRow,
+    Append, Audited, Card, Checkpoint, Claimed, Deed, Error, Hold, Key, Lease, NewAgent, NewSession, Order,
+    Result, TurnRow,
 };
 use ash_model::{
-    AgentName, Consistency, Delta, Epoch, Fact, Image, Metadata, Note, Options, Provider, Seq, SessionNo,
-    Slug, Status, TenantId, Timestamp, WorkspaceId,
+    AgentName, Consistency, Delta, Epoch, Fact, Image, JournalPosition, Metadata, Note, Options, Provider,
+    Seq, SessionNo, Slug, Status, TenantId, Timestamp, WorkspaceId,
 };
 use serde::Serialize;
 use sqlx::{Row, SqliteConnection, query};
@@ -279,7 +279,7 @@ pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Resul
     if let Some(checkpoint) = &append.checkpoint {
         save_checkpoint(db, append.session, checkpoint).await?;
     }
-    if let Some(Heard { incarnation, process, position }) = append.journal {
+    if let Some(JournalPosition { incarnation, process, position }) = append.journal {
         query(
             "INSERT INTO journals (incarnation, session, process, position) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT (incarnation, session) DO UPDATE SET process = ?3, position = ?4",

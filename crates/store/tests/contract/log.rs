@@ -36,7 +36,7 @@ pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
     all.turns = vec![turn_row(turn, 2, TurnState::Running)];
     all.card = now.clone();
     all.checkpoint = Some(checkpoint(session.workspace, 1, 3));
-    all.journal = Some(ash_store::Heard { incarnation, process: 1, position: 77 });
+    all.journal = Some(ash_model::JournalPosition { incarnation, process: 1, position: 77 });
     all.at = Timestamp(8);
     append(store, &session, all).await;
 
@@ -67,7 +67,7 @@ pub(crate) async fn a_step_that_fails_at_its_end_leaves_nothing(store: &dyn Stor
     torn.turns = vec![turn_row(turn, 3, TurnState::Queued)];
     torn.card = card(Status::Ended);
     torn.checkpoint = Some(checkpoint(session.workspace, 1, 3));
-    torn.journal = Some(ash_store::Heard { incarnation, process: 1, position: 5 });
+    torn.journal = Some(ash_model::JournalPosition { incarnation, process: 1, position: 5 });
     let refused = store.append(&lease(&session), torn).await;
     assert!(refused.is_err());
     assert_eq!(whole(store, session.no).await, before);
@@ -184,7 +184,7 @@ pub(crate) async fn a_step_without_events_keeps_deltas_and_position(store: &dyn 
     for n in 1..=3 {
         let mut only = step(session.no, 2, []);
         only.deltas = vec![delta(1, n)];
-        only.journal = Some(ash_store::Heard { incarnation, process: 1, position: n * 10 });
+        only.journal = Some(ash_model::JournalPosition { incarnation, process: 1, position: n * 10 });
         append(store, &session, only).await;
     }
     assert_eq!(places(&items(store, session.no).await), ["1", "1.1", "1.2", "1.3"]);
@@ -197,12 +197,12 @@ pub(crate) async fn a_journals_place_is_forgotten_with_its_shim(store: &dyn Stor
     let (old, other) = (Incarnation::fresh(), Incarnation::fresh());
     for incarnation in [old, other] {
         let mut read = step(session.no, 2, []);
-        read.journal = Some(ash_store::Heard { incarnation, process: 1, position: 9 });
+        read.journal = Some(ash_model::JournalPosition { incarnation, process: 1, position: 9 });
         append(store, &session, read).await;
     }
     // Its last words and its end in one step: the place must not outlive it either.
     let mut asleep = step(session.no, 2, [Fact::Asleep { incarnation: Some(old) }]);
-    asleep.journal = Some(ash_store::Heard { incarnation: old, process: 1, position: 12 });
+    asleep.journal = Some(ash_model::JournalPosition { incarnation: old, process: 1, position: 12 });
     append(store, &session, asleep).await;
     assert_eq!(crate::fixture::position(store, old).await, None);
     assert_eq!(crate::fixture::position(store, other).await, Some(9));

@@ -27,7 +27,7 @@ async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
     all.deltas = vec![delta(3, 1), delta(3, 2)];
     all.turns = vec![turn_row(turn, 2, TurnState::Running)];
     all.checkpoint = Some(checkpoint(session.workspace, 1, 3));
-    all.journal = Some(ash_store::Heard { incarnation, process: 1, position: 44 });
+    all.journal = Some(ash_model::JournalPosition { incarnation, process: 1, position: 44 });
     append(store, &session, all).await;
     let helper = NewAgent {
         tenant: tenant("t"),
