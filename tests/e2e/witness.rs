@@ -80,6 +80,8 @@ async fn a_lost_database_is_said_collected_by_nobody_and_repaired_from_packs() {
     for (back, said) in back.iter().zip(said) {
         assert_eq!(back, said);
     }
+    let events = stage.server.client().get("/api/sessions/s/events?type=lifecycle").await.to_string();
+    assert!(events.contains("adopted") && !events.contains("incarnation"), "our own plumbing: {events}");
     let receipt = stage.resume().await;
     assert_eq!(receipt["adopted"]["checkpoint"], 2, "{receipt}");
     assert_eq!((stage.file("one.txt").await, stage.file("two.txt").await), ("1".to_owned(), "2".to_owned()));

@@ -109,7 +109,7 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
         Fact::Steered { turn, into } => vec![Frame::new("steered", json!({ "turn": turn, "into": into }))],
         Fact::Locked { how: Taking::Renewed, .. } => Vec::new(),
         Fact::Locked { how, lock } => named("locked", shapes::locked(*how, lock)),
-        Fact::Adopted(adopted) => named("adopted", serde_json::to_value(adopted).unwrap_or_default()),
+        Fact::Adopted(adopted) => named("adopted", shapes::adopted(adopted)),
         Fact::Missing => named("missing", json!({})),
         Fact::Unlocked { number } => named("unlocked", json!({ "number": number })),
         Fact::Configured { .. } => named("config", json!({})),

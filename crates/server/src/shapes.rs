@@ -1,7 +1,7 @@
 //! The JSON that clients of the Ash API expect: agents, sessions, messages, events.
 
 use ash_model::{
-    AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Reached, Rewound, Seq, Spent, Taking,
+    Adopted, AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Reached, Rewound, Seq, Spent, Taking,
     Timestamp, TurnId, Verdict, Which, usd,
 };
 use ash_store::{Agent, Checkpoint, Session, UsageSum};
@@ -126,11 +126,16 @@ pub(crate) fn reached(reached: &Reached) -> Value {
     shown
 }
 
-/// Something that the agent waits for.
 pub(crate) fn continued(turn: TurnId, attempt: u32, discard_after: Seq, calls: &[Call]) -> Value {
     json!({ "turn": turn, "attempt": attempt, "discardAfter": discard_after, "calls": calls })
 }
 
+/// Without the place in the journal of a sandbox, which is nobody's business but ours.
+pub(crate) fn adopted(adopted: &Adopted) -> Value {
+    serde_json::to_value(Adopted { heard: None, ..adopted.clone() }).unwrap_or_default()
+}
+
+/// Something that the agent waits for.
 pub(crate) fn permission(asked: &Asked) -> Value {
     json!({
         "id": asked.id, "turn": asked.turn, "tool": asked.tool, "input": asked.input,
@@ -307,7 +312,7 @@ fn lifecycle(session: &Session, fact: &Fact) -> Option<Entry> {
         Fact::Steered { turn, into } => action("steered", json!({ "turn": turn, "into": into })),
         Fact::Locked { how: Taking::Renewed, .. } => None,
         Fact::Locked { how, lock } => action("locked", locked(*how, lock)),
-        Fact::Adopted(adopted) => action("adopted", serde_json::to_value(adopted).unwrap_or_default()),
+        Fact::Adopted(adopted) => action("adopted", self::adopted(adopted)),
         Fact::Missing => action("missing", json!({})),
         Fact::Unlocked { number } => action("unlocked", json!({ "number": number })),
         Fact::Configured { .. } => action("config", json!({})),

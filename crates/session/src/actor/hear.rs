@@ -8,7 +8,7 @@ use crate::{
     state::{Meanwhile, Meter},
 };
 use ash_driver::{Heard, Report};
-use ash_model::{Death, Delta, Fact, Incarnation, TurnId, Usage};
+use ash_model::{Death, Delta, Fact, Incarnation, JournalPosition, TurnId, Usage};
 use ash_sandbox::{Record, What};
 use tokio::time::Instant;
 
@@ -23,11 +23,9 @@ const FORGETTABLE: u64 = 1 << 20;
 /// Something heard that waits for space.
 pub(super) struct Unwritten {
     meaning: Meaning,
-    place: Place,
+    place: JournalPosition,
     pub(super) again: Instant,
 }
-
-type Place = ash_model::JournalPosition;
 
 #[derive(Default)]
 pub(super) struct Meaning {
@@ -101,7 +99,7 @@ impl Actor {
         for record in batch {
             self.understand(process, record, &mut meaning);
         }
-        self.write(meaning, Place { incarnation, process, position }).await
+        self.write(meaning, JournalPosition { incarnation, process, position }).await
     }
 
     /// What could not be written for lack of space is kept, and tried again; the agent waits meanwhile.
@@ -117,7 +115,7 @@ impl Actor {
     }
 
     /// Commits what was heard and how far the journal is used up, then lets the shim forget it.
-    async fn write(&mut self, meaning: Meaning, place: Place) -> Result<Option<Death>> {
+    async fn write(&mut self, meaning: Meaning, place: JournalPosition) -> Result<Option<Death>> {
         if self.may_wait(&meaning, place) {
             self.note_held();
             self.execs.answer();
@@ -156,7 +154,7 @@ impl Actor {
 
     /// What means nothing is used up with what comes next: to hear it again would mean nothing again. But not for
     /// ever, since the shim keeps it meanwhile.
-    fn may_wait(&self, meaning: &Meaning, place: Place) -> bool {
+    fn may_wait(&self, meaning: &Meaning, place: JournalPosition) -> bool {
         let hands = self.hands.as_ref().filter(|hands| hands.incarnation == place.incarnation);
         meaning.is_nothing() && hands.is_some_and(|hands| place.position < hands.position + FORGETTABLE)
     }
