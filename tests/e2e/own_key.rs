@@ -385,6 +385,9 @@ async fn what_cannot_be_called_is_refused_by_name() {
         (own(json!({ "apiKey": 7 })), 400, "invalid_body"),
         (own(json!({ "apiKey": "two\nlines" })), 400, "invalid_body"),
         (own(json!({ "headers": { "Transfer-Encoding": "x" } })), 400, "invalid_body"),
+        (own(json!({ "headers": { "Host": "elsewhere.example" } })), 400, "invalid_body"),
+        (own(json!({ "headers": { "X-Forwarded-For": "10.0.0.1" } })), 400, "invalid_body"),
+        (own(json!({ "headers": { "Keep-Alive": "1" } })), 400, "invalid_body"),
         (shared, 422, "provider_shared"),
     ] {
         let (found, refused) = stage.refused(Method::POST, "/api/sessions", body.clone()).await;

@@ -64,7 +64,8 @@ async fn measure(n: usize, program: PathBuf) {
     let mut weights = BTreeMap::new();
     let upstream = serve().await;
     for (_, _, remote, records) in &mut running {
-        let policy = Egress { upstream: upstream.clone(), headers: BTreeMap::new(), public: false };
+        let policy =
+            Egress { upstream: upstream.clone(), headers: BTreeMap::new(), public: false, dialect: None };
         remote.egress(Some(policy)).await.expect("sent");
         remote.start(caller()).await.expect("sent");
         line(records).await;

@@ -1,8 +1,10 @@
 //! The only way out of a sandbox: a socket on which it makes model calls, and a proxy in the shim that adds the
 //! key to them. The key comes in a frame and is nowhere but in the memory of server and shim.
 
+mod endpoint;
 mod filter;
 mod proxy;
+mod rate;
 mod refusal;
 mod route;
 
@@ -22,6 +24,7 @@ use std::{
     sync::Arc,
 };
 
+use ash_model::Dialect;
 use rustix::fs::Mode;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -52,6 +55,9 @@ pub struct Egress {
     /// It must be somewhere on the Internet, whatever its name says: somebody else than the operator chose it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub public: bool,
+    /// Whose endpoints an agent may call. A server that is older than this names none: then those of every dialect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dialect: Option<Dialect>,
 }
 
 impl Egress {
@@ -66,6 +72,15 @@ pub fn origin_of(url: &str) -> Option<(String, bool)> {
     let url = reqwest::Url::parse(url).ok().filter(|url| url.origin().is_tuple())?;
     let is_name = url.domain().is_some_and(|host| host.contains('.'));
     Some((url.origin().ascii_serialization(), url.scheme() == "https" && is_name))
+}
+
+/// Whether a URL is one that an operator names, or lies beneath it: on the same server, and by whole segments of the
+/// path. A gateway may serve others beneath its other paths.
+pub fn is_beneath(url: &str, allowed: &str) -> bool {
+    let parsed = |text| reqwest::Url::parse(text).ok().filter(|url| url.origin().is_tuple());
+    let (Some(url), Some(allowed)) = (parsed(url), parsed(allowed)) else { return false };
+    let rest = url.path().strip_prefix(allowed.path().trim_end_matches('/'));
+    url.origin() == allowed.origin() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 impl fmt::Debug for Egress {
@@ -83,6 +98,7 @@ impl PartialEq for Egress {
         };
         self.upstream == other.upstream
             && self.public == other.public
+            && self.dialect == other.dialect
             && plain(&self.headers) == plain(&other.headers)
     }
 }
@@ -150,5 +166,31 @@ impl Door {
         // The server checks before it sends. A newer one may know of more than we do, and then there is no way.
         let route = policy.and_then(|policy| Route::new(policy).ok());
         self.route.send_replace(route.map(Arc::new));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_operator_names_is_compared_by_server_and_whole_segments_of_its_path() {
+        for (allowed, url, fine) in [
+            ("https://gate.example", "https://gate.example/any/where", true),
+            ("https://gate.example/", "https://gate.example", true),
+            ("https://gate.example/team", "https://gate.example/team", true),
+            ("https://gate.example/team/", "https://gate.example/team", true),
+            ("https://gate.example/team", "https://gate.example/team/v1", true),
+            ("https://gate.example/team", "https://gate.example/team-b/v1", false),
+            ("https://gate.example/team", "https://gate.example/team/../other", false),
+            ("https://gate.example/team", "https://gate.example/team/%2e%2e/other", false),
+            ("https://gate.example/team", "https://gate.example/", false),
+            ("https://gate.example/team", "https://gate.example:444/team", false),
+            ("https://gate.example/team", "http://gate.example/team", false),
+            ("https://gate.example/team", "https://gate.example.evil/team", false),
+            ("no url", "no url", false),
+        ] {
+            assert_eq!(is_beneath(url, allowed), fine, "{url} {allowed}");
+        }
     }
 }

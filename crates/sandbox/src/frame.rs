@@ -350,7 +350,7 @@ mod tests {
 
     fn egress() -> Egress {
         let headers = BTreeMap::from([("x-api-key".to_owned(), "sesame".into())]);
-        Egress { upstream: "https://api.anthropic.com".to_owned(), headers, public: false }
+        Egress { upstream: "https://api.anthropic.com".to_owned(), headers, public: false, dialect: None }
     }
 
     fn every_client_frame() -> Vec<FromClient> {

@@ -37,7 +37,7 @@ use ash_model::{Epoch, Image, Incarnation, Kind};
 use serde::{Deserialize, Serialize};
 
 pub use docker::Docker;
-pub use egress::{Egress, origin_of};
+pub use egress::{Egress, is_beneath, origin_of};
 pub use frame::{Hello, HostProcess, Start};
 pub use journal::{Exit, Record, What, drain};
 pub use limits::Limits;

@@ -47,6 +47,7 @@ pub(crate) struct App {
     pub(crate) origins: Vec<String>,
     /// Which clients may bring keys for although they are not on the Internet.
     pub(crate) provider_urls: Vec<String>,
+    pub(crate) own_providers: crate::config::OwnProviders,
     /// Held by whoever changes a session's options: they are read, changed and written as one.
     pub(crate) changing_options: Arc<Alone>,
     pub(crate) minting: keys::Secret,
@@ -300,6 +301,7 @@ async fn build(
         scratch: data.join("scratch"),
         origins: config.allowed_origins.clone(),
         provider_urls: config.provider_urls.clone(),
+        own_providers: config.own_providers,
         changing_options: Arc::default(),
         minting: keys::Secret::of(&data.join("seal.key"))?,
         retention: config.retention.clone(),

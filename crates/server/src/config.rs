@@ -91,7 +91,12 @@ pub struct Config {
     /// never)
     #[arg(long, env = "ASH_IDLE_TIMEOUT", default_value = "1800", value_parser = seconds)]
     pub idle_timeout: Duration,
-    /// Base URLs that clients may bring keys of their own for although they are not on the Internet, separated by commas
+    /// Which model services clients may bring keys of their own for: none (off), those of ASH_PROVIDER_URLS (list), or these
+    /// and every public host (public)
+    #[arg(long, env = "ASH_OWN_PROVIDERS", value_enum, default_value_t = OwnProviders::Public)]
+    pub own_providers: OwnProviders,
+    /// Base URLs that clients may bring keys of their own for although they are not on the Internet, and what lies beneath
+    /// their paths, separated by commas
     #[arg(long, env = "ASH_PROVIDER_URLS", value_delimiter = ',')]
     pub provider_urls: Vec<String>,
     /// Seconds after which a turn that still runs is captured, again and again (0: only when it is over)
@@ -186,6 +191,14 @@ pub enum Sandbox {
     Docker,
     /// No walls at all: the agent is an ordinary process of yours
     None,
+}
+
+/// Which model services clients may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OwnProviders {
+    Off,
+    List,
+    Public,
 }
 
 #[derive(Debug, Clone)]
@@ -319,7 +332,9 @@ impl Config {
         });
         let headers: BTreeMap<_, _> = key.or(token).into_iter().collect();
         let upstream = self.anthropic_base_url.clone();
-        (!headers.is_empty() || upstream != ANTHROPIC).then_some(Egress { upstream, headers, public: false })
+        let dialect = Some(ash_model::Dialect::Anthropic);
+        let way = Egress { upstream, headers, public: false, dialect };
+        (!way.headers.is_empty() || way.upstream != ANTHROPIC).then_some(way)
     }
 
     /// Sandboxes that a Docker engine makes.

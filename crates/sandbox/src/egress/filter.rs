@@ -6,20 +6,12 @@ use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
 const HOP: [&str; 7] =
     ["connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings"];
 
-/// Who calls is ours to say, as is where to.
-const OURS: [&str; 11] = [
-    "authorization",
-    "x-api-key",
-    "api-key",
-    "openai-organization",
-    "openai-project",
-    "cookie",
-    "cookie2",
-    "host",
-    "forwarded",
-    "via",
-    "x-real-ip",
-];
+/// Who calls is ours to say.
+const OURS: [&str; 7] =
+    ["authorization", "x-api-key", "api-key", "openai-organization", "openai-project", "cookie", "cookie2"];
+
+/// Where to, and on whose behalf.
+const PLACE: [&str; 4] = ["host", "forwarded", "via", "x-real-ip"];
 
 /// Ask some servers for another method or path than the one we looked at.
 const OVERRIDES: [&str; 5] =
@@ -31,18 +23,39 @@ const FRAMING: [&str; 2] = ["content-length", "expect"];
 /// What of a request may go out.
 pub(super) fn outwards(from: &HeaderMap) -> HeaderMap {
     passed(from, |name| {
-        let lists = [&HOP[..], &OURS, &OVERRIDES, &FRAMING];
-        !lists.iter().any(|list| list.contains(&name))
-            && !name.starts_with("proxy-")
-            && !name.starts_with("x-forwarded-")
+        let lists = [&HOP[..], &OURS, &PLACE, &OVERRIDES, &FRAMING];
+        !lists.iter().any(|list| list.contains(&name)) && !is_of_a_proxy(name)
     })
 }
 
+/// Whether a policy may add a header of this name to each call. Who calls is the policy's to say; where to, on whose
+/// behalf and how the connection is used is not.
+pub(super) fn may_be_added(name: &str) -> bool {
+    let lists = [&HOP[..], &PLACE, &OVERRIDES, &FRAMING];
+    !lists.iter().any(|list| list.contains(&name)) && !is_of_a_proxy(name)
+}
+
+fn is_of_a_proxy(name: &str) -> bool {
+    name.starts_with("proxy-") || name.starts_with("x-forwarded-")
+}
+
+/// What an agent needs of an answer: how to read it, its name for a complaint, and when to ask again. Everything else
+/// (cookies, the organisation, how much of its rate other tenants have used) is the operator's.
+const ANSWER: [&str; 9] = [
+    "content-type",
+    "content-length",
+    "content-encoding",
+    "request-id",
+    "x-request-id",
+    "apim-request-id",
+    "retry-after",
+    "retry-after-ms",
+    "x-should-retry",
+];
+
 /// What of an answer may come in.
 pub(super) fn inwards(from: &HeaderMap) -> HeaderMap {
-    let mut headers = passed(from, |name| {
-        !HOP.contains(&name) && !name.starts_with("set-cookie") && !name.starts_with("proxy-")
-    });
+    let mut headers = passed(from, |name| ANSWER.contains(&name));
     if from.contains_key(TRANSFER_ENCODING) {
         // The chunks are what counts, and we make our own.
         headers.remove(CONTENT_LENGTH);
@@ -81,6 +94,36 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_adds_who_calls_and_neither_where_to_nor_for_whom() {
+        for name in
+            ["x-api-key", "authorization", "api-key", "openai-organization", "cookie", "anthropic-beta"]
+        {
+            assert!(may_be_added(name), "{name}");
+        }
+        for name in [
+            "host",
+            "forwarded",
+            "via",
+            "x-real-ip",
+            "x-forwarded-for",
+            "x-forwarded-host",
+            "proxy-authorization",
+            "connection",
+            "keep-alive",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+            "content-length",
+            "expect",
+            "x-http-method-override",
+            "x-original-url",
+        ] {
+            assert!(!may_be_added(name), "{name}");
+        }
+    }
+
+    #[test]
     fn what_is_not_the_agents_to_say_does_not_go_out() {
         let asked = headers(&[
             ("host", "evil"),
@@ -115,8 +158,15 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_loses_cookies_and_what_was_for_the_neighbour() {
+    fn an_answer_keeps_what_its_reader_needs_and_nothing_else() {
         let answer = headers(&[
+            ("anthropic-organization-id", "org_1"),
+            ("anthropic-ratelimit-tokens-remaining", "7"),
+            ("openai-organization", "org_1"),
+            ("location", "https://elsewhere.example"),
+            ("server", "s"),
+            ("x-new", "1"),
+            ("content-type", "text/event-stream"),
             ("set-cookie", "session=1"),
             ("connection", "keep-alive, x-hop"),
             ("x-hop", "1"),
@@ -126,7 +176,10 @@ mod tests {
             ("request-id", "req_1"),
             ("retry-after", "3"),
         ]);
-        assert_eq!(inwards(&answer), headers(&[("request-id", "req_1"), ("retry-after", "3")]));
+        assert_eq!(
+            inwards(&answer),
+            headers(&[("content-type", "text/event-stream"), ("request-id", "req_1"), ("retry-after", "3")])
+        );
         let counted = headers(&[("content-length", "7")]);
         assert_eq!(inwards(&counted), counted);
     }

@@ -7,9 +7,9 @@ use std::{
     net::{IpAddr, SocketAddr},
     os::unix::net::UnixListener as StdListener,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex},
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -34,6 +34,7 @@ use tokio::{
 
 use super::{
     filter,
+    rate::Rate,
     refusal::{Refusal, TooLong},
     route::Route,
 };
@@ -71,10 +72,11 @@ pub(super) fn begin(listener: StdListener, routes: Routes) -> io::Result<()> {
 
 async fn serve(listener: UnixListener, mut routes: Routes) {
     let mut connections = JoinSet::new();
+    let rate = Arc::new(Mutex::new(Rate::default()));
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(converse(stream, routes.clone()))),
+                Ok((stream, _)) => drop(connections.spawn(converse(stream, routes.clone(), rate.clone()))),
                 // Out of descriptors: one of the others will give some back.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
@@ -89,12 +91,13 @@ async fn serve(listener: UnixListener, mut routes: Routes) {
     }
 }
 
-async fn converse(stream: UnixStream, routes: Routes) {
+async fn converse(stream: UnixStream, routes: Routes, rate: Arc<Mutex<Rate>>) {
     let service = service_fn(move |request| {
         // Asked for each request: a connection may be older than the key.
         let route = routes.borrow().clone();
+        let rate = rate.clone();
         async move {
-            let answer = forward(request, route).await;
+            let answer = forward(request, route, &rate).await;
             Ok::<_, Infallible>(answer.unwrap_or_else(|refusal| refusal.answer()))
         }
     });
@@ -106,9 +109,17 @@ async fn converse(stream: UnixStream, routes: Routes) {
         .await;
 }
 
-async fn forward(request: Request<Incoming>, route: Option<Arc<Route>>) -> Result<Response<Body>, Refusal> {
+async fn forward(
+    request: Request<Incoming>,
+    route: Option<Arc<Route>>,
+    rate: &Mutex<Rate>,
+) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
-    let (route, url) = match admit(&head, &body, route) {
+    let admitted = admit(&head, &body, route).and_then(|admitted| {
+        let mut rate = rate.lock().expect("no holder of this lock panics");
+        rate.take(Instant::now()).map(|()| admitted)
+    });
+    let (route, url) = match admitted {
         Ok(admitted) => admitted,
         Err(refusal) => {
             drain(body).await;
@@ -150,14 +161,11 @@ fn admit(
     if head.version != Version::HTTP_11 {
         return Err(Refusal::OldHttp);
     }
-    if ![Method::GET, Method::HEAD, Method::POST].contains(&head.method) {
-        return Err(Refusal::Method);
-    }
     if body.size_hint().lower() > MOST_BODY {
         return Err(Refusal::TooLarge);
     }
     let route = route.ok_or(Refusal::NoRoute)?;
-    let url = route.url(&head.uri)?;
+    let (url, _endpoint) = route.admit(&head.method, &head.uri)?;
     Ok((route, url))
 }
 

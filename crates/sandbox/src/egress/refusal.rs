@@ -3,10 +3,13 @@
 
 use std::error::Error as _;
 
+use ash_model::Dialect;
 use hyper::{
     Response, StatusCode,
-    header::{CONTENT_TYPE, HeaderValue},
+    header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
+
+use super::{endpoint, rate};
 
 /// A body went on past what is passed.
 #[derive(Debug, thiserror::Error)]
@@ -17,8 +20,12 @@ pub(super) struct TooLong;
 pub(super) enum Refusal {
     NoRoute,
     OldHttp,
-    Method,
     Target(&'static str),
+    Endpoint(Option<Dialect>),
+    /// How many whole seconds until there is room again.
+    TooMany {
+        seconds: u64,
+    },
     TooLarge,
     Unreachable {
         why: String,
@@ -53,7 +60,8 @@ impl Refusal {
         match self {
             Self::NoRoute => StatusCode::SERVICE_UNAVAILABLE,
             Self::OldHttp => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Endpoint(_) => StatusCode::FORBIDDEN,
+            Self::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Target(_) => StatusCode::BAD_REQUEST,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Unreachable { .. } | Self::Endless | Self::Upgrade => StatusCode::BAD_GATEWAY,
@@ -63,7 +71,9 @@ impl Refusal {
 
     fn kind(&self) -> &'static str {
         match self {
-            Self::OldHttp | Self::Method | Self::Target(_) => "invalid_request_error",
+            Self::OldHttp | Self::Target(_) => "invalid_request_error",
+            Self::Endpoint(_) => "permission_error",
+            Self::TooMany { .. } => "rate_limit_error",
             Self::TooLarge => "request_too_large",
             Self::Late => "timeout_error",
             Self::NoRoute | Self::Unreachable { .. } | Self::Endless | Self::Upgrade => "api_error",
@@ -76,7 +86,16 @@ impl Refusal {
                               Give the server one and send the message again."
                 .to_owned(),
             Self::OldHttp => "Only HTTP/1.1 is spoken here.".to_owned(),
-            Self::Method => "Only GET, HEAD and POST are passed on.".to_owned(),
+            Self::Endpoint(dialect) => {
+                format!(
+                    "This request is not passed on. What an agent may call: {}.",
+                    endpoint::listed(*dialect)
+                )
+            }
+            Self::TooMany { seconds } => format!(
+                "A sandbox may make {} requests a minute. Try again in {seconds} seconds.",
+                rate::MAX_REQUESTS
+            ),
             Self::Target(why) => format!("The path is not passed on: {why}."),
             Self::TooLarge => "The request is larger than 64 MiB.".to_owned(),
             Self::Unreachable { why } => format!("The model service cannot be reached: {why}."),
@@ -94,6 +113,9 @@ impl Refusal {
         let mut response = Response::new(text.into());
         *response.status_mut() = self.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Self::TooMany { seconds } = self {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(*seconds));
+        }
         response
     }
 }

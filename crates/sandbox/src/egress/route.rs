@@ -2,14 +2,15 @@
 
 use std::{path::PathBuf, sync::OnceLock};
 
+use ash_model::Dialect;
 use hyper::{
-    Uri,
+    Method, Uri,
     header::{HeaderMap, HeaderName, HeaderValue},
 };
 use reqwest::{Client, Url};
 use secrecy::ExposeSecret;
 
-use super::{Egress, refusal::Refusal};
+use super::{Egress, endpoint::Endpoint, filter, refusal::Refusal};
 
 #[derive(Debug)]
 pub(super) struct Route {
@@ -17,6 +18,7 @@ pub(super) struct Route {
     /// Instead of the network.
     pub(super) socket: Option<PathBuf>,
     pub(super) public: bool,
+    dialect: Option<Dialect>,
     /// Marked as sensitive: nothing prints them.
     pub(super) headers: HeaderMap,
     /// Made by the first request; a new policy has connections of its own.
@@ -46,11 +48,26 @@ impl Route {
         if public && (socket.is_some() || base.scheme() != "https" || base.domain().is_none()) {
             return Err("an upstream that a client brings is https: with the name of a host".to_owned());
         }
-        Ok(Self { base, socket, public, headers: headers(policy)?, client: OnceLock::new() })
+        if base.path() != "/" {
+            let plain =
+                check_path(base.path()).map_err(|_| "the upstream's path is not a plain one".to_owned());
+            plain?;
+        }
+        let (headers, dialect) = (headers(policy)?, policy.dialect);
+        Ok(Self { base, socket, public, dialect, headers, client: OnceLock::new() })
     }
 
-    /// Where a request from inside goes.
-    pub(super) fn url(&self, target: &Uri) -> Result<Url, Refusal> {
+    /// Where a request from inside goes, and what is asked there. The operator's key opens all of a service; an agent
+    /// gets what it needs to talk with a model.
+    pub(super) fn admit(&self, method: &Method, target: &Uri) -> Result<(Url, Endpoint), Refusal> {
+        let url = self.url(target)?;
+        match Endpoint::of(self.dialect, method, target.path()) {
+            Some(endpoint) => Ok((url, endpoint)),
+            None => Err(Refusal::Endpoint(self.dialect)),
+        }
+    }
+
+    fn url(&self, target: &Uri) -> Result<Url, Refusal> {
         if target.scheme().is_some() || target.authority().is_some() {
             return Err(Refusal::Target("it names a server"));
         }
@@ -75,7 +92,7 @@ fn headers(policy: &Egress) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &policy.headers {
         let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("header name {name:?}"))?;
-        if ["connection", "content-length", "transfer-encoding", "upgrade"].contains(&parsed.as_str()) {
+        if !filter::may_be_added(parsed.as_str()) {
             return Err(format!("header {name:?} is not for a policy to set"));
         }
         let mut value = HeaderValue::from_str(value.expose_secret())
@@ -121,7 +138,7 @@ mod tests {
 
     fn policy(upstream: &str) -> Egress {
         let headers = BTreeMap::from([("x-api-key".to_owned(), "sesame".into())]);
-        Egress { upstream: upstream.to_owned(), headers, public: false }
+        Egress { upstream: upstream.to_owned(), headers, public: false, dialect: None }
     }
 
     fn leads(upstream: &str, target: &str) -> Result<String, Refusal> {
@@ -222,8 +239,7 @@ mod tests {
             [("x-api-key", "sesame\r\nx: y"), ("bad name", "sesame"), ("connection", "sesame")]
         {
             let headers = BTreeMap::from([(name.to_owned(), value.into())]);
-            let why = Route::new(&Egress { upstream: "https://host".into(), headers, public: false })
-                .expect_err("refused");
+            let why = Route::new(&Egress { headers, ..policy("https://host") }).expect_err("refused");
             assert!(why.contains(name) && !why.contains("sesame"), "{why}");
         }
     }

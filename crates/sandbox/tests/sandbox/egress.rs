@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
+use ash_model::Dialect;
 use ash_sandbox::{Caps, Egress, Error};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -111,7 +112,8 @@ impl Call {
 }
 
 fn policy(upstream: String, key: &str) -> Option<Egress> {
-    Some(Egress { upstream, headers: BTreeMap::from([("x-api-key".to_owned(), key.into())]), public: false })
+    let headers = BTreeMap::from([("x-api-key".to_owned(), key.into())]);
+    Some(Egress { upstream, headers, public: false, dialect: Some(Dialect::Anthropic) })
 }
 
 async fn connected(rig: &Rig, upstream: &Upstream, key: &str) -> Live {
@@ -154,7 +156,7 @@ async fn a_call_goes_out_with_our_key_and_nothing_that_is_not_the_agents_to_say(
     ];
     assert_eq!(names, expected);
     call.say(
-        "HTTP/1.1 429 Too Many\r\nset-cookie: a=b\r\nkeep-alive: timeout=5\r\nconnection: x-hop, close\r\n\
+        "HTTP/1.1 429 Too Many\r\nset-cookie: a=b\r\nserver: s\r\nanthropic-organization-id: o\r\nkeep-alive: timeout=5\r\nconnection: x-hop, close\r\n\
          x-hop: 1\r\nrequest-id: req_1\r\ncontent-length: 4\r\n\r\nslow",
     )
     .await;
@@ -183,12 +185,12 @@ async fn what_leads_elsewhere_is_refused_and_never_reaches_the_service() {
         .run(&format!(
             "{status} http://localhost/v1/../../secret; {status} http://localhost//evil.example/v1; \
              {status} http://localhost/v1/%2e%2e/a; {status} --request-target http://evil.example/v1 http://localhost/; \
-             {status} -X DELETE http://localhost/v1/files/1; {status} -X PUT -d x http://localhost/v1; \
+             {status} -X DELETE http://localhost/v1/files/1; {status} -X PUT -d x http://localhost/v1/models; \
              {status} -X CONNECT --request-target evil.example:443 http://localhost/; \
              {status} -0 http://localhost/v1/models"
         ))
         .await;
-    assert_eq!(lines, ["400", "400", "400", "400", "405", "405", "405", "505"]);
+    assert_eq!(lines, ["400", "400", "400", "400", "403", "403", "400", "505"]);
     let raw = r#"
 import socket
 for text in ("GET /v1\rHost: evil HTTP/1.1\r\nHost: x\r\n\r\n", "GET /v1\nX: y HTTP/1.1\r\n\r\n",
@@ -203,18 +205,121 @@ for text in ("GET /v1\rHost: evil HTTP/1.1\r\nHost: x\r\n\r\n", "GET /v1\nX: y H
 }
 
 #[tokio::test]
+async fn what_is_not_for_talking_with_a_model_is_refused_by_name_and_never_reaches_the_service() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = rig.launch().await;
+    let refused = |requests: &[(&str, &str)]| {
+        let ask = |(method, path): &(&str, &str)| {
+            format!("{CURL} -w ' %{{http_code}}\\n' -X {method} 'http://localhost{path}'; ")
+        };
+        requests.iter().map(ask).collect::<String>()
+    };
+    let base = upstream.url();
+    let openai = Egress { dialect: Some(Dialect::Openai), ..policy(format!("{base}/v1"), "k").expect("one") };
+    let deployment = format!("{base}/openai/deployments/d");
+    let azure = Egress { dialect: Some(Dialect::Azure), ..policy(deployment, "k").expect("one") };
+    for (way, listed, requests) in [
+        (
+            policy(base, "k"),
+            "POST /v1/messages,",
+            &[
+                ("GET", "/v1/files"),
+                ("POST", "/v1/messages/batches"),
+                ("GET", "/v1/organizations/me?x=/v1/models"),
+            ][..],
+        ),
+        (
+            Some(openai),
+            "POST /chat/completions,",
+            &[("GET", "/files"), ("POST", "/batches"), ("POST", "/v1/messages")],
+        ),
+        (Some(azure), "POST /chat/completions,", &[("GET", "/files"), ("POST", "/images/generations")]),
+    ] {
+        live.remote.egress(way).await.expect("sent");
+        let (lines, _) = live.run(&refused(requests)).await;
+        assert_eq!(lines.len(), requests.len());
+        for line in lines {
+            assert!(
+                line.contains("permission_error") && line.contains(listed) && line.ends_with(" 403"),
+                "{line}"
+            );
+        }
+    }
+    assert!(upstream.is_quiet().await);
+}
+
+#[tokio::test]
+async fn a_deployment_of_azure_is_called_beneath_its_path_with_its_query() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = rig.launch().await;
+    let deployment = format!("{}/gate/openai/deployments/d", upstream.url());
+    let azure = Egress { dialect: Some(Dialect::Azure), ..policy(deployment, "k").expect("one") };
+    live.remote.egress(Some(azure)).await.expect("sent");
+    for (path, line) in [
+        (
+            "/chat/completions?api-version=v -d x",
+            "POST /gate/openai/deployments/d/chat/completions?api-version=v HTTP/1.1",
+        ),
+        ("/responses -d x", "POST /gate/openai/deployments/d/responses HTTP/1.1"),
+        ("/models", "GET /gate/openai/deployments/d/models HTTP/1.1"),
+    ] {
+        live.start(script(1, &format!("{CURL} http://localhost{path}"))).await;
+        let call = upstream.next().await;
+        assert_eq!(call.line(), line);
+        call.answer("fine").await;
+        assert_eq!(live.finish().await.0, ["fine"]);
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_makes_a_thousand_requests_a_minute_and_is_told_when_to_come_back() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    let pester = r#"
+import http.client, socket
+class Model(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX); self.sock.connect("/run/ash/model.sock")
+seen = {}
+model = Model("localhost")
+for n in range(1003):
+    model.request("GET", "/v1/models"); answer = model.getresponse(); text = answer.read().decode()
+    seen[answer.status] = seen.get(answer.status, 0) + 1
+print(seen, "rate_limit_error" in text, 0 < int(answer.headers["retry-after"]) <= 60)
+"#;
+    live.start(command(1, &["/usr/bin/python3", "-c", pester])).await;
+    let serve = async {
+        let (mut stream, _) = upstream.0.accept().await.expect("accepted");
+        let (mut bytes, mut buffer) = (Vec::new(), vec![0; 4096]);
+        loop {
+            let read = stream.read(&mut buffer).await.unwrap_or(0);
+            bytes.extend_from_slice(&buffer[..read]);
+            if bytes.ends_with(b"\r\n\r\n") {
+                bytes.clear();
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+            }
+        }
+    };
+    let lines = tokio::select! {
+        (lines, _) = live.finish() => lines,
+        () = serve => Vec::new(),
+    };
+    assert_eq!(lines, ["{200: 1000, 429: 3} True True"]);
+}
+
+#[tokio::test]
 async fn a_redirect_is_passed_back_and_the_key_goes_nowhere_else() {
     let (rig, upstream, elsewhere) = (Rig::new().await, Upstream::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
     live.start(script(
         1,
-        &format!("{CURL} -o /dev/null -w '%{{http_code}} %header{{location}}' http://localhost/v1"),
+        &format!("{CURL} -o /dev/null -w '%{{http_code}} %header{{location}}' http://localhost/v1/models"),
     ))
     .await;
     let mut call = upstream.next().await;
     let to = elsewhere.url();
     call.say(&format!("HTTP/1.1 307 Go\r\nlocation: {to}/v1\r\ncontent-length: 0\r\n\r\n")).await;
-    assert_eq!(live.finish().await.0, [format!("307 {to}/v1")]);
+    assert_eq!(live.finish().await.0, ["307 "]);
     assert!(elsewhere.is_quiet().await);
 }
 
@@ -223,11 +328,10 @@ async fn answers_without_a_body_need_no_end() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
     let status = "-o /dev/null -w '%{http_code} %header{content-length}'";
-    for (how, answer, expected) in [
-        ("-I", "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n", "200 7"),
-        ("-X POST", "HTTP/1.1 204 No Content\r\n\r\n", "204 "),
-    ] {
-        live.start(script(1, &format!("{CURL} {status} {how} http://localhost/v1"))).await;
+    for (how, answer, expected) in
+        [("", "HTTP/1.1 304 Not Modified\r\n\r\n", "304 "), ("", "HTTP/1.1 204 No Content\r\n\r\n", "204 ")]
+    {
+        live.start(script(1, &format!("{CURL} {status} {how} http://localhost/v1/models"))).await;
         upstream.next().await.say(answer).await;
         let (lines, exit) = live.finish().await;
         assert_eq!((lines, exit.code), (vec![expected.to_owned()], Some(0)));
@@ -309,7 +413,7 @@ async fn without_a_policy_or_a_service_the_answer_says_what_to_do() {
     let rig = Rig::new().await;
     let mut live = rig.launch().await;
     let large = format!(
-        "head -c 3000000 /dev/zero | {CURL} -w '\\n%{{http_code}}' http://localhost/v1 --data-binary @-"
+        "head -c 3000000 /dev/zero | {CURL} -w '\\n%{{http_code}}' http://localhost/v1/messages --data-binary @-"
     );
     let (lines, exit) = live.run(&large).await;
     let told: serde_json::Value = serde_json::from_str(&lines[0]).expect("json");
@@ -332,7 +436,8 @@ async fn a_service_that_cannot_prove_who_it_is_hears_nothing_of_the_key() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = rig.launch().await;
     live.remote.egress(policy(upstream.url().replace("http:", "https:"), "sesame")).await.expect("sent");
-    live.start(script(1, &format!("{CURL} -w '%{{http_code}}' http://localhost/v1 -d secret"))).await;
+    live.start(script(1, &format!("{CURL} -w '%{{http_code}}' http://localhost/v1/messages -d secret")))
+        .await;
     let (mut stream, _) = timeout(DEADLINE, upstream.0.accept()).await.expect("in time").expect("accepted");
     let mut heard = vec![0; 5];
     timeout(DEADLINE, stream.read_exact(&mut heard)).await.expect("in time").expect("readable");
@@ -351,7 +456,8 @@ async fn the_next_request_has_the_new_key_and_none_after_it_was_taken_back() {
     let (rig, upstream) = (Rig::new().await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "first").await;
     // One connection for both.
-    live.start(script(1, &format!("{CURL} -N http://localhost/v1/a http://localhost/v1/b"))).await;
+    live.start(script(1, &format!("{CURL} -N http://localhost/v1/models/a http://localhost/v1/models/b")))
+        .await;
     let call = upstream.next().await;
     live.remote.egress(policy(upstream.url(), "second")).await.expect("sent");
     // Answered in order, so the shim has read what came before.
@@ -367,7 +473,8 @@ async fn the_next_request_has_the_new_key_and_none_after_it_was_taken_back() {
     live.remote.egress(None).await.expect("sent");
     call.hung_up().await;
     assert_ne!(live.finish().await.1.code, Some(0));
-    let (lines, _) = live.run(&format!("{CURL} -o /dev/null -w '%{{http_code}}' http://localhost/v1")).await;
+    let (lines, _) =
+        live.run(&format!("{CURL} -o /dev/null -w '%{{http_code}}' http://localhost/v1/models")).await;
     assert_eq!(lines, ["503"]);
 }
 
@@ -381,7 +488,7 @@ async fn a_policy_outlives_the_servers_connection_and_is_written_nowhere() {
     live = rig.reattach(2, 0).await;
     live.start(script(
         1,
-        &format!("env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null; {CURL} http://localhost/v1"),
+        &format!("env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null; {CURL} http://localhost/v1/models"),
     ))
     .await;
     let call = upstream.next().await;
@@ -410,15 +517,16 @@ async fn large_bodies_pass_and_those_that_are_too_large_do_not() {
     let mut live = connected(&rig, &upstream, "sesame").await;
     live.start(script(
         1,
-        &format!("head -c 5000000 /dev/zero | {CURL} http://localhost/v1 --data-binary @-"),
+        &format!("head -c 5000000 /dev/zero | {CURL} http://localhost/v1/messages --data-binary @-"),
     ))
     .await;
     let call = upstream.next().await;
     assert_eq!(call.body, vec![0; 5_000_000]);
     call.answer("taken").await;
     assert_eq!(live.finish().await.0, ["taken"]);
-    let too_large =
-        format!("head -c 68000000 /dev/zero | {CURL} -w '%{{http_code}}' -o /dev/null http://localhost/v1");
+    let too_large = format!(
+        "head -c 68000000 /dev/zero | {CURL} -w '%{{http_code}}' -o /dev/null http://localhost/v1/messages"
+    );
     let (lines, _) = live.run(&format!("{too_large} --data-binary @-")).await;
     assert_eq!(lines.last().map(String::as_str), Some("413"));
     // Without saying so before: part of it is on its way when it is noticed.
@@ -452,7 +560,7 @@ async fn each_sandbox_has_its_own_key_and_no_way_to_anothers() {
     let mut live = connected(&one, &upstream, "of-one").await;
     let mut theirs = connected(&other, &upstream, "of-other").await;
     for (live, key) in [(&mut live, "of-one"), (&mut theirs, "of-other")] {
-        live.start(script(1, &format!("{CURL} http://localhost/v1"))).await;
+        live.start(script(1, &format!("{CURL} http://localhost/v1/models"))).await;
         let call = upstream.next().await;
         assert_eq!(call.header("x-api-key"), Some(key));
         call.answer("fine").await;
@@ -460,7 +568,8 @@ async fn each_sandbox_has_its_own_key_and_no_way_to_anothers() {
     }
     let path = other.spec.run_dir.join("egress/model.sock");
     assert!(path.exists());
-    let (_, exit) = live.run(&format!("curl -sS --unix-socket {} http://localhost/v1", path.display())).await;
+    let (_, exit) =
+        live.run(&format!("curl -sS --unix-socket {} http://localhost/v1/models", path.display())).await;
     assert_eq!(exit.code, Some(7));
     assert!(upstream.is_quiet().await);
 }
@@ -469,7 +578,7 @@ async fn each_sandbox_has_its_own_key_and_no_way_to_anothers() {
 async fn a_data_directory_may_lie_deeper_than_a_sockets_address_is_long() {
     let (rig, upstream) = (Rig::with(Caps::default(), &"long/".repeat(40)).await, Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
-    live.start(script(1, &format!("{CURL} http://localhost/v1"))).await;
+    live.start(script(1, &format!("{CURL} http://localhost/v1/models"))).await;
     upstream.next().await.answer("far").await;
     assert_eq!(live.finish().await.0, ["far"]);
 }
@@ -479,7 +588,7 @@ async fn without_walls_the_socket_is_where_it_is() {
     let (rig, upstream) = (Rig::bare(), Upstream::new().await);
     let mut live = connected(&rig, &upstream, "sesame").await;
     let inside = rig.backend.inside(&rig.spec);
-    let call = format!("curl -sS --unix-socket {} http://localhost/v1", inside.model_socket.display());
+    let call = format!("curl -sS --unix-socket {} http://localhost/v1/models", inside.model_socket.display());
     let mut start = script(1, &call);
     start.cwd = inside.workspace;
     live.start(start).await;
@@ -540,5 +649,5 @@ late.settimeout(60)
 print(late.recv(12).decode())
 "#;
     live.start(command(1, &["/usr/bin/python3", "-c", hold])).await;
-    assert_eq!(live.finish().await.0, ["waits", "HTTP/1.1 405"]);
+    assert_eq!(live.finish().await.0, ["waits", "HTTP/1.1 503"]);
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     app::App,
+    config::OwnProviders,
     problem::{Answer, Problem},
 };
 use ash_model::{Dialect, Kind, OwnProvider, Provider};
@@ -66,7 +67,7 @@ fn own(app: &App, given: Given) -> Answer<Wanted> {
     let Given { r#type, base_url, api_key, headers: more, deployment_id, api_version } = given;
     let dialect = Dialect::parse(&r#type).ok_or_else(|| unsupported(&r#type))?;
     let own = place(dialect, base_url, deployment_id, api_version)?;
-    let public = check(app, &own.base_url)?;
+    let public = check(app.own_providers, &app.provider_urls, &own.base_url)?;
     if more.len() > MOST_HEADERS {
         return Err(invalid(&format!("provider.headers has more than {MOST_HEADERS}")));
     }
@@ -83,7 +84,7 @@ fn own(app: &App, given: Given) -> Answer<Wanted> {
     if headers.is_empty() {
         return Err(invalid("provider needs an apiKey, or headers with which it is called"));
     }
-    let way = Egress { upstream: upstream(&own), headers, public };
+    let way = Egress { upstream: upstream(&own), headers, public, dialect: Some(dialect) };
     way.check().map_err(|error| invalid(&format!("provider: {error}")))?;
     Ok(Wanted::Own(own, way))
 }
@@ -162,19 +163,27 @@ pub(super) fn has_model(dialect: Dialect, model: Option<&str>) -> Answer<()> {
 
 /// Whether it must be somewhere on the Internet: a client must not reach what is only this machine's to reach, unless
 /// the operator has named it.
-fn check(app: &App, text: &str) -> Answer<bool> {
-    let (origin, is_public) =
+fn check(own: OwnProviders, named: &[String], text: &str) -> Answer<bool> {
+    if own == OwnProviders::Off {
+        let error = "This server takes no model service from clients (ASH_OWN_PROVIDERS=off). Leave provider out, and the server's own is used";
+        return Err(Problem::new(Kind::Forbidden, "own_providers_off", error));
+    }
+    let (_, is_public) =
         ash_sandbox::origin_of(text).ok_or_else(|| invalid("provider.baseUrl is not a URL"))?;
-    let named = |allowed: &String| ash_sandbox::origin_of(allowed).is_some_and(|(other, _)| other == origin);
-    if app.provider_urls.iter().any(named) {
+    if named.iter().any(|allowed| ash_sandbox::is_beneath(text, allowed)) {
         return Ok(false);
     }
-    if is_public {
-        return Ok(true);
+    match own {
+        OwnProviders::Public if is_public => Ok(true),
+        OwnProviders::Public => Err(invalid(
+            "provider.baseUrl must be https: with the name of a public host; others the operator allows with ASH_PROVIDER_URLS",
+        )),
+        OwnProviders::Off | OwnProviders::List => Err(Problem::new(
+            Kind::Forbidden,
+            "provider_not_listed",
+            "provider.baseUrl is none of those that this server allows; the operator adds it to ASH_PROVIDER_URLS",
+        )),
     }
-    Err(invalid(
-        "provider.baseUrl must be https: with the name of a public host; others the operator allows with ASH_PROVIDER_URLS",
-    ))
 }
 
 fn invalid(error: &str) -> Problem {
@@ -183,4 +192,43 @@ fn invalid(error: &str) -> Problem {
 
 fn shortened(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(own: OwnProviders, url: &str) -> Result<bool, String> {
+        let named = ["https://gate.example/team".to_owned(), "http://127.0.0.1:9".to_owned()];
+        check(own, &named, url).map_err(|problem| problem.code)
+    }
+
+    #[test]
+    fn off_takes_no_service_from_a_client() {
+        for url in ["https://gate.example/team", "https://models.example"] {
+            assert_eq!(checked(OwnProviders::Off, url), Err("own_providers_off".to_owned()), "{url}");
+        }
+    }
+
+    #[test]
+    fn list_takes_what_the_operator_names_and_what_lies_beneath() {
+        let listed = |url| checked(OwnProviders::List, url);
+        let refused = || Err("provider_not_listed".to_owned());
+        assert_eq!(listed("https://gate.example/team"), Ok(false));
+        assert_eq!(listed("https://gate.example/team/v1"), Ok(false));
+        assert_eq!(listed("http://127.0.0.1:9/v1"), Ok(false));
+        assert_eq!(listed("https://gate.example/other"), refused());
+        assert_eq!(listed("https://gate.example/team-b"), refused());
+        assert_eq!(listed("https://api.anthropic.com"), refused());
+    }
+
+    #[test]
+    fn public_takes_these_and_every_public_host() {
+        let public = |url| checked(OwnProviders::Public, url);
+        assert_eq!(public("http://127.0.0.1:9/v1"), Ok(false));
+        // Beside a named path a gateway is a host as any other, whose address must be a public one.
+        assert_eq!(public("https://gate.example/other"), Ok(true));
+        assert_eq!(public("https://models.example"), Ok(true));
+        assert_eq!(public("http://127.0.0.1:8/v1"), Err("invalid_body".to_owned()));
+    }
 }
