@@ -56,6 +56,7 @@ mod prewarmed;
 mod proxy;
 mod restart;
 mod scale;
+mod secrets;
 #[path = "../support/servers.rs"]
 mod servers;
 mod setup;

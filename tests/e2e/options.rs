@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 /// A server for tools, as small as can be.
 const TOOLS: &str = r#"
-import json, sys
-name = sys.argv[1]
+import json, os, sys
+name = os.environ["TOWER"]
 for line in sys.stdin:
     asked = json.loads(line)
     if asked.get("method") == "initialize":
@@ -99,14 +99,14 @@ fn profile(runtime: &str, number: u8) -> Profile {
         }
         tools.insert(2, "skill");
         let server = format!("tower{number}");
-        let servers = json!({ &server: { "command": "python3", "args": ["-c", TOOLS, server] } });
+        let servers = |value| json!({ &server: { "command": "python3", "args": ["-c", TOOLS], "env": { "TOWER": value } } });
+        (said["mcpServers"], shown["mcpServers"]) = (servers(server.as_str()), servers("***"));
         let mode = if first { "acceptEdits" } else { "bypassPermissions" };
         let helper = json!({ "description": format!("helps with {number}"), "prompt": "Help." });
         said["customAgents"] =
             json!([{ "name": "helper", "description": format!("helps with {number}"), "prompt": "Help." }]);
         shown["subagents"] = json!({ "helper": helper });
         for (name, value) in [
-            ("mcpServers", servers),
             ("permissionMode", json!(mode)),
             ("allowedTools", json!(["Bash"])),
             ("betas", if first { json!(["context-1m-2025-08-07"]) } else { json!([]) }),
@@ -279,7 +279,13 @@ async fn everywhere(stage: &mut Stage, id: &str, wanted: &Profile) {
     // Its secrets were sealed with a key of the one that is gone.
     let resumed = stage.client().action(id, "resume").await;
     assert!(resumed["resume"]["lost"].to_string().contains("environment variables"), "{resumed}");
-    stage.client().post(&format!("/api/sessions/{id}/resume"), json!({ "env": wanted.said["env"] })).await;
+    let mut again = json!({ "env": wanted.said["env"] });
+    if stage.runtime == "claude" {
+        let at = format!("secret /mcpServers/tower{}/env/TOWER", wanted.number);
+        assert!(resumed["resume"]["lost"].to_string().contains(&at), "{resumed}");
+        again["mcpServers"] = wanted.said["mcpServers"].clone();
+    }
+    stage.client().post(&format!("/api/sessions/{id}/resume"), again).await;
     stage.is(id, wanted, "on another machine").await;
 }
 

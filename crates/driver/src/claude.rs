@@ -80,8 +80,9 @@ impl Driver for Claude {
                 flag(name, &tools.join(","));
             }
         }
-        if let Some(servers) = &launch.options.mcp_servers {
-            flag("--mcp-config", &serde_json::json!({ "mcpServers": servers }).to_string());
+        if launch.options.mcp_servers.is_some() {
+            // A command line is open to every process inside.
+            flag("--mcp-config", &launch.mcp_config.display().to_string());
         }
         if let Some(agents) = &launch.options.subagents {
             flag("--agents", &agents.to_string());

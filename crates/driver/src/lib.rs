@@ -37,6 +37,8 @@ pub struct Launch {
     pub program: PathBuf,
     /// Where model calls go, in HTTP; whoever listens there has the key.
     pub model_socket: PathBuf,
+    /// The file with `mcpServers` and their secrets, where there are any.
+    pub mcp_config: PathBuf,
     /// What whoever answers speaks, where the agent is ours; none: nobody answers.
     pub provider: Option<Dialect>,
     pub memory: Memory,
@@ -334,6 +336,7 @@ mod testing {
             exe: "/.ash/ash".into(),
             program: "/opt/claude/claude".into(),
             model_socket: "/run/ash/model.sock".into(),
+            mcp_config: "/run/ash/mcp-1.json".into(),
             provider: None,
             memory,
             cut: false,

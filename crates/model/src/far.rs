@@ -63,6 +63,9 @@ pub struct Manifest {
     pub options: Options,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
+    /// What the options hold masks for, sealed like the environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<SessionId>,
     /// A fork has its parent's events up to this one.
@@ -147,7 +150,7 @@ mod tests {
         let least = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","epoch":3,"seq":19,"agent":"a","version":2,"runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{},"status":"paused","turns":1,"createdAt":"2025-11-15T22:00:00.007Z","lastActiveAt":"2025-11-15T22:00:01.007Z","covers":0}"#;
         let read: Manifest = serde_json::from_str(least).expect("a manifest");
         assert_eq!(serde_json::to_string(&read).expect("plain"), least);
-        let most = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","epoch":3,"seq":19,"agent":"a","version":2,"runtime":"claude","nativeId":"00000000-0000-0000-0000-000000000002","options":{"model":"m"},"env":"sealed","parent":"s0","base":7,"first":[{"number":1,"turn":null,"seq":7,"tree":"t1","size":9,"consistency":"frozen","files":1,"bytes":2,"at":"2025-11-15T22:00:00.007Z"}],"status":"active","title":"t","lastText":"l","turns":2,"createdAt":"2025-11-15T22:00:00.007Z","lastActiveAt":"2025-11-15T22:00:01.007Z","checkpoint":{"number":3,"turn":"00000000-0000-0000-0000-000000000003","seq":19,"tree":"t2","size":9,"consistency":"live","salvage":true,"midTurn":true,"files":1,"bytes":2,"skipped":1,"unsettled":0,"at":"2025-11-15T22:00:00.007Z"},"chain":"t2","covers":17,"events":[{"seq":18,"turn":null,"at":"2025-11-15T22:00:00.007Z","kind":"paused","json":"{}"}]}"#;
+        let most = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","epoch":3,"seq":19,"agent":"a","version":2,"runtime":"claude","nativeId":"00000000-0000-0000-0000-000000000002","options":{"model":"m"},"env":"sealed","secrets":"sealed too","parent":"s0","base":7,"first":[{"number":1,"turn":null,"seq":7,"tree":"t1","size":9,"consistency":"frozen","files":1,"bytes":2,"at":"2025-11-15T22:00:00.007Z"}],"status":"active","title":"t","lastText":"l","turns":2,"createdAt":"2025-11-15T22:00:00.007Z","lastActiveAt":"2025-11-15T22:00:01.007Z","checkpoint":{"number":3,"turn":"00000000-0000-0000-0000-000000000003","seq":19,"tree":"t2","size":9,"consistency":"live","salvage":true,"midTurn":true,"files":1,"bytes":2,"skipped":1,"unsettled":0,"at":"2025-11-15T22:00:00.007Z"},"chain":"t2","covers":17,"events":[{"seq":18,"turn":null,"at":"2025-11-15T22:00:00.007Z","kind":"paused","json":"{}"}]}"#;
         let read: Manifest = serde_json::from_str(most).expect("a manifest");
         assert_eq!(serde_json::to_string(&read).expect("plain"), most);
     }

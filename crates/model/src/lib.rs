@@ -16,6 +16,7 @@ mod needs;
 mod permission;
 mod price;
 mod receipt;
+pub mod secrets;
 mod time;
 mod usage;
 

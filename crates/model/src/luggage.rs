@@ -52,6 +52,9 @@ pub struct Record {
     /// The session's environment, sealed with the server's own key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
+    /// What the options hold masks for, sealed like the environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<String>,
     /// The agent's version, with everything that is not in its files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<Box<FarAgent>>,
@@ -80,7 +83,7 @@ mod tests {
         let text = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","agent":"a","version":2,"agentTree":"t0","runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{},"parent":null,"checkpoint":3,"turn":"00000000-0000-0000-0000-000000000003","previous":"t2","after":7,"through":19,"createdAt":"2025-11-15T22:00:00.007Z","at":"2025-11-15T22:00:01.007Z"}"#;
         let record: Record = serde_json::from_str(text).expect("a record");
         assert_eq!(serde_json::to_string(&record).expect("plain"), text);
-        let text = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","agent":"a","version":2,"agentTree":"t0","runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{},"parent":null,"checkpoint":3,"turn":null,"previous":"t2","after":7,"through":19,"createdAt":"2025-11-15T22:00:00.007Z","at":"2025-11-15T22:00:01.007Z","epoch":4,"owner":"alice","metadata":{"ticket":"42"},"slug":"shared","env":"sealed","definition":{"id":"00000000-0000-0000-0000-000000000001","tenant":"default","name":"a","version":2,"changes":5,"tree":"t0","runtime":"builtin","origin":"/a","config":"{}","createdAt":"2025-11-15T22:00:00.007Z","updatedAt":"2025-11-15T22:00:01.007Z"},"heard":{"incarnation":"00000000-0000-0000-0000-000000000004","process":1,"position":77}}"#;
+        let text = r#"{"tenant":"default","session":"s1","workspace":"00000000-0000-0000-0000-000000000001","agent":"a","version":2,"agentTree":"t0","runtime":"builtin","nativeId":"00000000-0000-0000-0000-000000000002","options":{},"parent":null,"checkpoint":3,"turn":null,"previous":"t2","after":7,"through":19,"createdAt":"2025-11-15T22:00:00.007Z","at":"2025-11-15T22:00:01.007Z","epoch":4,"owner":"alice","metadata":{"ticket":"42"},"slug":"shared","env":"sealed","secrets":"sealed too","definition":{"id":"00000000-0000-0000-0000-000000000001","tenant":"default","name":"a","version":2,"changes":5,"tree":"t0","runtime":"builtin","origin":"/a","config":"{}","createdAt":"2025-11-15T22:00:00.007Z","updatedAt":"2025-11-15T22:00:01.007Z"},"heard":{"incarnation":"00000000-0000-0000-0000-000000000004","process":1,"position":77}}"#;
         let record: Record = serde_json::from_str(text).expect("a record with all fields");
         assert_eq!(serde_json::to_string(&record).expect("plain"), text);
         let text = r#"{"seq":8,"turn":null,"at":"2025-11-15T22:00:00.007Z","kind":"paused","json":"{\"kind\":\"paused\"}"}"#;

@@ -140,6 +140,7 @@ impl Backend for Docker {
             home: confine::HOME.into(),
             exe: confine::EXE.into(),
             model_socket: egress::socket_in(egress::INSIDE.as_ref()),
+            private: egress::INSIDE.into(),
         }
     }
 

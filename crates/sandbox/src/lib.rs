@@ -19,6 +19,7 @@ mod limits;
 mod link;
 mod memory;
 mod nameless;
+mod private;
 mod probe;
 mod process;
 mod reap;
@@ -43,6 +44,7 @@ pub use journal::{Exit, Record, What, drain};
 pub use limits::Limits;
 pub use link::{Knocked, Link, Records, Remote, knock};
 pub use nameless::nameless_bytes;
+pub use private::write_private;
 pub use probe::{Groups, find as find_bubblewrap, groups, landlock_abi};
 pub use process::keep_memory_private;
 pub use reap::{processes, reap, remove_empty_groups};
@@ -123,6 +125,8 @@ pub struct Inside {
     pub exe: PathBuf,
     /// Where model calls are taken, as HTTP. What becomes of them is for [`Remote::egress`] to say.
     pub model_socket: PathBuf,
+    /// Where [`write_private`] puts files. In no checkpoint.
+    pub private: PathBuf,
 }
 
 #[async_trait::async_trait]
@@ -179,6 +183,7 @@ impl Backend for Bubblewrap {
             home: confine::HOME.into(),
             exe: confine::EXE.into(),
             model_socket: egress::socket_in(egress::INSIDE.as_ref()),
+            private: egress::INSIDE.into(),
         }
     }
 
@@ -223,6 +228,7 @@ impl Backend for Bare {
             home: spec.home.clone(),
             exe: self.exe.clone(),
             model_socket: egress::socket_in(&spec.run_dir.join(egress::DIR)),
+            private: spec.run_dir.join(egress::DIR),
         }
     }
 

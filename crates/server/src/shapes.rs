@@ -2,7 +2,7 @@
 
 use ash_model::{
     Adopted, AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Reached, Rewound, Seq, Spent, Taking,
-    Timestamp, TurnId, Verdict, Which, usd,
+    Timestamp, TurnId, Verdict, Which, secrets, usd,
 };
 use ash_store::{Agent, Checkpoint, Session, UsageSum};
 use serde_json::{Value, json};
@@ -49,6 +49,9 @@ pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
         "ageSeconds": (now.0 - session.created_at.0).max(0) / 1000,
         "owner": session.owner, "metadata": session.metadata,
     });
+    if let Some(servers) = &session.options.mcp_servers {
+        shown["config"]["mcpServers"] = secrets::masked(servers);
+    }
     if let Some(expires) = expires_at(session) {
         shown["expiresAt"] = json!(expires);
     }

@@ -33,7 +33,7 @@ pub use exec::Executed;
 pub(crate) use exec::base_env;
 pub(crate) use load::Seat;
 pub use lock::WantedLock;
-pub(crate) use settings::Wanted;
+pub use settings::OptionsChange;
 pub(crate) use wishes::{Answer, ForkPoint, Purpose, Reply, Request};
 
 use crate::{

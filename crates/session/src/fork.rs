@@ -24,6 +24,12 @@ pub struct Fork {
     pub beside: bool,
 }
 
+/// What a fork takes over that is sealed.
+struct Hidden {
+    env: Env,
+    secrets: Env,
+}
+
 impl Sessions {
     pub async fn fork(&self, parent: &Session, fork: Fork) -> Result<Session> {
         let (sessions, parent) = (self.clone(), parent.clone());
@@ -48,14 +54,15 @@ impl Sessions {
         };
         // What came into the workspace after the place where they part is not in the fork.
         let base = base.filter(|base| point.checkpoint.as_ref().is_none_or(|at| base.seq <= at.seq));
-        let env = rooms.store.env(parent.no).await?;
+        let hidden =
+            Hidden { env: rooms.store.env(parent.no).await?, secrets: rooms.store.secrets(parent.no).await? };
         if fork.beside {
             let point = self.remember(parent, point).await?;
-            let new = forked_beside(rooms, parent, &fork, point, env);
+            let new = forked_beside(rooms, parent, &fork, point, hidden);
             return self.make_fork(new).await;
         }
         let from = (point, base);
-        let new = forked(rooms, parent, &fork, from, WorkspaceId::fresh(), env);
+        let new = forked(rooms, parent, &fork, from, WorkspaceId::fresh(), hidden);
         self.make_fork(new).await
     }
 
@@ -100,7 +107,7 @@ fn forked(
     fork: &Fork,
     (point, counted_from): (ForkPoint, Option<Checkpoint>),
     workspace: WorkspaceId,
-    env: Env,
+    hidden: Hidden,
 ) -> ash_store::NewSession {
     let at = rooms.clock();
     let options = Options { base: counted_from.as_ref().map(|_| 1), ..parent.options.clone() };
@@ -112,7 +119,7 @@ fn forked(
         *checkpoint = Checkpoint { workspace, number, turn: None, far: None, at, ..checkpoint.clone() };
     }
     let newest = first.last().map(|checkpoint| checkpoint.number);
-    let new = child(rooms, parent, fork, (point, newest, seq), env);
+    let new = child(rooms, parent, fork, (point, newest, seq), hidden);
     ash_store::NewSession { workspace, options, first_checkpoints: first, ..new }
 }
 
@@ -122,10 +129,10 @@ fn forked_beside(
     parent: &Session,
     fork: &Fork,
     point: ForkPoint,
-    env: Env,
+    hidden: Hidden,
 ) -> ash_store::NewSession {
     let at = point.checkpoint.as_ref().map(|checkpoint| (checkpoint.number, checkpoint.seq)).unzip();
-    let new = child(rooms, parent, fork, (point, at.0, at.1), env);
+    let new = child(rooms, parent, fork, (point, at.0, at.1), hidden);
     ash_store::NewSession { slug: parent.slug.clone(), ..new }
 }
 
@@ -135,7 +142,7 @@ fn child(
     parent: &Session,
     fork: &Fork,
     (point, newest, seq): (ForkPoint, Option<u64>, Option<Seq>),
-    env: Env,
+    hidden: Hidden,
 ) -> ash_store::NewSession {
     let at = rooms.clock();
     let fact = Fact::Forked {
@@ -166,7 +173,8 @@ fn child(
         runtime: parent.runtime,
         native_id: native_id(&parent.tenant, &fork.id),
         options: parent.options.clone(),
-        env,
+        env: hidden.env,
+        secrets: hidden.secrets,
         parent: Some(parent.id.clone()),
         base: seq.map(|seq| (parent.no, seq)),
         slug: None,

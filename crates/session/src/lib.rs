@@ -34,7 +34,7 @@ mod upload;
 mod witness;
 mod workspaces;
 
-pub use actor::WantedLock;
+pub use actor::{OptionsChange, WantedLock};
 pub use artifacts::{Artifacts, Proposed};
 pub use ash_snapshot::Change;
 pub use clock::{Reading, TrustedClock};

@@ -55,6 +55,7 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Res
     let (parts, through) = events(rooms, session, after, Seq::MAX).await?;
     // If more was heard meanwhile, nobody can say where in the journal the events end.
     let heard = if heard == heard_by(rooms, session.no, incarnation).await? { heard } else { None };
+    let sealed = rooms.store.sealed(session.no).await?;
     let definition = rooms.store.definition(&session.tenant, &session.agent, session.version).await?;
     let record = Record {
         tenant: session.tenant.clone(),
@@ -78,7 +79,8 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Res
         owner: session.owner.clone(),
         metadata: session.metadata.clone(),
         slug: session.slug.clone(),
-        env: rooms.store.sealed_env(session.no).await?,
+        env: sealed.env,
+        secrets: sealed.secrets,
         definition: definition.map(Box::new),
         heard,
     };

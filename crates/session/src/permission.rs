@@ -2,11 +2,11 @@
 
 use crate::{
     Result, Sessions,
-    actor::{Request, Wanted},
+    actor::{OptionsChange, Request},
     state::Wish,
 };
-use ash_model::{Asked, Fact, Options, PermissionId, SessionNo, Setting, Verdict};
-use ash_store::{Env, EventQuery, Session};
+use ash_model::{Asked, Fact, PermissionId, SessionNo, Verdict};
+use ash_store::{EventQuery, Session};
 
 impl Sessions {
     /// The requests that are open, in the order that they were made.
@@ -33,15 +33,8 @@ impl Sessions {
     }
 
     /// Tells a live agent what it can go on with, and waits until it has agreed.
-    pub async fn change_options(
-        &self,
-        no: SessionNo,
-        options: Options,
-        env: Option<Env>,
-        settings: Vec<Setting>,
-    ) -> Result<()> {
+    pub async fn change_options(&self, no: SessionNo, wanted: OptionsChange) -> Result<()> {
         self.open_for_work()?;
-        let wanted = Wanted { options, env, settings };
         self.ask(no, |reply| Request::Options { wanted, reply }).await
     }
 }

@@ -13,7 +13,7 @@ pub use remote::{RemoteAgent, RemoteCheckpoint, RemoteSession, RemoteState, Retr
 pub use rows::{
     Adoption, Agent, Append, Card, Checkpoint, Claimed, Diverged, EventQuery, Filter, Held, Hold, Holdings,
     Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Outgoing, Page, Rebuilt, Scope,
-    Session, TurnRow, TurnState, Version, WhatItem, Workspace,
+    SealedValues, Session, TurnRow, TurnState, Version, WhatItem, Workspace,
 };
 pub use seal::{Env, Seal};
 pub use sqlite::Sqlite;
@@ -116,6 +116,9 @@ pub trait Store: Send + Sync {
     async fn sessions_of(&self, workspace: WorkspaceId) -> Result<Vec<(SessionNo, Status)>>;
     async fn env(&self, no: SessionNo) -> Result<Env>;
     async fn set_env(&self, no: SessionNo, env: &Env) -> Result<()>;
+    /// What its options hold masks for, by JSON pointer.
+    async fn secrets(&self, no: SessionNo) -> Result<Env>;
+    async fn set_secrets(&self, no: SessionNo, secrets: &Env) -> Result<()>;
     async fn count_active(&self, tenant: &TenantId) -> Result<u64>;
 
     // Ownership
@@ -165,8 +168,8 @@ pub trait Store: Send + Sync {
     async fn lag(&self) -> Result<Lag>;
     async fn far_packs(&self, tenant: &TenantId) -> Result<HashMap<String, u64>>;
     async fn add_far_packs(&self, tenant: &TenantId, packs: &[(String, u64)]) -> Result<()>;
-    /// A session's environment as it is kept, sealed.
-    async fn sealed_env(&self, no: SessionNo) -> Result<Option<String>>;
+    /// A session's environment and secrets as they are stored.
+    async fn sealed(&self, no: SessionNo) -> Result<SealedValues>;
     /// Adds what is not there: agents, and the session with its log. False: it was there already.
     async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool>;
     /// Goes on with what another witness has of a session. `Stale`: its log has grown since it was compared.

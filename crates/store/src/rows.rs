@@ -99,6 +99,8 @@ pub struct NewSession {
     pub native_id: Uuid,
     pub options: Options,
     pub env: Env,
+    /// What the options hold masks for, by JSON pointer.
+    pub secrets: Env,
     pub parent: Option<SessionId>,
     /// For a fork: whose events up to where are also its own.
     pub base: Option<(SessionNo, Seq)>,
@@ -109,6 +111,13 @@ pub struct NewSession {
     /// With which its workspace is held, if it is made with the session.
     pub epoch: Epoch,
     pub at: Timestamp,
+}
+
+/// What is sealed of a session, as it is stored.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SealedValues {
+    pub env: Option<String>,
+    pub secrets: Option<String>,
 }
 
 /// The part of a session's row that changes with its log.

@@ -16,8 +16,8 @@ mod writer;
 use crate::{
     Adoption, Agent, Append, AuditQuery, Audited, Checkpoint, Claimed, Env, Error, EventQuery, Fate, Filter,
     Hold, Holdings, Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Order, Outgoing,
-    Page, Rebuilt, RemoteState, Result, Retraction, Scope, Seal, Session, Store, TurnRow, UsageBy,
-    UsageQuery, UsageSum, Version, Workspace,
+    Page, Rebuilt, RemoteState, Result, Retraction, Scope, Seal, SealedValues, Session, Store, TurnRow,
+    UsageBy, UsageQuery, UsageSum, Version, Workspace,
 };
 use ash_model::far::{FarAgent, Tombstone};
 use ash_model::{
@@ -177,10 +177,11 @@ impl Store for Sqlite {
     }
 
     async fn create(&self, session: NewSession) -> Result<Session> {
-        let env = self.seal.seal(&session.env);
+        let sealed =
+            SealedValues { env: self.seal.seal(&session.env), secrets: self.seal.seal(&session.secrets) };
         let no = self
             .writer
-            .write(move |db| Box::pin(async move { write::create(db, &session, env).await }))
+            .write(move |db| Box::pin(async move { write::create(db, &session, sealed).await }))
             .await?;
         self.session(no).await?.ok_or(Error::Damaged { what: "session", why: "just made, not there".into() })
     }
@@ -206,12 +207,21 @@ impl Store for Sqlite {
     }
 
     async fn env(&self, no: SessionNo) -> Result<Env> {
-        self.seal.unseal(read::sealed_env(&self.readers, no).await?.as_deref())
+        self.seal.unseal(read::sealed(&self.readers, no).await?.env.as_deref())
     }
 
     async fn set_env(&self, no: SessionNo, env: &Env) -> Result<()> {
         let sealed = self.seal.seal(env);
         self.writer.write(move |db| Box::pin(async move { write::set_env(db, no, sealed).await })).await
+    }
+
+    async fn secrets(&self, no: SessionNo) -> Result<Env> {
+        self.seal.unseal(read::sealed(&self.readers, no).await?.secrets.as_deref())
+    }
+
+    async fn set_secrets(&self, no: SessionNo, secrets: &Env) -> Result<()> {
+        let sealed = self.seal.seal(secrets);
+        self.writer.write(move |db| Box::pin(async move { write::set_secrets(db, no, sealed).await })).await
     }
 
     async fn count_active(&self, tenant: &TenantId) -> Result<u64> {
@@ -322,8 +332,8 @@ impl Store for Sqlite {
         self.writer.write(move |db| Box::pin(async move { far::add_packs(db, &tenant, &packs).await })).await
     }
 
-    async fn sealed_env(&self, no: SessionNo) -> Result<Option<String>> {
-        read::sealed_env(&self.readers, no).await
+    async fn sealed(&self, no: SessionNo) -> Result<SealedValues> {
+        read::sealed(&self.readers, no).await
     }
 
     async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool> {

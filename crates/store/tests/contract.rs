@@ -114,6 +114,7 @@ macro_rules! promises {
             far::a_fork_comes_back_after_its_parent
             far::what_is_to_be_deleted_is_told_until_it_is
             far::a_sealed_environment_travels_sealed
+            far::secrets_are_stored_sealed_and_change
             census::what_is_said_to_be_remote_is_listed
             census::what_is_taken_back_is_to_be_sent_again
             census::what_was_sent_since_is_not_taken_back

@@ -50,7 +50,7 @@ pub(super) struct Settable {
     #[serde(alias = "excludedTools")]
     disallowed_tools: Option<Vec<String>>,
     betas: Option<Vec<String>>,
-    mcp_servers: Option<serde_json::Map<String, Value>>,
+    pub(super) mcp_servers: Option<serde_json::Map<String, Value>>,
     subagents: Option<serde_json::Map<String, Value>>,
     initial_agent: Option<String>,
     custom_agents: Option<Vec<CustomAgent>>,

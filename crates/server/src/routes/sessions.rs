@@ -4,6 +4,7 @@ use super::{
     agents, infinite, limits, locks,
     options::{Settable, with_provider},
     owners,
+    secrets::KnownSecrets,
     take::{Asked, Body, Part, can_wait, environment, open_session, patience, session, session_anywhere},
     usage, workspaces,
 };
@@ -15,7 +16,7 @@ use crate::{
     shapes,
 };
 use ash_model::{AgentName, Options, OwnerId, SessionId, SessionNo, Status};
-use ash_session::{Fork, NewSession};
+use ash_session::{Fork, NewSession, OptionsChange};
 use ash_store::{Env, Fate, Session};
 use axum::{
     Json,
@@ -77,6 +78,7 @@ pub(super) async fn create(
     can_wait(&app, options.durability)?;
     let mut options = options;
     let wanted = options.wanted(&app)?;
+    let secrets = options.secrets(KnownSecrets::default())?.unwrap_or_default();
     let (options, way) = with_provider(options.over(Options::default())?, wanted)?;
     usage::can_count(&app, &options)?;
     limits::allowed(&app, options.limits)?;
@@ -86,8 +88,19 @@ pub(super) async fn create(
         once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
     let id = SessionId::parse(&claim.resource).map_err(Problem::internal)?;
     let tenant = caller.tenant().clone();
-    let new =
-        NewSession { tenant, owner, metadata, id: id.clone(), agent, workspace, options, env, way, patience };
+    let new = NewSession {
+        tenant,
+        owner,
+        metadata,
+        id: id.clone(),
+        agent,
+        workspace,
+        options,
+        env,
+        secrets,
+        way,
+        patience,
+    };
     let made = match made_before(&app, &caller, &claim, &id).await {
         Some(session) => session,
         None => {
@@ -99,7 +112,16 @@ pub(super) async fn create(
             app.sessions.create(new).await?
         }
     };
-    Ok((StatusCode::CREATED, answer(&app, &made)))
+    Ok((StatusCode::CREATED, Json(json!({ "session": shown_with_env(&app, &made).await? }))))
+}
+
+/// With the names of what is in its environment.
+async fn shown_with_env(app: &App, session: &Session) -> Answer<Value> {
+    let mut shown = shown(app, session);
+    if let Some(names) = names_in(app.sessions.rooms().store.env(session.no).await)? {
+        shown["config"]["env"] = names;
+    }
+    Ok(shown)
 }
 
 /// None if there are none, or what they are is sealed.
@@ -134,13 +156,10 @@ async fn made_before(app: &App, caller: &Caller, claim: &Once, id: &SessionId) -
 
 pub(super) async fn get(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
-    let mut shown = shown(&app, &session);
+    let mut shown = shown_with_env(&app, &session).await?;
     let pending = app.sessions.pending(&session).await?;
     shown["pending"] = pending.iter().map(shapes::permission).collect();
     shown["lock"] = json!(locks::of(&app, &session));
-    if let Some(names) = names_in(app.sessions.rooms().store.env(session.no).await)? {
-        shown["config"]["env"] = names;
-    }
     shown["usage"] = usage::of(&app, &caller, &session).await?;
     shown["limits"] = limits::in_force(&app, &session).await?;
     shown["resources"] = limits::resources(&app, &session).await?;
@@ -169,11 +188,15 @@ async fn change_live(app: App, no: SessionNo, Change { env, extra_env, options }
     can_wait(&app, change.durability)?;
     limits::allowed(&app, change.limits()?)?;
     let session = app.sessions.get(no).await?;
-    let (options, way) = with_provider(change.over(session.options.clone())?, wanted)?;
+    let mut before = session.options.clone();
+    let known = app.sessions.rooms().store.secrets(no).await;
+    let known = KnownSecrets::of(&mut before, known)?;
+    let secrets = change.secrets(known)?;
+    let (options, way) = with_provider(change.over(before)?, wanted)?;
     usage::can_count(&app, &options)?;
     infinite::check(options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.may_bring(&session, &options)?;
-    app.sessions.change_options(no, options, env, settings).await?;
+    app.sessions.change_options(no, OptionsChange { options, env, secrets, settings }).await?;
     if let Some(way) = way {
         app.sessions.bring(no, way);
     }
@@ -188,7 +211,8 @@ pub(super) async fn change_options(
 ) -> Answer<()> {
     let _alone = app.changing_options.lock(no).await;
     let options = change(app.sessions.get(no).await?.options)?;
-    Ok(app.sessions.change_options(no, options, None, Vec::new()).await?)
+    let wanted = OptionsChange { options, env: None, secrets: None, settings: Vec::new() };
+    Ok(app.sessions.change_options(no, wanted).await?)
 }
 
 pub(super) async fn pause(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {

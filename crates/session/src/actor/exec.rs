@@ -2,12 +2,12 @@
 
 use super::{Actor, Reply};
 use crate::{
-    Error,
+    Error, Result,
     common::{COMMANDS, FIRST_COMMAND},
     state::Refused,
 };
 use ash_model::{Problem, Status};
-use ash_sandbox::{Exit, Remote, Start, What};
+use ash_sandbox::{Exit, Inside, Remote, Start, What};
 use ash_store::Session;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -57,12 +57,19 @@ impl Actor {
             reply.send(Err(Refused::Not(self.state.status).into())).ok();
             return;
         };
-        let process = self.execs.number();
         let inside = &self.rooms.inside(&self.live);
+        let env = match self.environment(inside).await {
+            Ok(env) => env,
+            Err(error) => {
+                reply.send(Err(error)).ok();
+                return;
+            }
+        };
+        let process = self.execs.number();
         let start = Start {
             process,
             argv: vec!["/bin/sh".to_owned(), "-c".to_owned(), command],
-            env: self.rooms.base_env(&self.session, inside),
+            env,
             cwd: inside.workspace.clone(),
             raw: true,
             stdin: false,
@@ -74,6 +81,21 @@ impl Actor {
             }
         }
         self.touch();
+    }
+
+    /// What a command finds in its environment: the same as the agent, but for what is the agent program's own.
+    async fn environment(&self, inside: &Inside) -> Result<BTreeMap<String, String>> {
+        let Session { no, tenant, agent, version, .. } = &self.session;
+        let mut env = self.rooms.base_env(&self.session, inside);
+        let version = self.rooms.store.version(tenant, agent, *version).await?;
+        env.extend(version.map(|version| version.env.expose()).unwrap_or_default());
+        match self.rooms.store.env(*no).await {
+            Ok(own) => env.extend(own.expose()),
+            // The receipt of the resume has said so.
+            Err(ash_store::Error::Sealed) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(env)
     }
 }
 

@@ -4,9 +4,10 @@ use super::{
     enter::Part,
     wake::{Waking, Way, failed},
 };
-use crate::{Result, ladder::Recalled, logs::Level, state::Phase};
+use crate::{Result, blocking, ladder::Recalled, logs::Level, state::Phase};
 use ash_driver::{Driver, Ear, Heard, Launch, Remembered, Say};
-use ash_sandbox::{Inside, Record, Records, Start, What};
+use ash_model::secrets::with_secrets;
+use ash_sandbox::{Inside, Record, Records, Start, What, write_private};
 use std::{collections::BTreeMap, time::Duration};
 
 /// How long an agent may take to answer its greeting.
@@ -14,6 +15,11 @@ const GREETING: Duration = Duration::from_secs(60);
 
 /// How long the end of a sandbox may come after that of a process in it.
 const A_MOMENT: Duration = Duration::from_millis(500);
+
+/// One for each agent of a sandbox.
+fn mcp_config(process: u16) -> String {
+    format!("mcp-{process}.json")
+}
 
 impl Waking {
     pub(super) async fn start(
@@ -29,6 +35,7 @@ impl Waking {
             exe: inside.exe.clone(),
             program: program.clone().unwrap_or_else(|| inside.exe.clone()),
             model_socket: inside.model_socket.clone(),
+            mcp_config: inside.private.join(mcp_config(*process)),
             provider: *provider,
             memory: recalled.memory,
             cut: self.state.current().is_some_and(|turn| turn.phase == Phase::Cut),
@@ -36,6 +43,7 @@ impl Waking {
         };
         let command = driver.launch(&launch);
         let cwd = self.furnish(*driver, &inside).await?;
+        self.write_mcp_config(*process).await?;
         let mut env = self.rooms.base_env(&self.session, &inside);
         env.extend(command.env);
         env.extend(version.env.expose());
@@ -69,6 +77,20 @@ impl Waking {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The servers with their secrets, in a file that is in no checkpoint and goes with the sandbox.
+    async fn write_mcp_config(&mut self, process: u16) -> Result<()> {
+        let Some(servers) = self.session.options.mcp_servers.clone() else { return Ok(()) };
+        let secrets = match self.rooms.store.secrets(self.session.no).await {
+            Err(ash_store::Error::Sealed) => BTreeMap::new(),
+            secrets => secrets?.expose(),
+        };
+        let (servers, missing) = with_secrets(&servers, &secrets);
+        self.missing_secrets = missing;
+        let text = serde_json::json!({ "mcpServers": servers }).to_string();
+        let (run, uid) = (self.live.run(), self.tree.flatten());
+        blocking(move || Ok(write_private(&run, &mcp_config(process), text.as_bytes(), uid)?)).await
     }
 
     async fn listen(

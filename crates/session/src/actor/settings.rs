@@ -17,17 +17,20 @@ use tokio::time::Instant;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What somebody wants of a session from now on.
-pub(crate) struct Wanted {
-    pub(crate) options: Options,
+pub struct OptionsChange {
+    pub options: Options,
     /// None: as it is.
-    pub(crate) env: Option<Env>,
+    pub env: Option<Env>,
+    /// What the options hold masks for, by JSON pointer. None: as they are.
+    pub secrets: Option<Env>,
     /// What a live agent can be told.
-    pub(crate) settings: Vec<Setting>,
+    pub settings: Vec<Setting>,
 }
 
 pub(super) struct Change {
     options: Options,
     env: Option<Env>,
+    secrets: Option<Env>,
     /// What the agent has not agreed to yet.
     left: VecDeque<Setting>,
     /// The first of them was told under this number.
@@ -36,8 +39,8 @@ pub(super) struct Change {
 }
 
 impl Actor {
-    pub(super) fn change_options(&mut self, wanted: Wanted, reply: Reply<()>) {
-        let Wanted { options, env, settings } = wanted;
+    pub(super) fn change_options(&mut self, wanted: OptionsChange, reply: Reply<()>) {
+        let OptionsChange { options, env, secrets, settings } = wanted;
         if let Err(refused) = Error::unless_supported(self.session.runtime, &options) {
             reply.send(Err(refused)).ok();
             return;
@@ -46,7 +49,7 @@ impl Actor {
             true => settings.into_iter().filter(|setting| is_news(&self.session.options, setting)).collect(),
             false => VecDeque::new(),
         };
-        self.changes.push_back(Change { options, env, left, told: None, reply });
+        self.changes.push_back(Change { options, env, secrets, left, told: None, reply });
     }
 
     /// One step after the other, until somebody has to be waited for.
@@ -100,15 +103,18 @@ impl Actor {
     /// The agent has agreed to what it can be told: now it is so. What it is told only when it starts makes it start
     /// again before its next turn.
     async fn make_change(&mut self) -> Result<()> {
-        let Some(Change { options, env, reply, .. }) = self.changes.pop_front() else { return Ok(()) };
-        let restart = env.is_some() || self.starts_otherwise(&options);
-        let changed = match &env {
-            Some(env) => self.rooms.store.set_env(self.session.no, env).await.map_err(Error::from),
-            None => Ok(()),
+        let Some(Change { options, env, secrets, reply, .. }) = self.changes.pop_front() else {
+            return Ok(());
         };
+        let restart = env.is_some() || secrets.is_some() || self.starts_otherwise(&options);
+        let changed = self.prepare_change(env.as_ref(), secrets.as_ref()).await;
         let changed = match changed {
             Ok(()) => self.note(vec![Fact::Configured { options: options.clone(), restart }]).await,
             failed => failed,
+        };
+        let changed = match (changed, &secrets) {
+            (Ok(()), Some(secrets)) => self.set_secrets(secrets).await,
+            (changed, _) => changed,
         };
         if changed.is_ok() {
             self.state.budget = Budget::of(&options);
@@ -119,6 +125,23 @@ impl Actor {
         let failed = changed.as_ref().err().map(|error| Error::Failed(error.problem()));
         reply.send(failed.map_or(Ok(()), Err)).ok();
         self.survive(changed)
+    }
+
+    /// Before the options count: every secret that the old or the new ones hold a mask for is there, whenever we die.
+    async fn prepare_change(&self, env: Option<&Env>, secrets: Option<&Env>) -> Result<()> {
+        if let Some(env) = env {
+            self.rooms.store.set_env(self.session.no, env).await?;
+        }
+        let Some(secrets) = secrets else { return Ok(()) };
+        let before = match self.rooms.store.secrets(self.session.no).await {
+            Err(ash_store::Error::Sealed) => Env::default(),
+            before => before?,
+        };
+        self.set_secrets(&before.and(secrets.clone())).await
+    }
+
+    async fn set_secrets(&self, secrets: &Env) -> Result<()> {
+        Ok(self.rooms.store.set_secrets(self.session.no, secrets).await?)
     }
 
     /// Whether an agent would be started in another way with these.
@@ -133,6 +156,7 @@ impl Actor {
         provider(now) != provider(options)
             || told(now) != told(options)
             || now.working_directory != options.working_directory
+            || now.mcp_servers != options.mcp_servers
             || of_walls(&now.limits.unwrap_or_default()) != of_walls(&options.limits.unwrap_or_default())
             || self.command(now) != self.command(options)
     }
@@ -146,6 +170,7 @@ impl Actor {
             exe: inside.exe.clone(),
             program: inside.exe,
             model_socket: inside.model_socket,
+            mcp_config: inside.private,
             provider: Some(Dialect::Anthropic),
             memory: Memory::Own { id: self.session.native_id },
             cut: false,

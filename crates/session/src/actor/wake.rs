@@ -83,6 +83,8 @@ pub(super) struct Waking {
     pub(super) halt: Arc<Notify>,
     /// Its environment cannot be opened here: it was sealed on another machine.
     pub(super) sealed: bool,
+    /// JSON pointers of secrets in the options that cannot be read.
+    pub(super) missing_secrets: Vec<String>,
     /// Until the sandbox is there.
     pub(super) floor: Option<Floor>,
     /// For the sandbox, as long as it is not there.
@@ -111,6 +113,7 @@ impl Actor {
             logs: self.logs.clone(),
             halt: self.halt.clone(),
             sealed: false,
+            missing_secrets: Vec::new(),
             floor: None,
             room,
             patience,
@@ -380,6 +383,9 @@ impl Waking {
                 let tier = if forgot { Tier::History } else { recalled.tier };
                 let mut lost = recalled.lost;
                 lost.extend(self.sealed.then(|| SEALED.to_owned()));
+                lost.extend(self.missing_secrets.drain(..).map(|at| {
+                    format!("secret {at}: it was sealed with another seal.key, or is in no copy; send `mcpServers` again")
+                }));
                 let recalled = Recalled { found, tier, lost, ..recalled };
                 Ok(Started { part, position, recalled, ear })
             }

@@ -1,7 +1,8 @@
 //! What callers ask for, and when they are answered: some at once, some when the files are safe.
 
 use super::{
-    Actor, Executed, Wanted, WantedLock, close::Closing, load::Sourced, rewind::Rewinding, save::Occasion,
+    Actor, Executed, OptionsChange, WantedLock, close::Closing, load::Sourced, rewind::Rewinding,
+    save::Occasion,
 };
 use crate::{
     Error, Result,
@@ -63,7 +64,7 @@ pub(crate) enum Request {
     },
     /// Answered when the live agent, if there is one, goes on with them.
     Options {
-        wanted: Wanted,
+        wanted: OptionsChange,
         reply: Reply<()>,
     },
     /// What callers note on it is this from now on.

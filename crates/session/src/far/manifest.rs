@@ -37,6 +37,7 @@ pub(super) async fn of(
         Some(base) => first(rooms, &repo, session, base).await?,
         None => Vec::new(),
     };
+    let sealed = rooms.store.sealed(session.no).await?;
     Ok(Manifest {
         tenant: session.tenant.clone(),
         session: session.id.clone(),
@@ -50,7 +51,8 @@ pub(super) async fn of(
         runtime: session.runtime,
         native_id: session.native_id,
         options: session.options.clone(),
-        env: rooms.store.sealed_env(session.no).await?,
+        env: sealed.env,
+        secrets: sealed.secrets,
         parent: session.parent.clone(),
         base,
         owner: session.owner.clone(),

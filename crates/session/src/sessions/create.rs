@@ -26,6 +26,8 @@ pub struct NewSession {
     pub workspace: Option<Slug>,
     pub options: Options,
     pub env: Env,
+    /// What the options hold masks for, by JSON pointer.
+    pub secrets: Env,
     /// The client's own way to a model.
     pub way: Option<Egress>,
     /// How long it waits for a place, if all are taken; `None`: as usual.
@@ -112,6 +114,7 @@ impl Sessions {
                 native_id: native_id(&new.tenant, &new.id),
                 options: new.options.clone(),
                 env: new.env.clone(),
+                secrets: new.secrets.clone(),
                 parent: None,
                 base: None,
                 first_checkpoints: Vec::new(),

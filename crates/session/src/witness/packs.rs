@@ -76,6 +76,7 @@ impl History {
             native_id: record.native_id,
             options: options.unwrap_or_else(|| record.options.clone()),
             env: record.env.clone(),
+            secrets: record.secrets.clone(),
             parent: record.parent.clone(),
             base,
             owner: record.owner.clone(),

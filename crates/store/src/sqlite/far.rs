@@ -307,9 +307,9 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     let row = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
              last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at, last_active_at, pending,
-             far_seq, far_checkpoint, base_session, base_seq, slug, owner, metadata, ttl, lock)
+             far_seq, far_checkpoint, base_session, base_seq, slug, owner, metadata, ttl, lock, secrets)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?30, ?22,
-             ?23, ?24, ?25, ?26, ?27, ?28, ?29)
+             ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?31)
          RETURNING n",
     )
     .bind(manifest.tenant.as_str())
@@ -342,6 +342,7 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     .bind(ttl(&manifest.options)?)
     .bind(card.lock.as_ref().map(encoded))
     .bind(number(rebuilt.far_seq())?)
+    .bind(&manifest.secrets)
     .fetch_one(db)
     .await?;
     Ok(SessionNo(row.try_get(0)?))

@@ -3,7 +3,7 @@
 use super::Line;
 use crate::{
     Agent, Card, Checkpoint, Error, EventQuery, Held, Hold, Holdings, Item, Key, Result, Scope, Seal,
-    Session, TurnRow, TurnState, Version, WhatItem,
+    SealedValues, Session, TurnRow, TurnState, Version, WhatItem,
 };
 use ash_model::{
     AgentName, Bounds, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, JournalPosition, Needs,
@@ -167,9 +167,10 @@ pub(super) async fn sessions_of(db: &SqlitePool, workspace: WorkspaceId) -> Resu
     rows.iter().map(|row| Ok((SessionNo(row.try_get("n")?), parsed(row, "status", Status::parse)?))).collect()
 }
 
-pub(super) async fn sealed_env(db: &SqlitePool, no: SessionNo) -> Result<Option<String>> {
-    let row = query("SELECT env FROM sessions WHERE n = ?").bind(no.0).fetch_optional(db).await?;
-    Ok(row.map(|row| row.try_get(0)).transpose()?.flatten())
+pub(super) async fn sealed(db: &SqlitePool, no: SessionNo) -> Result<SealedValues> {
+    let row = query("SELECT env, secrets FROM sessions WHERE n = ?").bind(no.0).fetch_optional(db).await?;
+    let Some(row) = row else { return Ok(SealedValues::default()) };
+    Ok(SealedValues { env: row.try_get("env")?, secrets: row.try_get("secrets")? })
 }
 
 pub(super) async fn count_active(db: &SqlitePool, tenant: &TenantId) -> Result<u64> {

@@ -142,7 +142,7 @@ async fn update_session(db: &mut Db, no: SessionNo, rebuilt: &Rebuilt) -> Result
         "UPDATE sessions SET version = ?2, status = ?3, options = ?4, env = coalesce(?5, env), last_seq = ?6, title = ?7,
              last_text = ?8, turns = ?9, open_turns = ?10, problem = ?11, checkpoint = ?12, last_active_at = ?13,
              pending = ?14, far_seq = max(far_seq, ?15), far_checkpoint = coalesce(?16, far_checkpoint), metadata = ?17,
-             ttl = ?18, lock = ?19, workspace = ?20, native_id = ?21, agent = ?22, runtime = ?23
+             ttl = ?18, lock = ?19, workspace = ?20, native_id = ?21, agent = ?22, runtime = ?23, secrets = coalesce(?24, secrets)
          WHERE n = ?1",
     )
     .bind(no.0)
@@ -168,6 +168,7 @@ async fn update_session(db: &mut Db, no: SessionNo, rebuilt: &Rebuilt) -> Result
     .bind(manifest.native_id.to_string())
     .bind(manifest.agent.as_str())
     .bind(manifest.runtime.as_str())
+    .bind(&manifest.secrets)
     .execute(db)
     .await?;
     Ok(())
@@ -188,10 +189,10 @@ async fn split_off(db: &mut Db, no: SessionNo, common: Seq, diverged: &Diverged)
     let row = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
              base_session, base_seq, last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at,
-             last_active_at, pending, owner, metadata, ttl)
+             last_active_at, pending, owner, metadata, ttl, secrets)
          SELECT tenant, ?1, ?2, agent, version, runtime, CASE status WHEN 'ended' THEN status ELSE 'paused' END, native_id,
              options, env, id, n, ?3, last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at,
-             last_active_at, pending, owner, metadata, ttl FROM sessions WHERE n = ?4 RETURNING n, workspace",
+             last_active_at, pending, owner, metadata, ttl, secrets FROM sessions WHERE n = ?4 RETURNING n, workspace",
     )
     .bind(diverged.id.as_str())
     .bind(&workspace)

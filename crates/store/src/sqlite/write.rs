@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Append, Audited, Card, Checkpoint, Claimed, Deed, Error, Hold, Key, Lease, NewAgent, NewSession, Order,
-    Result, TurnRow,
+    Result, SealedValues, TurnRow,
 };
 use ash_model::{
     AgentName, Consistency, Delta, Epoch, Fact, Image, JournalPosition, Metadata, Note, Options, Provider,
@@ -135,7 +135,7 @@ pub(super) async fn delete_agent(
     Ok(done.rows_affected() > 0)
 }
 
-pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -> Result<SessionNo> {
+pub(super) async fn create(db: &mut Db, new: &NewSession, sealed: SealedValues) -> Result<SessionNo> {
     match &new.slug {
         Some(slug) => refuse_deleted(db, new.workspace, slug).await?,
         None => {
@@ -154,9 +154,9 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     let inserted = query(
         "INSERT INTO sessions (tenant, id, workspace, agent, version, runtime, status, native_id, options, env, parent,
              base_session, base_seq, last_seq, title, last_text, turns, open_turns, problem, checkpoint, created_at,
-             last_active_at, pending, slug, owner, metadata, ttl)
+             last_active_at, pending, slug, owner, metadata, ttl, secrets)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?20, ?21,
-             ?22, ?23, ?24, ?25)
+             ?22, ?23, ?24, ?25, ?26)
          RETURNING n",
     )
     .bind(new.tenant.as_str())
@@ -168,7 +168,7 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     .bind(new.card.status.as_str())
     .bind(new.native_id.to_string())
     .bind(serde_json::to_string(&new.options).expect("options are plain JSON"))
-    .bind(env)
+    .bind(sealed.env)
     .bind(new.parent.as_ref().map(|p| p.as_str()))
     .bind(new.base.map(|(no, _)| no.0))
     .bind(number(base_seq)?)
@@ -184,6 +184,7 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, env: Option<String>) -
     .bind(new.owner.as_ref().map(|owner| owner.as_str()))
     .bind(noted(&new.metadata))
     .bind(ttl(&new.options)?)
+    .bind(sealed.secrets)
     .fetch_one(&mut *db)
     .await;
     let no = match inserted {
@@ -227,6 +228,11 @@ async fn set_options(db: &mut Db, no: SessionNo, options: &Options) -> Result<()
 
 pub(super) async fn set_env(db: &mut Db, no: SessionNo, sealed: Option<String>) -> Result<()> {
     query("UPDATE sessions SET env = ? WHERE n = ?").bind(sealed).bind(no.0).execute(db).await?;
+    Ok(())
+}
+
+pub(super) async fn set_secrets(db: &mut Db, no: SessionNo, sealed: Option<String>) -> Result<()> {
+    query("UPDATE sessions SET secrets = ? WHERE n = ?").bind(sealed).bind(no.0).execute(db).await?;
     Ok(())
 }
 

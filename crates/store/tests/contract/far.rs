@@ -151,6 +151,7 @@ pub(crate) fn rebuilt(session: &Session, name: &str, events: &[ash_model::Event]
             native_id: session.native_id,
             options: session.options.clone(),
             env: None,
+            secrets: None,
             parent: (first > 0).then(|| id("s")),
             base: (first > 0).then_some(first),
             first: Vec::new(),
@@ -235,6 +236,19 @@ pub(crate) async fn what_is_to_be_deleted_is_told_until_it_is(store: &dyn Store)
 pub(crate) async fn a_sealed_environment_travels_sealed(store: &dyn Store) {
     let new = ash_store::NewSession { env: env("K", "secret"), ..crate::fixture::new_session("s") };
     let session = store.create(new).await.expect("made");
-    let sealed = store.sealed_env(session.no).await.expect("read").expect("there");
-    assert!(!sealed.contains("secret"), "{sealed}");
+    let sealed = store.sealed(session.no).await.expect("read");
+    assert!(sealed.env.is_some_and(|env| !env.contains("secret")) && sealed.secrets.is_none());
+}
+
+pub(crate) async fn secrets_are_stored_sealed_and_change(store: &dyn Store) {
+    let at = "/mcpServers/s/env/K";
+    let new = ash_store::NewSession { secrets: env(at, "hunter2"), ..crate::fixture::new_session("s") };
+    let no = store.create(new).await.expect("made").no;
+    assert_eq!(store.secrets(no).await.expect("read").expose()[at], "hunter2");
+    let sealed = store.sealed(no).await.expect("read").secrets.expect("there");
+    assert!(!sealed.contains("hunter2") && !sealed.contains("mcpServers"), "{sealed}");
+    store.set_secrets(no, &env(at, "hunter3")).await.expect("written");
+    assert_eq!(store.secrets(no).await.expect("read").expose()[at], "hunter3");
+    store.set_secrets(no, &ash_store::Env::default()).await.expect("written");
+    assert_eq!(store.sealed(no).await.expect("read").secrets, None);
 }

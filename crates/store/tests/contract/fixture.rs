@@ -88,6 +88,7 @@ pub(crate) fn new_session(name: &str) -> NewSession {
         native_id: uuid::Uuid::from_u128(7),
         options: Options::default(),
         env: Env::default(),
+        secrets: Env::default(),
         parent: None,
         base: None,
         first_checkpoints: Vec::new(),

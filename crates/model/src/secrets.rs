@@ -1,0 +1,132 @@
+//! Values in `mcpServers` that are secret: those of `headers` and `env`. Options hold [`MASK`] in their place; the values
+//! are kept apart from them, sealed, under their JSON pointers.
+
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Shown in the place of a secret. A client that sends it back leaves the value as it is.
+pub const MASK: &str = "***";
+
+const FIELDS: [&str; 2] = ["headers", "env"];
+
+/// What cannot be kept as a secret, by the name of the field.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0} must be an object of strings")]
+pub struct BadSecrets(String);
+
+/// Puts [`MASK`] in the place of every secret and answers what was there. Numbers and booleans count as their text.
+pub fn take_secrets(servers: &mut Map<String, Value>) -> Result<BTreeMap<String, String>, BadSecrets> {
+    let mut secrets = BTreeMap::new();
+    for (name, server) in servers {
+        for field in FIELDS {
+            let Some(values) = server.get_mut(field).filter(|values| !values.is_null()) else { continue };
+            let bad = || BadSecrets(format!("mcpServers.{name}.{field}"));
+            for (key, value) in values.as_object_mut().ok_or_else(bad)? {
+                let text = match &*value {
+                    Value::String(text) => text.clone(),
+                    Value::Number(_) | Value::Bool(_) => value.to_string(),
+                    Value::Null | Value::Array(_) | Value::Object(_) => return Err(bad()),
+                };
+                secrets.insert(pointer(name, field, key), text);
+                *value = MASK.into();
+            }
+        }
+    }
+    Ok(secrets)
+}
+
+/// Shown to clients: also what was stored before secrets were kept apart.
+pub fn masked(servers: &Value) -> Value {
+    let mut shown = servers.clone();
+    for server in shown.as_object_mut().into_iter().flat_map(Map::values_mut) {
+        for field in FIELDS {
+            let Some(values) = server.get_mut(field) else { continue };
+            match values.as_object_mut() {
+                Some(values) => values.values_mut().for_each(|value| *value = MASK.into()),
+                None => *values = MASK.into(),
+            }
+        }
+    }
+    shown
+}
+
+/// The servers as their agent needs them. A secret that is not known is left out: a server that gets the mask would
+/// report a wrong key, and the reader would look for the mistake there. Answers the pointers of those.
+pub fn with_secrets(servers: &Value, secrets: &BTreeMap<String, String>) -> (Value, Vec<String>) {
+    let (mut filled, mut missing) = (servers.clone(), Vec::new());
+    for (name, server) in filled.as_object_mut().into_iter().flatten() {
+        for field in FIELDS {
+            let Some(values) = server.get_mut(field).and_then(Value::as_object_mut) else { continue };
+            values.retain(|key, value| {
+                let at = pointer(name, field, key);
+                match secrets.get(&at) {
+                    _ if value != MASK => true,
+                    Some(secret) => {
+                        *value = secret.as_str().into();
+                        true
+                    }
+                    None => {
+                        missing.push(at);
+                        false
+                    }
+                }
+            });
+        }
+    }
+    (filled, missing)
+}
+
+fn pointer(server: &str, field: &str, key: &str) -> String {
+    let escaped = |part: &str| part.replace('~', "~0").replace('/', "~1");
+    format!("/mcpServers/{}/{field}/{}", escaped(server), escaped(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn servers() -> Map<String, Value> {
+        let servers = json!({
+            "a/b": { "type": "http", "url": "https://x", "headers": { "Authorization": "Bearer t", "X": 5 } },
+            "c": { "command": "x", "args": ["y"], "env": { "K~": "v" } },
+        });
+        servers.as_object().expect("an object").clone()
+    }
+
+    #[test]
+    fn secrets_leave_the_servers_by_path_and_come_back() {
+        let mut hidden = servers();
+        let secrets = take_secrets(&mut hidden).expect("strings");
+        let expected = [
+            ("/mcpServers/a~1b/headers/Authorization", "Bearer t"),
+            ("/mcpServers/a~1b/headers/X", "5"),
+            ("/mcpServers/c/env/K~0", "v"),
+        ];
+        assert_eq!(secrets, expected.map(|(path, value)| (path.to_owned(), value.to_owned())).into());
+        let hidden = Value::Object(hidden);
+        assert_eq!(hidden["a/b"]["headers"], json!({ "Authorization": "***", "X": "***" }));
+        assert_eq!(hidden["c"], json!({ "command": "x", "args": ["y"], "env": { "K~": "***" } }));
+        let (filled, missing) = with_secrets(&hidden, &secrets);
+        assert_eq!(filled["a/b"]["headers"], json!({ "Authorization": "Bearer t", "X": "5" }));
+        assert_eq!((&filled["c"]["env"], missing.as_slice()), (&json!({ "K~": "v" }), [].as_slice()));
+        let (without, missing) = with_secrets(&hidden, &BTreeMap::new());
+        assert_eq!((&without["c"]["env"], missing.len()), (&json!({}), 3));
+    }
+
+    #[test]
+    fn what_was_stored_in_the_clear_is_shown_masked_and_still_works() {
+        let plain = Value::Object(servers());
+        assert_eq!(masked(&plain)["c"]["env"], json!({ "K~": "***" }));
+        assert_eq!(with_secrets(&plain, &BTreeMap::new()), (plain.clone(), Vec::new()));
+    }
+
+    #[test]
+    fn what_is_no_object_of_strings_is_refused_by_name() {
+        for field in [json!("x"), json!(["x"]), json!({ "a": ["x"] }), json!({ "a": null })] {
+            let mut odd = json!({ "s": { "env": field } }).as_object().expect("an object").clone();
+            let error = take_secrets(&mut odd).expect_err("refused");
+            assert_eq!(error.to_string(), "mcpServers.s.env must be an object of strings");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Files for one agent alone that must be in no checkpoint: secrets that its program reads from a file. They lie beside the
+//! socket for model calls, in a folder that the sandbox can only read, and go with the sandbox.
+
+use crate::{Error, egress};
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::{OpenOptionsExt, fchown},
+    path::{Path, PathBuf},
+};
+
+/// Writes `name` for the user of a sandbox that runs, whole or not at all. `uid`: the sandbox's, if it is not ours. Blocking.
+pub fn write_private(run_dir: &Path, name: &str, contents: &[u8], uid: Option<u32>) -> Result<(), Error> {
+    let path = run_dir.join(egress::DIR).join(name);
+    write(&path, contents, uid).map_err(|source| Error::File { what: "write", path, source })
+}
+
+fn write(path: &Path, contents: &[u8], uid: Option<u32>) -> io::Result<()> {
+    let fresh: PathBuf = path.with_extension("new");
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o400).open(&fresh)?;
+    file.write_all(contents)?;
+    uid.map_or(Ok(()), |uid| fchown(&file, Some(uid), Some(uid)))?;
+    fs::rename(&fresh, path)
+}

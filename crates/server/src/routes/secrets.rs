@@ -1,0 +1,68 @@
+//! Secrets in `mcpServers`: taken out of what a client sends before anything stores or shows it.
+
+use super::options::Settable;
+use crate::problem::{Answer, Problem};
+use ash_model::{
+    Options,
+    secrets::{BadSecrets, MASK, take_secrets},
+};
+use ash_store::Env;
+use std::collections::BTreeMap;
+
+/// What a session has before a change, by JSON pointer.
+#[derive(Default)]
+pub(super) struct KnownSecrets {
+    values: BTreeMap<String, String>,
+    /// Stored by an older version of ash, in the options themselves. Any change puts them where they belong.
+    were_in_options: bool,
+}
+
+impl KnownSecrets {
+    /// Takes those that `before` still has in the clear out of it.
+    pub(super) fn of(before: &mut Options, sealed: ash_store::Result<Env>) -> Answer<KnownSecrets> {
+        let sealed = match sealed {
+            // Nothing of it can be kept: the client has to send the values again.
+            Err(ash_store::Error::Sealed) => BTreeMap::new(),
+            sealed => sealed?.expose(),
+        };
+        let servers = before.mcp_servers.as_mut().and_then(|servers| servers.as_object_mut());
+        let mut values = servers.map(take_secrets).transpose().map_err(refused)?.unwrap_or_default();
+        let were_in_options = values.values().any(|value| value != MASK);
+        // Only what the options still hold a mask for: everything else is of servers that are gone.
+        values.retain(|at, value| value != MASK || sealed.contains_key(at));
+        for (at, value) in &mut values {
+            if let Some(secret) = sealed.get(at).filter(|_| value == MASK) {
+                value.clone_from(secret);
+            }
+        }
+        Ok(KnownSecrets { values, were_in_options })
+    }
+}
+
+impl Settable {
+    /// The secrets of the session from now on; `None`: as they are.
+    pub(super) fn secrets(&mut self, known: KnownSecrets) -> Answer<Option<Env>> {
+        let Some(servers) = &mut self.mcp_servers else {
+            return Ok(known.were_in_options.then(|| Env::from_plain(known.values)));
+        };
+        let mut given = take_secrets(servers).map_err(refused)?;
+        for (at, value) in given.iter_mut().filter(|(_, value)| *value == MASK) {
+            let kept = known.values.get(at).ok_or_else(|| unknown(at))?;
+            value.clone_from(kept);
+        }
+        // The same words again change nothing, and need no agent that starts again.
+        let same = given == known.values && !known.were_in_options;
+        Ok((!same).then(|| Env::from_plain(given)))
+    }
+}
+
+fn refused(error: BadSecrets) -> Problem {
+    Problem::invalid("invalid_body", error.to_string())
+}
+
+fn unknown(at: &str) -> Problem {
+    let error = format!(
+        "{at} is \"{MASK}\", which leaves a secret as it is, but there is none at this place: send its value"
+    );
+    Problem::invalid("invalid_body", error)
+}
