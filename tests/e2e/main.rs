@@ -19,6 +19,7 @@ mod crowd;
 mod deaths;
 mod docker;
 mod doctor;
+mod edge;
 mod engine;
 mod far;
 mod far_claims;

@@ -454,7 +454,7 @@ async fn everybody_sees_what_they_used_and_nothing_else_and_it_outlives_the_sess
     // For people, and for programs.
     let run = |args: &[&str]| {
         let mut command = std::process::Command::new(ash());
-        command.args(args).args(["--server", &stage.server.url, "--api-key", crate::support::KEY]);
+        command.args(args).args(["--server", &stage.server.url]).env("ASH_API_KEY", crate::support::KEY);
         String::from_utf8(command.output().expect("ash usage").stdout).expect("text")
     };
     let table = run(&["usage", "--by", "owner"]);

@@ -53,6 +53,8 @@ impl Failure {
             Kind::Unprocessable => 8,
             Kind::Unavailable => 9,
             Kind::Forbidden => 10,
+            Kind::TooMany => 11,
+            Kind::Timeout => 12,
         }
     }
 }
@@ -209,7 +211,7 @@ async fn refusal(response: Response) -> Refused {
     let kind = kind(status);
     let message = match kind {
         Kind::Unauthorized => format!(
-            "{said}. Give the server's key with --api-key or ASH_API_KEY, or save it with `ash link URL --api-key KEY`"
+            "{said}. Give the server's key with ASH_API_KEY, or save it with `ASH_API_KEY=KEY ash link URL`"
         ),
         _ => said,
     };
@@ -225,6 +227,8 @@ fn kind(status: StatusCode) -> Kind {
         409 => Kind::Conflict,
         410 => Kind::Gone,
         413 => Kind::TooLarge,
+        429 => Kind::TooMany,
+        408 => Kind::Timeout,
         422 => Kind::Unprocessable,
         503 => Kind::Unavailable,
         400..=499 => Kind::Invalid,

@@ -133,13 +133,12 @@ pub(crate) enum Command {
     Health(Client),
     /// Check this machine: what works, and what to do about what does not
     Doctor(Client),
-    /// Talk to another server from now on
+    /// Talk to another server from now on, with the key in ASH_API_KEY
     Link {
         /// Its address, for example https://ash.example.com
         url: String,
-        /// Its key
-        #[arg(long)]
-        api_key: Option<String>,
+        #[command(flatten)]
+        client: Client,
     },
     /// Talk to the local server again
     Unlink,
@@ -627,10 +626,13 @@ mod tests {
         let command = Ash::command();
         let serve = command.find_subcommand("serve").expect("serve");
         let mut page =
-            "# Configuration\n\nEvery setting of `ash serve`, as a flag and as an environment variable. \
+            "# Configuration\n\nEvery setting of `ash serve`, as a flag and as an environment variable; secrets as variables alone. \
             (Made from the code; `UPDATE_DOCS=1 cargo test -p ash-cli` makes it anew.)\n\n\
             | variable | flag | default | what it is |\n|---|---|---|---|\n"
                 .to_owned();
+        for (variable, help) in ash_server::SECRETS {
+            page.push_str(&format!("| `{variable}` |  |  | {help} |\n"));
+        }
         for arg in serve.get_arguments() {
             let (Some(env), Some(flag)) = (arg.get_env(), arg.get_long()) else { continue };
             let defaults: Vec<String> =
@@ -643,7 +645,7 @@ mod tests {
             ));
         }
         page.push_str(
-            "\nThe client reads `ASH_SERVER_URL` and `ASH_API_KEY` (or `--server`, `--api-key`, or what `ash link` saved in \
+            "\nThe client reads `ASH_SERVER_URL` and `ASH_API_KEY` (or `--server`, or what `ash link` saved in \
              `~/.ash/config.json`), and finds a local server by itself. `NO_COLOR` switches colours off.\n",
         );
         page

@@ -63,7 +63,7 @@ pub(crate) async fn run(command: Command) -> Result<u8> {
         Command::Logs { follow } => done(daemon::logs(follow).await),
         Command::Health(client) => done(daemon::health(&client.settings).await),
         Command::Doctor(client) => doctor::run(&client.settings).await,
-        Command::Link { url, api_key } => done(link::link(url, api_key).await),
+        Command::Link { url, client } => done(link::link(url, &client.settings).await),
         Command::Unlink => done(link::unlink()),
         Command::Dev { command } => done(dev::run(command).await),
         Command::Serve(_) | Command::Completions { .. } | Command::Snapshot { .. } => {

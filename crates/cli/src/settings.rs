@@ -3,6 +3,7 @@
 use crate::api::{Failure, Result};
 use serde::{Deserialize, Serialize};
 use std::{
+    convert::Infallible,
     fs,
     io::Write,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
@@ -14,16 +15,18 @@ pub(crate) struct Settings {
     /// The server to talk to [default: the linked or the local one]
     #[arg(long, global = true, env = "ASH_SERVER_URL", value_name = "URL", help_heading = "Client")]
     pub(crate) server: Option<String>,
-    /// The key for it
+    /// Only to say where keys belong
     #[arg(
-        id = "client_key",
+        id = "refused_client_key",
         long = "api-key",
         global = true,
-        env = "ASH_API_KEY",
-        hide_env_values = true,
+        hide = true,
         value_name = "KEY",
-        help_heading = "Client"
+        value_parser = not_as_flag
     )]
+    pub(crate) refused_key: Option<Infallible>,
+    /// The key for it
+    #[arg(skip = std::env::var("ASH_API_KEY").ok())]
     pub(crate) key: Option<String>,
     /// The token of a lock that you hold, as `ash session lock` prints it
     #[arg(
@@ -38,6 +41,10 @@ pub(crate) struct Settings {
     /// Answer in JSON, for programs
     #[arg(long, global = true, help_heading = "Client")]
     pub(crate) json: bool,
+}
+
+fn not_as_flag(_: &str) -> std::result::Result<Infallible, String> {
+    Err("keys are not taken as flags, which every user of this machine can read: set the environment variable ASH_API_KEY, or save the key with `ASH_API_KEY=KEY ash link URL`".to_owned())
 }
 
 /// `~/.ash/config.json`: what `ash link` saves.

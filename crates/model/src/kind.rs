@@ -18,8 +18,12 @@ pub enum Kind {
     Gone,
     /// More than a limit allows.
     TooLarge,
+    /// More than a quota allows; less, or later, works.
+    TooMany,
     /// Well-formed, but it cannot be done as things stand.
     Unprocessable,
+    /// The caller did not go on with its request.
+    Timeout,
     /// Not now; later may work.
     Unavailable,
     /// Ours to fix.

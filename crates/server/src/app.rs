@@ -5,6 +5,7 @@ use crate::{
     config::{Config, Sandbox},
     database,
     disk::Disk,
+    edge::{self, AllowedHosts, Edge, FailedKeys, KeyStreams, LargeBodies},
     enforced::Enforced,
     engine, keys,
     metrics::Metrics,
@@ -17,7 +18,6 @@ use ash_session::{
     TrustedClock, Uids,
 };
 use ash_store::{Seal, Sqlite, Store};
-use axum::serve::ListenerExt;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use secrecy::SecretString;
 use std::{
@@ -45,6 +45,12 @@ pub(crate) struct App {
     pub(crate) default_runtime: ash_model::Runtime,
     pub(crate) scratch: PathBuf,
     pub(crate) origins: Vec<String>,
+    pub(crate) hosts: AllowedHosts,
+    pub(crate) failed_keys: Arc<FailedKeys>,
+    pub(crate) streams: KeyStreams,
+    pub(crate) large_bodies: LargeBodies,
+    /// How long a client may stop in the middle of something.
+    pub(crate) client_timeout: Duration,
     /// Which clients may bring keys for although they are not on the Internet.
     pub(crate) provider_urls: Vec<String>,
     pub(crate) own_providers: crate::config::OwnProviders,
@@ -81,6 +87,9 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 
 pub async fn serve(config: Config) -> Result<(), Failure> {
     let data = config.data_dir().map_err(Failure)?;
+    config.check_keys().map_err(Failure)?;
+    edge::return_large_blocks();
+    let open_files = edge::raise_open_files();
     make_private(&data)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
@@ -114,7 +123,9 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
         tokio::spawn(engine::watch(app.sessions.clone(), docker));
     }
     tokio::spawn(watch_disk(app.sessions.clone(), data.clone(), config.keep()));
-    let ended = run(listener, &app, config.stop_grace, conflict).await;
+    tokio::spawn(edge::give_back_memory());
+    let edge = Edge::new(config.max_connections, config.client_timeout, open_files);
+    let ended = run((listener, edge), &app, config.stop_grace, conflict).await;
     close(&store, &data).await;
     fs::remove_file(data.join("server.json")).ok();
     ended
@@ -300,6 +311,11 @@ async fn build(
         default_runtime: config.default_runtime,
         scratch: data.join("scratch"),
         origins: config.allowed_origins.clone(),
+        hosts: AllowedHosts::new(config.host, &config.allowed_hosts),
+        failed_keys: Arc::default(),
+        streams: KeyStreams::new(config.max_streams),
+        large_bodies: LargeBodies::new(data.join("scratch")),
+        client_timeout: config.client_timeout,
         provider_urls: config.provider_urls.clone(),
         own_providers: config.own_providers,
         changing_options: Arc::default(),
@@ -369,15 +385,13 @@ async fn backend(config: &Config, data: &Path) -> Result<Backends, Failure> {
 }
 
 async fn run(
-    listener: TcpListener,
+    (listener, edge): (TcpListener, Edge),
     app: &App,
     grace: Duration,
     conflict: oneshot::Receiver<ClaimConflict>,
 ) -> Result<(), Failure> {
     let router = routes::router(app.clone());
-    // Small frames go out at once: waiting to fill a packet costs a reader 40 ms.
-    let listener = listener.tap_io(|socket| drop(socket.set_nodelay(true)));
-    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    let serving = tokio::spawn(edge.serve(listener, router));
     let stop = tokio::select! {
         stop = wait_for_signal() => stop?,
         Ok(conflict) = conflict => {
@@ -622,6 +636,7 @@ impl App {
         }
     }
 
+    /// Those of the operator's tenant.
     pub(crate) fn is_operator(&self, tenant: &TenantId) -> bool {
         *tenant == TenantId::main()
     }

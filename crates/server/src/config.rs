@@ -3,9 +3,43 @@
 use ash_sandbox::Egress;
 use clap::{Args, ValueEnum};
 use secrecy::{ExposeSecret, SecretString};
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, net::IpAddr, path::PathBuf, time::Duration};
 
 const ANTHROPIC: &str = "https://api.anthropic.com";
+/// A shorter key can be guessed.
+const MIN_KEY: usize = 16;
+
+/// Settings that are secrets: variables alone, because every user of the machine can read a command line.
+pub const SECRETS: [(&str, &str); 4] = [
+    (
+        "ASH_API_KEY",
+        "A key for tenant `default`, of at least 16 characters; without one, a key is made and written to DATA_DIR/initial-api-key",
+    ),
+    (
+        "ASH_INTERNAL_SECRET",
+        "Secret for /api/internal, of at least 16 characters; without one those routes are closed",
+    ),
+    (
+        "ANTHROPIC_API_KEY",
+        "Key for model calls, with which the built-in agent has a model too; it is added outside of the sandbox and never enters one",
+    ),
+    (
+        "CLAUDE_CODE_OAUTH_TOKEN",
+        "Instead of a key: the token of a subscription, as `claude setup-token` prints it",
+    ),
+];
+
+fn secret(name: &str) -> Option<SecretString> {
+    std::env::var(name).ok().map(SecretString::from)
+}
+
+fn not_as_flag(_: &str) -> Result<Infallible, String> {
+    let names: Vec<&str> = SECRETS.iter().map(|(name, _)| *name).collect();
+    Err(format!(
+        "keys are not taken as flags, which every user of this machine can read: set the environment variable ({})",
+        names.join(", ")
+    ))
+}
 
 #[derive(Debug, Clone, Args)]
 pub struct Config {
@@ -18,11 +52,17 @@ pub struct Config {
     /// Where everything is kept [default: ~/.ash]
     #[arg(long, env = "ASH_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
-    /// A key for tenant `default`; without one, a key is made and written to DATA_DIR/initial-api-key
-    #[arg(long, env = "ASH_API_KEY", hide_env_values = true)]
+    /// Only to say where keys belong
+    #[arg(
+        long = "api-key",
+        aliases = ["internal-secret", "anthropic-api-key", "claude-oauth-token"],
+        hide = true,
+        value_parser = not_as_flag
+    )]
+    pub refused_key: Option<Infallible>,
+    #[arg(skip = secret("ASH_API_KEY"))]
     pub api_key: Option<SecretString>,
-    /// Secret for /api/internal; without one those routes are closed
-    #[arg(long, env = "ASH_INTERNAL_SECRET", hide_env_values = true)]
+    #[arg(skip = secret("ASH_INTERNAL_SECRET"))]
     pub internal_secret: Option<SecretString>,
     /// Walls around every agent
     #[arg(long, env = "ASH_SANDBOX", value_enum, default_value_t = Sandbox::Bubblewrap)]
@@ -47,7 +87,8 @@ pub struct Config {
     /// 0: no limit
     #[arg(long, env = "ASH_LIMITS", value_name = "LIMITS", default_value = "", hide_default_value = true, value_parser = bounds)]
     pub limits: ash_model::Bounds,
-    /// The most that agents and sessions may ask for, in the same words [default: anything]
+    /// The most that agents and sessions may ask for, in the same words [default: ASH_LIMITS for all but the operator, who may
+    /// ask for anything]
     #[arg(long, env = "ASH_LIMITS_MAX", value_name = "LIMITS", default_value = "", hide_default_value = true, value_parser = bounds)]
     pub limits_max: ash_model::Bounds,
     /// Walls without which the server does not start, and no sandbox is made, comma-separated: sandbox, seccomp, landlock, scopes,
@@ -160,11 +201,9 @@ pub struct Config {
     /// Megabits a second that are sent to the object store (0: as fast as it goes)
     #[arg(long, env = "ASH_REMOTE_MBIT", default_value_t = 0)]
     pub remote_mbit: u64,
-    /// Key for model calls, with which the built-in agent has a model too; it is added outside of the sandbox and never enters one
-    #[arg(long, env = "ANTHROPIC_API_KEY", hide_env_values = true)]
+    #[arg(skip = secret("ANTHROPIC_API_KEY"))]
     pub anthropic_api_key: Option<SecretString>,
-    /// Instead of a key: the token of a subscription, as `claude setup-token` prints it
-    #[arg(long, env = "CLAUDE_CODE_OAUTH_TOKEN", hide_env_values = true)]
+    #[arg(skip = secret("CLAUDE_CODE_OAUTH_TOKEN"))]
     pub claude_oauth_token: Option<SecretString>,
     /// Where model calls go
     #[arg(long, env = "ANTHROPIC_BASE_URL", default_value = ANTHROPIC)]
@@ -179,9 +218,22 @@ pub struct Config {
     /// Runtime of agents that name none: builtin or claude
     #[arg(long, env = "ASH_DEFAULT_RUNTIME", default_value = "builtin", value_parser = runtime)]
     pub default_runtime: ash_model::Runtime,
-    /// Web origins that may call the API, comma-separated [default: all; a key is needed anyway]
+    /// Web origins that may call the API, comma-separated; * for all [default: none]
     #[arg(long, env = "ALLOWED_ORIGINS", value_delimiter = ',')]
     pub allowed_origins: Vec<String>,
+    /// Names that the server answers under, comma-separated, as a reverse proxy sends them in `Host`; addresses and localhost
+    /// always work [default: none on loopback, else all]
+    #[arg(long, env = "ASH_ALLOWED_HOSTS", value_delimiter = ',')]
+    pub allowed_hosts: Vec<String>,
+    /// Connections that are open at once, at most half of the files that the server may open; idle ones make way for new ones
+    #[arg(long, env = "ASH_MAX_CONNECTIONS", default_value_t = 4096)]
+    pub max_connections: usize,
+    /// Streams and waiting messages that one key may have open at once
+    #[arg(long, env = "ASH_MAX_STREAMS", default_value_t = 1000)]
+    pub max_streams: usize,
+    /// Seconds after which a client is given up that stops in the middle of sending a request or reading an answer
+    #[arg(long, env = "ASH_CLIENT_TIMEOUT", default_value = "60", value_parser = seconds)]
+    pub client_timeout: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -308,6 +360,28 @@ impl Config {
 
     pub fn internal_secret(&self) -> Option<SecretString> {
         self.internal_secret.clone().filter(is_set)
+    }
+
+    /// Keys that can be guessed are good for a server that only this machine reaches, with a warning.
+    pub(crate) fn check_keys(&self) -> Result<(), String> {
+        let is_short = |key: &Option<SecretString>| {
+            key.as_ref().is_some_and(|key| key.expose_secret().chars().count() < MIN_KEY)
+        };
+        let own = [("ASH_API_KEY", self.api_key()), ("ASH_INTERNAL_SECRET", self.internal_secret())];
+        let short: Vec<&str> = own.iter().filter(|(_, key)| is_short(key)).map(|(name, _)| *name).collect();
+        let short = short.join(" and ");
+        match () {
+            () if short.is_empty() => {}
+            () if self.host.is_loopback() => tracing::warn!(
+                "{short} is shorter than {MIN_KEY} characters: good only because the server is bound to loopback"
+            ),
+            () => {
+                return Err(format!(
+                    "{short} is shorter than {MIN_KEY} characters, and the server is not bound to loopback: choose a longer one, as `openssl rand -hex 24` makes it"
+                ));
+            }
+        }
+        Ok(())
     }
 
     pub fn keep(&self) -> ash_session::Keep {

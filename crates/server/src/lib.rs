@@ -8,6 +8,7 @@ mod auth;
 mod config;
 mod database;
 mod disk;
+mod edge;
 mod enforced;
 mod engine;
 mod ignored;
@@ -25,7 +26,7 @@ mod walls;
 
 pub use app::{Failure, Repaired, far_sessions, repair, restore, serve};
 pub use ash_session::{FarSession, Repair, RepairedSession, Returned};
-pub use config::{Config, Sandbox};
+pub use config::{Config, SECRETS, Sandbox};
 pub use disk::Disk;
 pub use enforced::Enforced;
 pub use stretch::watch_stretches;

@@ -44,7 +44,9 @@ pub(crate) fn status(kind: Kind) -> StatusCode {
         Kind::Conflict => StatusCode::CONFLICT,
         Kind::Gone => StatusCode::GONE,
         Kind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Kind::TooMany => StatusCode::TOO_MANY_REQUESTS,
         Kind::Unprocessable => StatusCode::UNPROCESSABLE_ENTITY,
+        Kind::Timeout => StatusCode::REQUEST_TIMEOUT,
         Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
@@ -63,7 +65,7 @@ impl IntoResponse for Problem {
             tracing::error!(code = %self.code, error = %self.error, "a request failed");
         }
         let mut response = answer(status, &self.code, &self.error);
-        if self.kind == Kind::Unavailable {
+        if matches!(self.kind, Kind::Unavailable | Kind::TooMany) {
             response.headers_mut().insert("retry-after", axum::http::HeaderValue::from_static("1"));
         }
         response

@@ -25,22 +25,19 @@ mod workspaces;
 
 use crate::{
     app::App,
-    auth,
+    auth, edge,
     problem::{self, Problem},
 };
 use ash_model::Kind;
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Request, State},
-    http::{HeaderValue, Method, StatusCode, Uri, header},
+    http::{Method, StatusCode, Uri},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{delete, get, patch, post},
 };
-use tower_http::{
-    catch_panic::CatchPanicLayer,
-    cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer},
-};
+use tower_http::catch_panic::CatchPanicLayer;
 
 const MIB: usize = 1 << 20;
 /// Of the reference, in characters.
@@ -119,22 +116,13 @@ pub(crate) fn router(app: App) -> Router {
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(2 * MIB))
         .layer(middleware::from_fn_with_state(app.clone(), auth::check))
+        .layer(middleware::from_fn_with_state(app.clone(), edge::with_timeout))
         .layer(middleware::from_fn_with_state(app.clone(), timed))
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(cors(&app.origins))
+        .layer(edge::cors(&app.origins))
+        .layer(middleware::from_fn_with_state(app.clone(), edge::check_host))
+        .layer(middleware::from_fn(edge::no_store))
         .with_state(app)
-}
-
-fn cors(origins: &[String]) -> CorsLayer {
-    let origins: Vec<HeaderValue> = origins.iter().filter_map(|origin| origin.trim().parse().ok()).collect();
-    let allowed = if origins.is_empty() { AllowOrigin::mirror_request() } else { AllowOrigin::list(origins) };
-    let methods = [Method::GET, Method::HEAD, Method::PUT, Method::PATCH, Method::POST, Method::DELETE];
-    CorsLayer::new()
-        .allow_origin(allowed)
-        .allow_credentials(true)
-        .allow_methods(AllowMethods::list(methods))
-        .allow_headers(AllowHeaders::mirror_request())
-        .expose_headers([header::CONTENT_DISPOSITION, header::HeaderName::from_static("x-ash-source")])
 }
 
 async fn timed(State(app): State<App>, request: Request, next: Next) -> Response {

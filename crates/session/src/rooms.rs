@@ -99,6 +99,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The most that anybody but the operator may ask for: the defaults, where the operator sets no other.
+    pub fn most_of_tenants(&self) -> Bounds {
+        self.most.over(self.limits)
+    }
+
     /// The program of a runtime that is not part of ours. Its directory is visible inside.
     pub(crate) fn program(&self, runtime: Runtime, options: &Options) -> Result<Option<&Path>> {
         can_talk(runtime, options)?;

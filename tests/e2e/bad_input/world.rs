@@ -154,7 +154,8 @@ pub(super) async fn raw(
 ) -> Answer {
     let address = server.url.strip_prefix("http://").expect("an address");
     let mut stream = TcpStream::connect(address).await.expect("connect");
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n").into_bytes();
+    let mut head =
+        format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n").into_bytes();
     head.extend_from_slice(headers);
     head.extend_from_slice(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
     let (mut read, mut write) = stream.split();

@@ -63,7 +63,13 @@ async fn wait_for_the_dying() -> Option<Running> {
     let until = Instant::now() + DYING;
     loop {
         let running = running()?;
-        let settings = Settings { server: Some(running.url.clone()), key: None, lock: None, json: false };
+        let settings = Settings {
+            server: Some(running.url.clone()),
+            key: None,
+            refused_key: None,
+            lock: None,
+            json: false,
+        };
         if Api::new(&settings).get("/health").await.is_ok() || Instant::now() >= until {
             return Some(running);
         }

@@ -5,11 +5,12 @@ use crate::{
     settings::{Saved, Settings},
 };
 
-pub(crate) async fn link(url: String, api_key: Option<String>) -> Result<()> {
+pub(crate) async fn link(url: String, settings: &Settings) -> Result<()> {
     if !url.starts_with("http://") && !url.starts_with("https://") {
         return Err(Failure::invalid(format!("\"{url}\" must begin with http:// or https://")));
     }
-    let settings = Settings { server: Some(url.clone()), key: api_key.clone(), lock: None, json: false };
+    let api_key = settings.key.clone();
+    let settings = Settings { server: Some(url.clone()), ..settings.clone() };
     let api = Api::new(&settings);
     api.get("/health").await?;
     api.get("/api/agents").await?;

@@ -156,6 +156,10 @@ pub(super) async fn deploy(
         env,
         at: app.sessions.rooms().clock(),
     };
+    // What the operator asks for beyond it is cut when it is used.
+    if !caller.is_operator() {
+        limits::within(&app, &caller, new.limits)?;
+    }
     app.sessions.rooms().permits(&new.needs, None, new.limits)?;
     let claim = once(&app, &caller.0, &headers, ("POST /api/agents", &body.bytes), name.to_string()).await?;
     let agent = match existing(&app, &new).await?.filter(|_| claim.again) {

@@ -1,7 +1,7 @@
 //! What a session's agent made beside the project: its plan, and documents for its user.
 
 use super::{
-    files::{Format, MOST_JSON, content, found, rel, shown},
+    files::{Format, MOST_JSON, found, rel, shown, sized},
     take::{Asked, Named, Part, blocking, session},
 };
 use crate::{
@@ -63,7 +63,7 @@ fn written(found: FoundFile) -> Answer<Option<(String, Timestamp)>> {
         FoundFile::File { mtime_ms, .. } => Timestamp(*mtime_ms),
         FoundFile::NotAFile | FoundFile::Closed => Timestamp(0),
     };
-    let text = content(found, MOST_JSON)?;
+    let text = sized(found, MOST_JSON)?.whole(MOST_JSON)?;
     Ok(Some((String::from_utf8_lossy(&text).into_owned(), at)))
 }
 
@@ -91,8 +91,8 @@ pub(super) async fn read(
     let (most, name) = (format.most()?, rel(&path)?);
     let artifacts = app.sessions.artifacts(&session, format.checkpoint).await?;
     let source = artifacts.name();
-    let bytes = blocking(move || content(artifacts.open(&name)?, most)).await?;
-    found(&format, (&path, source), bytes)
+    let file = blocking(move || sized(artifacts.open(&name)?, most)).await?;
+    found(&format, (&path, source), file).await
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use crate::{
     app::App,
     archive::{self, Ledger, Limits},
     auth::Caller,
+    edge::read_file,
     problem::{Answer, Problem},
 };
 use ash_model::{Kind, Status};
@@ -13,7 +14,6 @@ use ash_snapshot::{FileInfo, RelPath};
 use ash_store::Session;
 use axum::{
     Json,
-    body::Body as HttpBody,
     extract::State,
     http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
     response::{IntoResponse, Response},
@@ -21,10 +21,15 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::{fmt::Write, io::Read};
+use std::{
+    fmt::Write,
+    io::{Cursor, Read},
+};
 
 const MOST_RAW: u64 = 104_857_600;
 pub(super) const MOST_JSON: u64 = 1_048_576;
+/// A file of up to so many bytes is in memory before its answer begins.
+const READ_FIRST: u64 = 64 << 10;
 const MOST_WRITTEN: usize = 52_428_800;
 const MOST_BATCH: usize = 104_857_600;
 
@@ -101,8 +106,8 @@ pub(super) async fn read(
     let (most, name) = (asked.most()?, rel(&path)?);
     let place = place(&app, &session, asked.checkpoint).await?;
     let source = place.name();
-    let bytes = blocking(move || content(place.open(&name)?, most)).await?;
-    found(&asked, (&path, source), bytes)
+    let file = blocking(move || sized(place.open(&name)?, most)).await?;
+    found(&asked, (&path, source), file).await
 }
 
 impl Format {
@@ -116,20 +121,35 @@ impl Format {
     }
 }
 
+/// A file that is sent, and how long it is.
+pub(super) struct SizedFile {
+    size: u64,
+    bytes: Box<dyn Read + Send>,
+}
+
+impl SizedFile {
+    pub(super) fn whole(self, most: u64) -> Answer<Vec<u8>> {
+        let mut content = Vec::with_capacity(usize::try_from(self.size.min(most)).unwrap_or(0));
+        self.bytes.take(most).read_to_end(&mut content).map_err(Problem::internal)?;
+        Ok(content)
+    }
+}
+
 /// A file's content, in the format that was asked for.
-pub(super) fn found(
+pub(super) async fn found(
     asked: &Format,
     (path, source): (&str, &'static str),
-    bytes: Vec<u8>,
+    file: SizedFile,
 ) -> Answer<Response> {
     if asked.format.as_deref() != Some("json") {
-        return Ok(raw(path, bytes, source));
+        return raw(path, file, source).await;
     }
+    let bytes = blocking(move || file.whole(MOST_JSON)).await?;
     let body = json!({ "path": path, "content": String::from_utf8_lossy(&bytes), "size": bytes.len(), "source": source });
     Ok(Json(body).into_response())
 }
 
-pub(super) fn content(found: FoundFile, most: u64) -> Answer<Vec<u8>> {
+pub(super) fn sized(found: FoundFile, most: u64) -> Answer<SizedFile> {
     match found {
         FoundFile::Missing => Err(Problem::not_found("file_not_found", "File not found")),
         FoundFile::NotAFile => Err(Problem::invalid("not_a_file", "Path is not a file")),
@@ -137,11 +157,7 @@ pub(super) fn content(found: FoundFile, most: u64) -> Answer<Vec<u8>> {
         FoundFile::File { size, .. } if size > most => {
             Err(Problem::invalid("file_too_large", format!("File too large ({size} bytes, max {most})")))
         }
-        FoundFile::File { size, bytes, .. } => {
-            let mut content = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
-            bytes.take(most).read_to_end(&mut content).map_err(Problem::internal)?;
-            Ok(content)
-        }
+        FoundFile::File { size, bytes, .. } => Ok(SizedFile { size, bytes }),
     }
 }
 
@@ -153,16 +169,27 @@ fn closed() -> Problem {
     )
 }
 
-fn raw(path: &str, bytes: Vec<u8>, source: &'static str) -> Response {
+/// A large file is read while it is sent. Its beginning is read first: what cannot be read at all is no answer.
+async fn raw(path: &str, file: SizedFile, source: &'static str) -> Answer<Response> {
+    let SizedFile { size, mut bytes } = file;
+    let (beginning, bytes) = blocking(move || {
+        let mut beginning = Vec::new();
+        bytes.by_ref().take(READ_FIRST).read_to_end(&mut beginning).map_err(Problem::internal)?;
+        Ok((beginning, bytes))
+    })
+    .await?;
+    // One that is shorter by now is sent as it is.
+    let length = if size <= READ_FIRST { beginning.len() as u64 } else { size };
     let name = path.rsplit('/').next().unwrap_or(path);
     let headers = [
         (CONTENT_TYPE, mime(name)),
         (CONTENT_DISPOSITION, format!("attachment; filename*=UTF-8''{}", encoded(name))),
-        (CONTENT_LENGTH, bytes.len().to_string()),
+        (CONTENT_LENGTH, length.to_string()),
         // The content is the agent's: no browser should guess that it is a page.
         (X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
     ];
-    (headers, [("x-ash-source", source)], bytes).into_response()
+    let body = read_file(Box::new(Cursor::new(beginning).chain(bytes)), length);
+    Ok((headers, [("x-ash-source", source)], body).into_response())
 }
 
 /// Source files by the names that clients of the Ash API know; the rest as everybody does.
@@ -316,17 +343,15 @@ pub(super) async fn bundle(State(app): State<App>, caller: Caller, Part(id): Par
     let session = session(&app, &caller, &id).await?;
     let place = app.sessions.files(&session).await?;
     let scratch = app.scratch.clone();
-    let bytes = blocking(move || {
+    let (file, length) = blocking(move || {
         let mut file = tempfile::tempfile_in(scratch).map_err(Problem::internal)?;
         let length = archive::pack(&place, &mut file)?;
-        let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
-        file.read_to_end(&mut bytes).map_err(Problem::internal)?;
-        Ok(bytes)
+        Ok((file, length))
     })
     .await?;
     let name = format!("attachment; filename=\"{}.tar.gz\"", session.id);
     let headers = [(CONTENT_TYPE, "application/gzip".to_owned()), (CONTENT_DISPOSITION, name)];
-    Ok((headers, HttpBody::from(bytes)).into_response())
+    Ok((headers, read_file(Box::new(file), length)).into_response())
 }
 
 #[derive(Deserialize)]

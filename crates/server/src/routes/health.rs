@@ -2,21 +2,25 @@
 
 use crate::{
     app::App,
-    auth::{self, Admin},
+    auth::{self, Operator},
+    edge::Peer,
     problem::Answer,
 };
 use ash_model::TenantId;
-use ash_session::Far;
+use ash_session::{Far, ServerTrouble};
 use axum::{
-    Json,
+    Extension, Json,
     extract::State,
     http::{
         HeaderMap,
-        header::{ACCEPT, CONTENT_TYPE, HOST},
+        header::{ACCEPT, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST},
     },
     response::{Html, IntoResponse, Response},
 };
 use serde_json::{Value, json};
+
+/// The page has a style and nothing else: no script runs in it, and no other page shows it as a part of itself.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A program gets JSON; a person with a browser a page that says what this is.
 pub(super) async fn hello(State(app): State<App>, headers: HeaderMap) -> Response {
@@ -34,7 +38,7 @@ pub(super) async fn hello(State(app): State<App>, headers: HeaderMap) -> Respons
         .replace("{{version}}", crate::VERSION)
         .replace("{{host}}", host)
         .replace("{{key}}", app.key_hint());
-    Html(page).into_response()
+    ([(CONTENT_SECURITY_POLICY, POLICY)], Html(page)).into_response()
 }
 
 /// What a client says of our address goes into a page: only what an address can be made of.
@@ -42,10 +46,16 @@ fn is_host(host: &str) -> bool {
     host.len() <= 255 && host.bytes().all(|b| b.is_ascii_alphanumeric() || b".:-[]".contains(&b))
 }
 
-/// What is wrong is said to everybody in one word, and in sentences to callers that have a key.
-pub(super) async fn health(State(app): State<App>, headers: HeaderMap) -> Answer<Json<Value>> {
+/// Everybody sees how much is going on and whether something is wrong; callers that have a key see what. The answer is 200
+/// as long as there is one: what the database does not say is left at 0, and is a trouble.
+pub(super) async fn health(
+    State(app): State<App>,
+    peer: Option<Extension<Peer>>,
+    headers: HeaderMap,
+) -> Json<Value> {
+    let has_key = auth::known(&app, &headers, peer.map(|Extension(peer)| peer)).await.is_ok();
     let counts = app.sessions.counts().await;
-    let active = app.sessions.rooms().store.count_active(&TenantId::main()).await?;
+    let active = app.sessions.rooms().store.count_active(&TenantId::main()).await;
     let alive = counts.waiting + counts.running;
     let little = app.sessions.little_space();
     let status = match () {
@@ -54,32 +64,54 @@ pub(super) async fn health(State(app): State<App>, headers: HeaderMap) -> Answer
         () => "ok",
     };
     let mut health = json!({
-        "status": status, "activeSessions": active, "activeSandboxes": alive,
-        "uptime": app.metrics.uptime().as_secs(), "version": crate::VERSION,
-        "coordinatorId": app.metrics.coordinator(), "remoteRunners": 0,
+        "status": status, "activeSessions": active.as_ref().unwrap_or(&0), "activeSandboxes": alive,
+        "uptime": app.metrics.uptime().as_secs(), "version": crate::VERSION, "remoteRunners": 0,
         "pool": {
             "total": alive + counts.warm + counts.warming + counts.cold, "cold": counts.cold, "warming": counts.warming, "warm": counts.warm,
             "waiting": counts.waiting, "running": counts.running,
             "maxCapacity": app.sessions.rooms().settings.max_sandboxes,
             "resumeWarmHits": app.metrics.resume_hits("warm"), "resumeColdHits": app.metrics.resume_hits("cold"),
-            "preWarmHits": app.metrics.resume_hits("prewarm"), "queued": app.sessions.queued(),
+            "preWarmHits": app.metrics.resume_hits("prewarm"),
         },
     });
+    let mut troubles = app.sessions.rooms().troubles.list();
+    let now = app.sessions.rooms().clock();
+    let trouble = |code, error| ServerTrouble { code, error, since: now };
     if let Some(free) = little {
+        troubles.push(trouble("disk_full", ash_session::Error::LittleSpace(free >> 20).to_string()));
+    }
+    if let Err(error) = active {
+        troubles.push(trouble("store_failed", format!("The database does not answer: {error}")));
+    }
+    if !troubles.is_empty() {
+        health["degraded"] = json!(true);
+    }
+    if has_key {
+        tell(&app, &mut health, troubles).await;
+    }
+    Json(health)
+}
+
+/// What only callers with a key see.
+async fn tell(app: &App, health: &mut Value, mut troubles: Vec<ServerTrouble>) {
+    health["coordinatorId"] = json!(app.metrics.coordinator());
+    health["pool"]["queued"] = json!(app.sessions.queued());
+    if let Some(free) = app.sessions.little_space() {
         health["freeBytes"] = json!(free);
         health["error"] = json!(ash_session::Error::LittleSpace(free >> 20).to_string());
     }
     if let Some(far) = &app.sessions.rooms().far {
-        health["objectStore"] = object_store(&app, far).await?;
-    }
-    let troubles = app.sessions.rooms().troubles.list();
-    if !troubles.is_empty() {
-        health["degraded"] = json!(true);
-        if auth::known(&app, &headers).await.is_ok() {
-            health["trouble"] = json!(troubles);
+        match object_store(app, far).await {
+            Ok(shown) => health["objectStore"] = shown,
+            Err(problem) => {
+                let since = app.sessions.rooms().clock();
+                troubles.push(ServerTrouble { code: "store_failed", error: problem.error, since });
+            }
         }
     }
-    Ok(Json(health))
+    if !troubles.is_empty() {
+        health["trouble"] = json!(troubles);
+    }
 }
 
 /// Whether everything that is saved gets to where a lost machine cannot take it along.
@@ -99,7 +131,8 @@ async fn object_store(app: &App, far: &Far) -> Answer<Value> {
     Ok(shown)
 }
 
-pub(super) async fn metrics(State(app): State<App>, _: Admin) -> Answer<Response> {
+/// Of all tenants together.
+pub(super) async fn metrics(State(app): State<App>, _: Operator) -> Answer<Response> {
     let active = app.sessions.rooms().store.count_active(&TenantId::main()).await?;
     if let Some(far) = &app.sessions.rooms().far {
         let lag = app.sessions.rooms().store.lag().await?;

@@ -108,7 +108,10 @@ pub(super) async fn delete(
 ) -> Answer<Json<Value>> {
     let rooms = app.sessions.rooms();
     match rooms.store.remove_key(caller.tenant(), &id, rooms.clock(), caller.order()).await? {
-        true => Ok(Json(json!({}))),
+        true => {
+            app.streams.revoke(&id);
+            Ok(Json(json!({})))
+        }
         false => Err(Problem::not_found("key_not_found", "API key not found")),
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::{
     app::App,
+    auth::Caller,
     problem::{Answer, Problem},
 };
 use ash_model::{BadBounds, Bounds, Kind, Needs, Resources};
@@ -35,12 +36,20 @@ fn invalid(error: impl Into<String>) -> Problem {
 
 /// Asked for more than the operator allows, one is refused. Of what a session has since they allowed more, only so much is
 /// in force: it can be changed in other ways all the same.
-pub(super) fn allowed(app: &App, given: Option<Bounds>) -> Answer<()> {
-    let within = given.unwrap_or_default().within(app.sessions.rooms().settings.most);
-    within.map_err(|error: BadBounds| {
-        Problem::new(Kind::Unprocessable, "limit_too_high", format!("limits: {error}"))
-    })?;
+pub(super) fn allowed(app: &App, caller: &Caller, given: Option<Bounds>) -> Answer<()> {
+    within(app, caller, given)?;
     Ok(app.sessions.rooms().permits(&Needs::default(), given, None)?)
+}
+
+/// The defaults are the most for all but the operator, unless ASH_LIMITS_MAX says otherwise.
+pub(super) fn within(app: &App, caller: &Caller, given: Option<Bounds>) -> Answer<()> {
+    let settings = &app.sessions.rooms().settings;
+    let most = if caller.is_operator() { settings.most } else { settings.most_of_tenants() };
+    let within = given.unwrap_or_default().within(most);
+    within.map_err(|error: BadBounds| {
+        let error = format!("limits: {error}. The operator allows more with ASH_LIMITS_MAX");
+        Problem::new(Kind::Unprocessable, "limit_too_high", error)
+    })
 }
 
 /// What is in force, and by whom it is enforced.

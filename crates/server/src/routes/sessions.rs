@@ -81,7 +81,7 @@ pub(super) async fn create(
     let secrets = options.secrets(KnownSecrets::default())?.unwrap_or_default();
     let (options, way) = with_provider(options.over(Options::default())?, wanted)?;
     usage::can_count(&app, &options)?;
-    limits::allowed(&app, options.limits)?;
+    limits::allowed(&app, &caller, options.limits)?;
     let env = variables(env, extra_env)?.unwrap_or_default();
     let proposed = session_id.unwrap_or_else(SessionId::fresh);
     let claim =
@@ -174,19 +174,20 @@ pub(super) async fn change_config(
 ) -> Answer<Json<Value>> {
     let found = open_session(&app, &caller, &id).await?;
     // To its end even if the caller hangs up: what the agent goes on with is what is stored.
-    let changing = tokio::spawn(change_live(app.clone(), found.no, body.value));
+    let changing = tokio::spawn(change_live(app.clone(), caller.clone(), found.no, body.value));
     changing.await.map_err(|_| Problem::internal("the change was cut off"))??;
     get(State(app), caller, Part(id)).await
 }
 
 /// A live agent first: what it does not agree to is not stored.
-async fn change_live(app: App, no: SessionNo, Change { env, extra_env, options }: Change) -> Answer<()> {
+async fn change_live(app: App, caller: Caller, no: SessionNo, change: Change) -> Answer<()> {
+    let Change { env, extra_env, options } = change;
     let env = variables(env, extra_env)?;
     let _alone = app.changing_options.lock(no).await;
     let mut change = options;
     let (settings, wanted) = (change.settings(), change.wanted(&app)?);
     can_wait(&app, change.durability)?;
-    limits::allowed(&app, change.limits()?)?;
+    limits::allowed(&app, &caller, change.limits()?)?;
     let session = app.sessions.get(no).await?;
     let mut before = session.options.clone();
     let known = app.sessions.rooms().store.secrets(no).await;
@@ -260,7 +261,7 @@ pub(super) async fn resume(
     // Without a single field there is nothing to change.
     if found.card.status != Status::Ended && body.bytes.contains(&b':') {
         // To its end even if the caller hangs up.
-        let changing = tokio::spawn(change_live(app.clone(), found.no, body.value));
+        let changing = tokio::spawn(change_live(app.clone(), caller.clone(), found.no, body.value));
         changing.await.map_err(|_| Problem::internal("the change was cut off"))??;
     }
     let (session, receipt) = app.sessions.resume(&found, place).await?;

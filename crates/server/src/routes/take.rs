@@ -3,18 +3,20 @@
 use crate::{
     app::App,
     auth::Caller,
+    edge::WholeBody,
     problem::{Answer, Problem},
 };
-use ash_model::{Durability, Kind, PermissionId, SessionId, Status, TurnId};
+use ash_model::{Durability, PermissionId, SessionId, Status, TurnId};
 use ash_session::Refused;
 use ash_store::{Env, Session};
 use axum::{
     body::Bytes,
-    extract::{FromRequest, FromRequestParts, Path, Query, Request, rejection::BytesRejection},
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
     http::{HeaderMap, request::Parts},
 };
 use serde::de::DeserializeOwned;
 use std::{collections::BTreeMap, time::Duration};
+use tokio::sync::OwnedSemaphorePermit;
 
 const MOST_ENV: usize = 256;
 /// An agent's and a session's together, with the command line, are at most what the kernel lets a process begin with.
@@ -25,23 +27,22 @@ const MOST_ENV_BYTES: usize = 512 << 10;
 pub(crate) struct Body<T> {
     pub(crate) value: T,
     pub(crate) bytes: Bytes,
+    /// Its part of the memory for large bodies, for as long as it is worked on.
+    _memory: Option<OwnedSemaphorePermit>,
 }
 
 impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        let bytes = Bytes::from_request(request, app).await.map_err(unreadable)?;
+        let has_space = || match app.sessions.little_space() {
+            Some(free) => Err(ash_session::Error::LittleSpace(free >> 20).into()),
+            None => Ok(()),
+        };
+        let WholeBody { bytes, memory } = app.large_bodies.read(request, has_space).await?;
         let text: &[u8] = if bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &bytes };
         let value = parse(text)?;
-        Ok(Body { value, bytes })
-    }
-}
-
-fn unreadable(rejection: BytesRejection) -> Problem {
-    match rejection.status().as_u16() {
-        413 => Problem::new(Kind::TooLarge, "payload_too_large", "Payload Too Large"),
-        _ => Problem::invalid("unreadable_body", rejection.body_text()),
+        Ok(Body { value, bytes, _memory: memory })
     }
 }
 

@@ -37,7 +37,7 @@ async fn port(address: SocketAddr, settings: &Settings) -> Check {
 async fn is_ash(address: SocketAddr, settings: &Settings) -> bool {
     let there = Settings { server: Some(format!("http://{address}")), ..settings.clone() };
     let health = in_time(Api::new(&there).get("/health")).await;
-    health.is_ok_and(|health| health["coordinatorId"].is_string())
+    health.is_ok_and(|health| health["pool"]["maxCapacity"].is_u64() && health["version"].is_string())
 }
 
 fn taken(address: SocketAddr, error: &io::Error, by_ash: bool) -> Check {
@@ -79,8 +79,7 @@ async fn server(settings: &Settings) -> Check {
                     format!("not started; the one at {} is somebody else's", api.url),
                 );
             }
-            let remedy =
-                "give its key with --api-key or ASH_API_KEY, or save it with `ash link URL --api-key KEY`";
+            let remedy = "give its key with ASH_API_KEY, or save it with `ASH_API_KEY=KEY ash link URL`";
             Check::problem("server", format!("{} does not accept the key", api.url), remedy)
         }
         Err(failure) => {

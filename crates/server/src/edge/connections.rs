@@ -1,0 +1,343 @@
+//! Accepting connections: never more than the server can hold, and never all of them by clients that say nothing.
+//!
+//! A connection without a request under way is idle. When all places are taken, the one that has been idle for longest
+//! makes way for a new one, so that a thousand silent clients cost a speaking one nothing. If none is idle, a few more are
+//! let in, for `/health` and the operator alone.
+
+use super::socket::TimedSocket;
+use axum::{Router, body::Body, http::Request};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::{
+    collections::{BTreeMap, HashMap},
+    convert::Infallible,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tower_service::Service;
+
+/// How many more are let in when all are at work.
+const RESERVE: usize = 32;
+/// Of the files that the server may open, connections get at most this part.
+const PART_OF_FILES: usize = 2;
+/// No header is longer; and of what a client does not read, no more waits in our memory.
+const BUFFER: usize = 64 << 10;
+/// Headers that take longer are not meant to come.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// What is wrong with connections is logged at most so often.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+/// How long nothing is accepted when the machine has no place for another file.
+const BREAK: Duration = Duration::from_millis(50);
+
+/// Who is at the other end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// The connection has a place of the reserve.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reserved;
+
+pub(crate) struct Edge {
+    places: Places,
+    header_timeout: Duration,
+    client_timeout: Duration,
+}
+
+/// Who has a place, and who of them is idle, since when.
+#[derive(Clone)]
+struct Places {
+    table: Arc<Mutex<Table>>,
+    max: usize,
+}
+
+#[derive(Default)]
+struct Table {
+    last: u64,
+    connections: HashMap<u64, Connection>,
+    /// Numbers of connections, the one that has been idle for longest first.
+    idle: BTreeMap<u64, u64>,
+    logged: Option<Instant>,
+}
+
+struct Connection {
+    evicted: CancellationToken,
+    /// Its number among the idle.
+    idle: Option<u64>,
+    requests: usize,
+}
+
+enum Admission {
+    Ordinary(Seat),
+    Reserved(Seat),
+    Refused,
+}
+
+/// A place, which is free again when this is dropped.
+struct Seat {
+    places: Places,
+    number: u64,
+    evicted: CancellationToken,
+}
+
+/// A request under way, until its answer is sent.
+struct AtWork {
+    places: Places,
+    number: u64,
+}
+
+impl Edge {
+    /// `max` connections, or fewer if the server may not open that many files.
+    pub(crate) fn new(max: usize, client_timeout: Duration, open_files: usize) -> Edge {
+        let max = max.min(open_files / PART_OF_FILES).max(1);
+        let header_timeout = client_timeout.min(HEADER_TIMEOUT);
+        Edge { places: Places { table: Arc::default(), max }, header_timeout, client_timeout }
+    }
+
+    pub(crate) async fn serve(self, listener: TcpListener, router: Router) {
+        loop {
+            let (socket, peer) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    self.places.not_accepted(&error);
+                    tokio::time::sleep(BREAK).await;
+                    continue;
+                }
+            };
+            let (seat, reserved) = match self.places.admit() {
+                Admission::Ordinary(seat) => (seat, None),
+                Admission::Reserved(seat) => (seat, Some(Reserved)),
+                Admission::Refused => continue,
+            };
+            // Small frames go out at once: waiting to fill a packet costs a reader 40 ms.
+            socket.set_nodelay(true).ok();
+            tokio::spawn(self.connection(socket, (Peer(peer), reserved), seat, router.clone()));
+        }
+    }
+
+    fn connection(
+        &self,
+        socket: TcpStream,
+        (peer, reserved): (Peer, Option<Reserved>),
+        seat: Seat,
+        router: Router,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (places, number, evicted) = (seat.places.clone(), seat.number, seat.evicted.clone());
+        let answer = service_fn(move |mut request: Request<Incoming>| {
+            let at_work = places.at_work(number);
+            request.extensions_mut().insert(peer);
+            if let Some(reserved) = reserved {
+                request.extensions_mut().insert(reserved);
+            }
+            let answering = router.clone().call(request);
+            async move {
+                let (head, body) = answering.await?.into_parts();
+                Ok::<_, Infallible>(axum::http::Response::from_parts(
+                    head,
+                    AnswerBody { body, _at_work: at_work },
+                ))
+            }
+        });
+        let socket = TokioIo::new(TimedSocket::new(socket, self.client_timeout));
+        let serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.header_timeout)
+            .max_buf_size(BUFFER)
+            .serve_connection(socket, answer);
+        async move {
+            // What goes wrong with one connection is its client's affair.
+            tokio::select! {
+                served = serving => drop(served),
+                () = evicted.cancelled() => {}
+            }
+            drop(seat);
+        }
+    }
+}
+
+impl Places {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
+        self.table.lock().expect("no code panics while it holds this lock")
+    }
+
+    fn admit(&self) -> Admission {
+        let mut table = self.lock();
+        let is_full = table.connections.len() >= self.max;
+        let made_way = is_full && table.evict_one();
+        if is_full {
+            table.log(|| {
+                let how = if made_way { "idle ones are closed for new ones" } else { "all of them are at work" };
+                let max = self.max;
+                format!("{max} connections are open, which is the most: {how}. ASH_MAX_CONNECTIONS and the limit of open files allow more")
+            });
+        }
+        match () {
+            () if !is_full || made_way => Admission::Ordinary(self.seat(&mut table)),
+            () if table.connections.len() < self.max + RESERVE => Admission::Reserved(self.seat(&mut table)),
+            () => Admission::Refused,
+        }
+    }
+
+    fn seat(&self, table: &mut Table) -> Seat {
+        table.last += 1;
+        let (number, evicted) = (table.last, CancellationToken::new());
+        table.connections.insert(number, Connection { evicted: evicted.clone(), idle: None, requests: 0 });
+        table.rest(number);
+        Seat { places: self.clone(), number, evicted }
+    }
+
+    fn at_work(&self, number: u64) -> AtWork {
+        let mut table = self.lock();
+        if let Some(connection) = table.connections.get_mut(&number) {
+            connection.requests += 1;
+            let idle = connection.idle.take();
+            idle.map(|place| table.idle.remove(&place));
+        }
+        AtWork { places: self.clone(), number }
+    }
+
+    /// Most often the limit of open files: one that is idle goes, and it is tried again.
+    fn not_accepted(&self, error: &std::io::Error) {
+        let mut table = self.lock();
+        table.evict_one();
+        table.log(|| {
+            format!(
+                "a connection could not be accepted: {error}. Allow the server more open files (ulimit -n)"
+            )
+        });
+    }
+}
+
+impl Table {
+    fn rest(&mut self, number: u64) {
+        self.last += 1;
+        let place = self.last;
+        if let Some(connection) = self.connections.get_mut(&number) {
+            connection.idle = Some(place);
+            self.idle.insert(place, number);
+        }
+    }
+
+    fn evict_one(&mut self) -> bool {
+        let Some((_, number)) = self.idle.pop_first() else { return false };
+        if let Some(connection) = self.connections.remove(&number) {
+            connection.evicted.cancel();
+        }
+        true
+    }
+
+    fn log(&mut self, words: impl FnOnce() -> String) {
+        if self.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
+            self.logged = Some(Instant::now());
+            tracing::warn!("{}", words());
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut table = self.places.lock();
+        let connection = table.connections.remove(&self.number);
+        if let Some(place) = connection.and_then(|connection| connection.idle) {
+            table.idle.remove(&place);
+        }
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        let mut table = self.places.lock();
+        let Some(connection) = table.connections.get_mut(&self.number) else { return };
+        connection.requests -= 1;
+        if connection.requests == 0 {
+            table.rest(self.number);
+        }
+    }
+}
+
+/// An answer whose connection is at work until it is sent.
+struct AnswerBody {
+    body: Body,
+    _at_work: AtWork,
+}
+
+impl hyper::body::Body for AnswerBody {
+    type Data = bytes::Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<bytes::Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Raises the soft limit of open files to the hard one; answers how many the server may open.
+pub(crate) fn raise_open_files() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
+    {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
+    let current = getrlimit(Resource::Nofile).current;
+    current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(max: usize) -> Places {
+        Places { table: Arc::default(), max }
+    }
+
+    fn ordinary(admission: Admission) -> Seat {
+        match admission {
+            Admission::Ordinary(seat) => seat,
+            Admission::Reserved(_) | Admission::Refused => panic!("no ordinary place"),
+        }
+    }
+
+    #[test]
+    fn the_longest_idle_makes_way_and_those_at_work_do_not() {
+        let places = places(3);
+        let seats: Vec<Seat> = (0..3).map(|_| ordinary(places.admit())).collect();
+        let at_work = places.at_work(seats[0].number);
+        let fourth = ordinary(places.admit());
+        let evicted: Vec<bool> = seats.iter().map(|seat| seat.evicted.is_cancelled()).collect();
+        assert_eq!(evicted, [false, true, false], "the first is at work");
+        drop(at_work);
+        // Since it has worked it is the last in line.
+        let fifth = ordinary(places.admit());
+        assert!(seats[2].evicted.is_cancelled() && !seats[0].evicted.is_cancelled());
+        drop((seats, fourth, fifth));
+        assert!(places.lock().connections.is_empty() && places.lock().idle.is_empty());
+    }
+
+    #[test]
+    fn when_all_are_at_work_a_few_more_are_let_in_apart() {
+        let places = places(2);
+        let seats: Vec<Seat> = (0..2).map(|_| ordinary(places.admit())).collect();
+        let at_work: Vec<AtWork> = seats.iter().map(|seat| places.at_work(seat.number)).collect();
+        let reserve: Vec<Admission> = (0..RESERVE).map(|_| places.admit()).collect();
+        // The first of the reserve is idle, and makes way for the next.
+        assert!(matches!(reserve[0], Admission::Reserved(_)));
+        assert!(matches!(places.admit(), Admission::Ordinary(_) | Admission::Reserved(_)));
+        drop(at_work);
+    }
+}

@@ -1,0 +1,133 @@
+//! Keys that are wrong. Each address has a number of mistakes; beyond them its wrong keys are answered late and with 429.
+//! A right key is never asked about here, so that a stranger cannot lock out those who share his address.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+use tokio::sync::Semaphore;
+
+/// So many wrong keys at once are mistakes.
+const BURST: f64 = 100.0;
+/// So many more a second.
+const REFILL: f64 = 1.0;
+/// An address is reported at most so often, with how many there were.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// A wrong key beyond the burst is answered so late.
+const DELAY: Duration = Duration::from_secs(1);
+/// So many answers are late at the same time: those who wait must not take all connections.
+const MAX_DELAYED: usize = 64;
+const MAX_ADDRESSES: usize = 4096;
+
+pub(crate) struct FailedKeys {
+    addresses: Mutex<HashMap<IpAddr, Mistakes>>,
+    delayed: Semaphore,
+}
+
+#[derive(Debug)]
+struct Mistakes {
+    count: f64,
+    at: Instant,
+    unreported: u64,
+    reported: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) is_throttled: bool,
+    /// This time the log and the audit are told, of so many.
+    pub(crate) report: Option<u64>,
+}
+
+impl Default for FailedKeys {
+    fn default() -> FailedKeys {
+        FailedKeys { addresses: Mutex::default(), delayed: Semaphore::new(MAX_DELAYED) }
+    }
+}
+
+impl FailedKeys {
+    pub(crate) fn note(&self, address: IpAddr, now: Instant) -> Verdict {
+        let mut addresses = self.addresses.lock().expect("no code panics while it holds this lock");
+        let address = network(address);
+        if addresses.len() >= MAX_ADDRESSES && !addresses.contains_key(&address) {
+            make_room(&mut addresses, now);
+        }
+        let fresh = Mistakes { count: 0.0, at: now, unreported: 0, reported: None };
+        let mistakes = addresses.entry(address).or_insert(fresh);
+        mistakes.count = (mistakes.left(now) + 1.0).min(BURST + 1.0);
+        mistakes.at = now;
+        mistakes.unreported += 1;
+        let is_due = mistakes.reported.is_none_or(|at| now.saturating_duration_since(at) >= REPORT_EVERY);
+        let report = is_due.then(|| {
+            mistakes.reported = Some(now);
+            std::mem::take(&mut mistakes.unreported)
+        });
+        Verdict { is_throttled: mistakes.count > BURST, report }
+    }
+
+    /// Guesses come no faster than so; not more wait than a few.
+    pub(crate) async fn delay(&self) {
+        if let Ok(_place) = self.delayed.try_acquire() {
+            tokio::time::sleep(DELAY).await;
+        }
+    }
+}
+
+impl Mistakes {
+    fn left(&self, now: Instant) -> f64 {
+        (self.count - now.saturating_duration_since(self.at).as_secs_f64() * REFILL).max(0.0)
+    }
+}
+
+/// One customer of a provider has at least a /64 of IPv6.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+    }
+}
+
+/// Forgets those that made no mistake lately, else the one that has been quiet for longest.
+fn make_room(addresses: &mut HashMap<IpAddr, Mistakes>, now: Instant) {
+    addresses.retain(|_, mistakes| mistakes.left(now) > 0.0);
+    let quiet = addresses.iter().min_by_key(|(_, mistakes)| mistakes.at).map(|(address, _)| *address);
+    if let Some(quiet) = quiet.filter(|_| addresses.len() >= MAX_ADDRESSES) {
+        addresses.remove(&quiet);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_number_of_mistakes_and_gets_more_with_time() {
+        let (failed, start) = (FailedKeys::default(), Instant::now());
+        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let first = failed.note(one, start);
+        assert_eq!(first, Verdict { is_throttled: false, report: Some(1) });
+        let verdicts: Vec<Verdict> = (0..150).map(|_| failed.note(one, start)).collect();
+        assert_eq!(verdicts.iter().position(|verdict| verdict.is_throttled), Some(99));
+        assert!(verdicts.iter().all(|verdict| verdict.report.is_none()), "one line is enough");
+        assert!(!failed.note(other, start).is_throttled);
+        let later = failed.note(one, start + Duration::from_secs(70));
+        assert_eq!(later, Verdict { is_throttled: false, report: Some(151) });
+    }
+
+    #[test]
+    fn the_addresses_of_one_network_are_one_and_their_number_is_bounded() {
+        let (failed, start) = (FailedKeys::default(), Instant::now());
+        let address = |host: u16| IpAddr::from([0x2001, 0xdb8, 1, 1, 0, 0, 0, host]);
+        let throttled = (0..101).filter(|host| failed.note(address(*host), start).is_throttled).count();
+        assert_eq!(throttled, 1);
+        for number in 0..(2 * MAX_ADDRESSES as u32) {
+            failed.note(IpAddr::V4(number.into()), start);
+        }
+        assert!(failed.addresses.lock().expect("whole").len() <= MAX_ADDRESSES);
+    }
+}

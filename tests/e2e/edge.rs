@@ -1,0 +1,6 @@
+//! What the server lets through its door: without a key, from web pages, under other names, and with keys that are wrong.
+
+mod crowds;
+mod keys;
+mod limits;
+mod surface;

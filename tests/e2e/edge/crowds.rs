@@ -1,0 +1,202 @@
+//! Clients that hold the server without asking for anything: silent ones, half a request, and those that stop in the middle.
+
+use crate::support::{Client, KEY, Server, eventually};
+use reqwest::Method;
+use serde_json::json;
+use std::time::Duration;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+const MIB: usize = 1 << 20;
+
+/// The limit of open files of this process, which children begin with.
+fn set_open_files(soft: Option<u64>) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills in, and then reads, a structure that is ours.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        limit.rlim_cur = soft.unwrap_or(limit.rlim_max).min(limit.rlim_max);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
+}
+
+async fn connect(server: &Server) -> TcpStream {
+    let address = server.url.strip_prefix("http://").expect("an address");
+    TcpStream::connect(address).await.expect("a connection")
+}
+
+/// A request whose answer nobody reads yet.
+async fn begin(server: &Server, head: &str) -> TcpStream {
+    let mut socket = connect(server).await;
+    let head = format!("{head}\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\n");
+    socket.write_all(head.as_bytes()).await.expect("sent");
+    socket
+}
+
+fn resident_mb(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its size");
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") / 1024
+}
+
+fn sockets(server: &Server) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{}/fd", server.pid())).expect("it runs").flatten();
+    let links = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+}
+
+/// True when the other end has closed, whatever it said before.
+async fn is_closed(mut socket: TcpStream) -> bool {
+    let mut rest = Vec::new();
+    tokio::time::timeout(crate::support::DEADLINE, socket.read_to_end(&mut rest)).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_thousand_silent_connections_leave_the_server_usable() {
+    set_open_files(Some(1024));
+    let server = Server::with(&[("ASH_MAX_CONNECTIONS", "2000")]).await;
+    set_open_files(None);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).expect("its limits");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).expect("a line");
+    let numbers: Vec<&str> = files.split_whitespace().skip(3).take(2).collect();
+    assert_eq!(numbers[0], numbers[1], "the soft limit is raised to the hard one");
+    let client = server.client();
+    let id = client.create().await;
+    let mut silent = Vec::new();
+    for number in 0..5000 {
+        let mut socket = connect(&server).await;
+        if number % 2 == 0 {
+            socket.write_all(b"GET /health HTTP/1.1\r\nhost: loc").await.ok();
+        }
+        silent.push(socket);
+    }
+    assert_eq!(client.get("/health").await["status"], "ok");
+    assert!(client.say(&id, "hello").await["text"].is_string());
+    assert!(sockets(&server) < 2200, "{}", sockets(&server));
+    let said = server.log().lines().filter(|line| line.contains("ASH_MAX_CONNECTIONS")).count();
+    assert_eq!(said, 1, "one line a minute: {}", server.log());
+    drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_all_connections_are_at_work_health_and_the_operator_are_still_served() {
+    let secret = "a-secret-for-internal-use";
+    let server = Server::with(&[("ASH_INTERNAL_SECRET", secret), ("ASH_MAX_CONNECTIONS", "6")]).await;
+    let client = server.client();
+    let id = client.create().await;
+    let made =
+        server.client_with(secret).post("/api/internal/api-keys", json!({ "tenantId": "other" })).await;
+    let other = server.client_with(made["key"].as_str().expect("a key"));
+    let mut streams = Vec::new();
+    for _ in 0..6 {
+        let mut stream = client.follow(&id, "").await;
+        stream.next().await.expect("a frame");
+        streams.push(stream);
+    }
+    eventually("others have to wait", async || {
+        let (status, body) = other.ask(Method::GET, "/api/agents", None).await;
+        (status == 503 && body["code"] == "too_many_connections").then_some(())
+    })
+    .await;
+    client.get("/api/agents").await;
+    let health = other.http.get(format!("{}/health", other.url)).send().await.expect("an answer");
+    assert_eq!(health.status(), 200);
+    drop(streams);
+    eventually("there is room again", async || {
+        (other.ask(Method::GET, "/api/agents", None).await.0 == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_streams_of_a_key_are_counted() {
+    let server = Server::with(&[("ASH_MAX_STREAMS", "2")]).await;
+    let client = server.client();
+    let id = client.create().await;
+    let mut held = vec![client.follow(&id, "").await, client.follow(&id, "").await];
+    let path = format!("/api/sessions/{id}/stream");
+    let (status, body) = client.ask(Method::GET, &path, None).await;
+    assert_eq!((status.as_u16(), &body["code"]), (429, &json!("too_many_streams")), "{body}");
+    let message = Some(json!({ "content": "not accepted" }));
+    let (status, _) = client.ask(Method::POST, &format!("/api/sessions/{id}/messages"), message).await;
+    assert_eq!(status, 429);
+    let said = client.get(&format!("/api/sessions/{id}/messages")).await;
+    assert_eq!(said["messages"], json!([]), "a refused message leaves nothing");
+    held.pop();
+    eventually("a place is free", async || {
+        let answer = client.request(Method::GET, &path).send().await.expect("an answer");
+        answer.status().is_success().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_stop_in_the_middle_are_given_up() {
+    let server = Server::with(&[("ASH_CLIENT_TIMEOUT", "1")]).await;
+    let client = server.client();
+    let id = client.create().await;
+    client.exec(&id, "truncate -s 60M big").await;
+    assert!(is_closed(begin(&server, "GET /health HTTP/1.1").await).await, "half a header");
+    let mut sending = begin(&server, &format!("POST /api/sessions/{id}/messages HTTP/1.1")).await;
+    sending.write_all(b"content-length: 1000000\r\n\r\n{\"content\": \"").await.expect("sent");
+    let mut answer = String::new();
+    sending.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("request_timeout"), "{answer}");
+    let before = sockets(&server);
+    let mut reading = begin(&server, &format!("GET /api/sessions/{id}/files/big HTTP/1.1")).await;
+    reading.write_all(b"\r\n").await.expect("sent");
+    reading.peek(&mut [0; 1]).await.expect("it comes");
+    eventually("its connection is closed", async || (sockets(&server) <= before).then_some(())).await;
+    let mut rest = Vec::new();
+    reading.read_to_end(&mut rest).await.ok();
+    assert!(rest.len() < 60 * MIB, "it was cut off after {}", rest.len());
+    // One that goes on is not given up, however slow.
+    let mut slow =
+        client.request(Method::GET, &format!("/api/sessions/{id}/files/big")).send().await.expect("a file");
+    let mut length = 0;
+    while let Some(piece) = slow.chunk().await.expect("a piece") {
+        length += piece.len();
+        if length % (20 * MIB) < piece.len() {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+    assert_eq!(length, 60 * MIB);
+}
+
+/// Readers of a file of 100 MiB, and senders of one, who all stop.
+async fn stalled(server: &Server, id: &str, each: usize) -> Vec<TcpStream> {
+    let mut sockets = Vec::new();
+    for _ in 0..each {
+        let mut reading = begin(server, &format!("GET /api/sessions/{id}/files/big HTTP/1.1")).await;
+        reading.write_all(b"\r\n").await.expect("sent");
+        reading.peek(&mut [0; 1]).await.expect("it comes");
+        sockets.push(reading);
+    }
+    let piece = vec![b'A'; 12 * MIB];
+    for _ in 0..each {
+        let mut sending = begin(server, &format!("POST /api/sessions/{id}/files HTTP/1.1")).await;
+        sending
+            .write_all(b"content-length: 140000000\r\n\r\n{\"files\":[{\"path\":\"x\",\"content\":\"")
+            .await
+            .expect("sent");
+        sending.write_all(&piece).await.expect("sent");
+        sockets.push(sending);
+    }
+    sockets
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stalled_readers_and_senders_cost_little_memory_and_it_is_given_back() {
+    let server = Server::start().await;
+    let client: Client = server.client();
+    let id = client.create().await;
+    client.exec(&id, "truncate -s 100M big").await;
+    let before = resident_mb(&server);
+    let held = stalled(&server, &id, 50).await;
+    let with_all = resident_mb(&server);
+    assert!(with_all < before + 100, "{before} MB before, {with_all} MB with 100 clients that have stopped");
+    drop(held);
+    eventually("memory is given back", async || (resident_mb(&server) < before + 30).then_some(())).await;
+}
