@@ -275,7 +275,7 @@ async fn an_agent_names_its_runtime_and_a_deleted_one_can_come_back() {
     client.action(&id, "stop").await;
     client.delete("/api/agents/tester").await;
     assert_eq!(client.status(&id).await, "stopped");
-    let (status, body) = client.ask(Method::POST, &format!("/api/sessions/{id}/resume"), None).await;
+    let (status, body) = client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "tester" }))).await;
     assert_eq!((status.as_u16(), body["error"].as_str()), (404, Some("Agent \"tester\" not found")));
     assert_eq!(client.deploy("tester").await["agent"]["version"], 2);
     assert_eq!(client.action(&id, "resume").await["resume"]["tier"], "native");

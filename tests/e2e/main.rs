@@ -55,6 +55,7 @@ mod pool;
 mod prewarmed;
 #[path = "../support/proxy.rs"]
 mod proxy;
+mod races;
 mod restart;
 mod scale;
 mod secrets;

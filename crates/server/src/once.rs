@@ -13,6 +13,8 @@ use axum::http::HeaderMap;
 pub(crate) struct Once {
     pub(crate) resource: String,
     pub(crate) again: bool,
+    /// The key, as it is stored.
+    pub(crate) key: Option<String>,
 }
 
 pub(crate) fn key(headers: &HeaderMap) -> Answer<Option<&str>> {
@@ -31,7 +33,7 @@ pub(crate) async fn once(
     proposed: String,
 ) -> Answer<Once> {
     let Some(key) = key(headers)? else {
-        return Ok(Once { resource: proposed, again: false });
+        return Ok(Once { resource: proposed, again: false, key: None });
     };
     // Two owners may think of the same key. No header has a line break.
     let own = scope.owner.as_ref().map(|owner| format!("{owner}\n{key}"));
@@ -39,8 +41,8 @@ pub(crate) async fn once(
     let hash = blake3::hash(body).to_hex();
     let store = &app.sessions.rooms().store;
     match store.once(&scope.tenant, route, key, &hash, &proposed, app.sessions.rooms().clock()).await? {
-        Claimed::First(resource) => Ok(Once { resource, again: false }),
-        Claimed::Again(resource) => Ok(Once { resource, again: true }),
+        Claimed::First(resource) => Ok(Once { resource, again: false, key: Some(key.to_owned()) }),
+        Claimed::Again(resource) => Ok(Once { resource, again: true, key: Some(key.to_owned()) }),
         Claimed::Other => Err(Problem::new(
             Kind::Unprocessable,
             "idempotency_key_reused",

@@ -6,20 +6,28 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub(crate) kind: Kind,
     pub(crate) code: String,
     pub(crate) error: String,
+    /// Further fields of the body.
+    pub(crate) details: Map<String, Value>,
 }
 
 pub(crate) type Answer<T> = Result<T, Problem>;
 
 impl Problem {
     pub(crate) fn new(kind: Kind, code: &str, error: impl Into<String>) -> Problem {
-        Problem { kind, code: code.to_owned(), error: error.into() }
+        Problem { kind, code: code.to_owned(), error: error.into(), details: Map::new() }
+    }
+
+    /// With a further field in its body.
+    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Problem {
+        self.details.insert(name.to_owned(), value.into());
+        self
     }
 
     pub(crate) fn invalid(code: &str, error: impl Into<String>) -> Problem {
@@ -54,7 +62,13 @@ pub(crate) fn status(kind: Kind) -> StatusCode {
 
 /// The one shape of an error.
 pub(crate) fn answer(status: StatusCode, code: &str, error: &str) -> Response {
-    let body = json!({ "error": error, "statusCode": status.as_u16(), "code": code });
+    answer_with(status, code, error, Map::new())
+}
+
+fn answer_with(status: StatusCode, code: &str, error: &str, details: Map<String, Value>) -> Response {
+    let mut body = details;
+    let fields = [("error", json!(error)), ("statusCode", json!(status.as_u16())), ("code", json!(code))];
+    body.extend(fields.map(|(name, value)| (name.to_owned(), value)));
     (status, Json(body)).into_response()
 }
 
@@ -64,7 +78,7 @@ impl IntoResponse for Problem {
         if self.kind == Kind::Internal {
             tracing::error!(code = %self.code, error = %self.error, "a request failed");
         }
-        let mut response = answer(status, &self.code, &self.error);
+        let mut response = answer_with(status, &self.code, &self.error, self.details);
         if matches!(self.kind, Kind::Unavailable | Kind::TooMany) {
             response.headers_mut().insert("retry-after", axum::http::HeaderValue::from_static("1"));
         }
@@ -75,7 +89,7 @@ impl IntoResponse for Problem {
 impl From<ash_session::Error> for Problem {
     fn from(error: ash_session::Error) -> Problem {
         // A name that is taken is the caller's to change; the words are meant for them.
-        Problem { kind: error.kind(), code: error.code().to_owned(), error: error.to_string() }
+        Problem::new(error.kind(), error.code(), error.to_string())
     }
 }
 

@@ -2,7 +2,7 @@
 //! granular events that clients of the Ash API expect before them.
 
 use crate::shapes;
-use ash_model::{Fact, Outcome, SessionId, Taking, TurnId};
+use ash_model::{Fact, Outcome, Problem, SessionId, Taking, TurnId};
 use ash_session::Restoring;
 use ash_store::{Item, WhatItem};
 use serde_json::{Value, json};
@@ -131,6 +131,11 @@ fn fact_frames(session: &SessionId, view: View, fact: &Fact) -> Vec<Frame> {
 
 pub(crate) fn error_frame(error: &str, code: &str) -> Frame {
     Frame::new("error", json!({ "error": error, "code": code }))
+}
+
+/// The answer to a message was cut off: why, and whether the message is still queued.
+pub(crate) fn cut_frame(problem: &Problem, queued: Option<bool>) -> Frame {
+    Frame::new("error", json!({ "error": problem.error, "code": problem.code, "queued": queued }))
 }
 
 /// How far it has come to bring the files back.

@@ -74,7 +74,13 @@ impl Streaming {
                 }
             };
             let mut text = String::new();
-            let over = items.iter().any(|item| self.write(item, &mut text));
+            let mut over = false;
+            for item in items {
+                over = self.write(&item, &mut text).await;
+                if over {
+                    break;
+                }
+            }
             if !text.is_empty() || over {
                 return (Bytes::from(text), over);
             }
@@ -82,12 +88,13 @@ impl Streaming {
     }
 
     /// True: nothing comes after this item.
-    fn write(&mut self, item: &Item, text: &mut String) -> bool {
+    async fn write(&mut self, item: &Item, text: &mut String) -> bool {
         let meaning = self.turn.as_mut().map(|turn| turn.see(item));
         match meaning {
             Some(Meaning::Elsewhere) => return false,
             Some(Meaning::Cut(problem)) => {
-                self.write_all(item.at, &[render::error_frame(&problem.error, &problem.code)], text);
+                let queued = self.is_open().await;
+                self.write_all(item.at, &[render::cut_frame(&problem, queued)], text);
                 return true;
             }
             Some(Meaning::Goes | Meaning::Over) | None => {}
@@ -97,6 +104,11 @@ impl Streaming {
             self.write_frames(item, text);
         }
         meaning == Some(Meaning::Over) || matches!(item.what, WhatItem::Event(Fact::Ended))
+    }
+
+    /// Unknown where the store cannot be read: then nothing is claimed.
+    async fn is_open(&self) -> Option<bool> {
+        self.follower.is_open(self.turn.as_ref()?.id()).await.ok()
     }
 
     fn write_frames(&mut self, item: &Item, text: &mut String) {

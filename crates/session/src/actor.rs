@@ -347,6 +347,10 @@ impl Actor {
                 }
                 return Ok(());
             }
+            if self.grant_later().await? {
+                continue;
+            }
+            self.answer_resumers();
             if self.drive_rewinding().await? || self.drive_waiting().await? {
                 continue;
             }

@@ -1,7 +1,9 @@
 //! What can go wrong with a session, in the words of the one who asked.
 
 use crate::state::Refused;
-use ash_model::{Dialect, Kind, Lock, Options, Problem, Reached, Runtime, SessionId, Slug, Timestamp};
+use ash_model::{
+    Dialect, Kind, Lock, Options, Problem, Reached, Runtime, SessionId, Slug, Status, Timestamp,
+};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -58,6 +60,9 @@ pub enum Error {
     Setup(Problem),
     #[error("The session was stopped before its agent had started; resume it to start it")]
     Halted,
+    /// A later wish came between a wish and its answer.
+    #[error("The session was {0} in the meantime; resume it to go on")]
+    Overtaken(Status),
     #[error(
         "The agent wants user namespaces ([sandbox] userNamespaces in its ash.toml), which this server does not allow: leave that out, or set ASH_ALLOW_USERNS=1 for the server; docs/security.md says what that weakens"
     )]
@@ -163,8 +168,36 @@ const DISK_FULL: &str = "disk_full";
 pub(crate) const DISK_LIMIT: &str = "disk_limit";
 pub(crate) const SETUP_FAILED: &str = "setup_failed";
 pub(crate) const SETUP_TIMEOUT: &str = "setup_timeout";
-/// Why a session does not start, where that is its owner's to change and not ours.
-const ITS_OWNERS: [&str; 3] = [DISK_LIMIT, SETUP_FAILED, SETUP_TIMEOUT];
+
+/// The kind of a problem that only its code is known of: the log keeps the code, and a caller that waited together with
+/// others gets a copy of their problem. Every code that `Error::code` gives keeps its kind here.
+fn kind_of(code: &str) -> Kind {
+    match code {
+        // The owner of the session can change it.
+        DISK_LIMIT
+        | SETUP_FAILED
+        | SETUP_TIMEOUT
+        | "model_key_missing"
+        | "runtime_missing"
+        | "provider_required"
+        | "provider_unsupported"
+        | "snapshot_key_missing"
+        | "user_namespaces_refused"
+        | "walls_required"
+        | "checkpoint_damaged" => Kind::Unprocessable,
+        // Another caller wanted something else: nothing failed.
+        "session_paused" | "session_stopped" | "setup_stopped" | "sandbox_ended" => Kind::Conflict,
+        "session_ended" => Kind::Gone,
+        "agent_not_found" => Kind::NotFound,
+        DISK_FULL
+        | "capacity_reached"
+        | "server_stopping"
+        | "server_stopped"
+        | "try_again"
+        | "object_store_failed" => Kind::Unavailable,
+        _ => Kind::Internal,
+    }
+}
 
 impl Error {
     /// There is no space left, whoever found out: it may work again later, and nothing else is wrong.
@@ -199,6 +232,7 @@ impl Error {
             | Error::Locked { .. }
             | Error::LockLost
             | Error::Halted
+            | Error::Overtaken(_)
             | Error::TreeLost
             | Error::WorkspaceBusy(_)
             | Error::AnothersCheckpoint(_)
@@ -245,10 +279,8 @@ impl Error {
             | Error::Silent => Kind::Unavailable,
             Error::Store(error) => error.kind(),
             Error::Sandbox(error) => error.kind(),
-            Error::Failed(problem) if ITS_OWNERS.contains(&problem.code.as_str()) => Kind::Unprocessable,
-            Error::Failed(_) | Error::Save(_) | Error::Far(_) | Error::Snapshot(_) | Error::Io { .. } => {
-                Kind::Internal
-            }
+            Error::Failed(problem) => kind_of(&problem.code),
+            Error::Save(_) | Error::Far(_) | Error::Snapshot(_) | Error::Io { .. } => Kind::Internal,
         }
     }
 
@@ -288,6 +320,9 @@ impl Error {
             Error::Store(ash_store::Error::OtherAgent { .. }) => "workspace_of_another_agent",
             Error::Failed(problem) | Error::Setup(problem) => &problem.code,
             Error::Halted => "setup_stopped",
+            Error::Overtaken(Status::Stopped) => "session_stopped",
+            Error::Overtaken(Status::Paused) => "session_paused",
+            Error::Overtaken(_) => "wrong_status",
             Error::TreeLost => "workspace_lost",
             Error::UserNamespaces => "user_namespaces_refused",
             Error::Unlimited(_) => "walls_required",

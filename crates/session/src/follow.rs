@@ -2,9 +2,9 @@
 //! client can never see what is not stored. Only how far a restore has come is told without being stored.
 
 use crate::Result;
-use ash_model::{Cursor, SessionNo};
+use ash_model::{Cursor, SessionNo, TurnId};
 use ash_snapshot::Progress;
-use ash_store::{Item, Store};
+use ash_store::{Item, Store, TurnState};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, atomic::Ordering},
@@ -107,6 +107,15 @@ pub struct Follower {
 impl Follower {
     pub(crate) fn new(store: Arc<dyn Store>, bells: &Bells, no: SessionNo, after: Cursor) -> Follower {
         Follower { store, bell: bells.listen(no), told: None, no, after }
+    }
+
+    /// Whether a turn is not over: it runs, or will run without being sent again.
+    pub async fn is_open(&self, turn: TurnId) -> Result<bool> {
+        let row = self.store.turn(self.no, turn).await?;
+        Ok(row.is_some_and(|row| match row.state {
+            TurnState::Queued | TurnState::Running | TurnState::Saving | TurnState::Cut => true,
+            TurnState::Done | TurnState::Failed | TurnState::Interrupted | TurnState::Cancelled => false,
+        }))
     }
 
     /// What comes next: at once if it is there, else when it happens. Cancel-safe.

@@ -41,7 +41,8 @@ impl Sessions {
     async fn fork_whole(&self, parent: &Session, fork: Fork) -> Result<Session> {
         self.open_for_more()?;
         let rooms = self.rooms();
-        if rooms.store.agent(&parent.tenant, &parent.agent).await?.is_none() {
+        // Of a deleted agent, too: the version that its sessions were made of stays.
+        if rooms.store.version(&parent.tenant, &parent.agent, parent.version).await?.is_none() {
             return Err(Error::NoAgent(parent.agent.to_string()));
         }
         let point: ForkPoint = match fork.checkpoint {

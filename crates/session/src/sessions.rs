@@ -235,10 +235,6 @@ impl Sessions {
     /// The receipt is missing if the session was active all along.
     pub async fn resume(&self, session: &Session, place: Reserved) -> Result<(Session, Option<Receipt>)> {
         self.open_for_more()?;
-        let known = self.rooms.store.agent(&session.tenant, &session.agent).await?.is_some();
-        if !known && session.card.status != Status::Ended {
-            return Err(Error::NoAgent(session.agent.to_string()));
-        }
         let Reserved(Passage { room, patience }) = place;
         let request =
             |room, reply| Request::Wish { wish: Wish::Resume, passage: Passage { room, patience }, reply };

@@ -11,9 +11,9 @@ mod usage;
 pub use audit::{AuditQuery, Audited, Deed, Fate, Order};
 pub use remote::{RemoteAgent, RemoteCheckpoint, RemoteSession, RemoteState, RetractedLog, Retraction};
 pub use rows::{
-    Adoption, Agent, Append, Card, Checkpoint, Claimed, Diverged, EventQuery, Filter, Held, Hold, Holdings,
-    Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Outgoing, Page, Rebuilt, Scope,
-    SealedValues, Session, TurnRow, TurnState, Version, WhatItem, Workspace,
+    Adoption, Agent, Append, Card, Checkpoint, Claimed, DeployClaim, Diverged, EventQuery, Filter, Held,
+    Hold, Holdings, Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Outgoing, Page,
+    Rebuilt, Scope, SealedValues, Session, TurnRow, TurnState, Version, WhatItem, Workspace,
 };
 pub use seal::{Env, Seal};
 pub use sqlite::Sqlite;

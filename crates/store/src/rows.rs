@@ -50,7 +50,16 @@ pub struct NewAgent {
     pub origin: String,
     /// `None` keeps what is there.
     pub env: Option<Env>,
+    /// The idempotency key that the deploy was claimed with (`Store::once`): it makes one version, however often it comes.
+    pub claim: Option<DeployClaim>,
     pub at: Timestamp,
+}
+
+/// The row of an idempotency key that a deploy came with.
+#[derive(Debug, Clone)]
+pub struct DeployClaim {
+    pub route: String,
+    pub key: String,
 }
 
 #[derive(Debug, Clone)]

@@ -135,8 +135,10 @@ impl Store for Sqlite {
     async fn deploy(&self, agent: NewAgent) -> Result<Agent> {
         let (tenant, name) = (agent.tenant.clone(), agent.name.clone());
         let env = agent.env.as_ref().map(|env| self.seal.seal(env));
-        self.writer.write(move |db| Box::pin(async move { write::deploy(db, &agent, env).await })).await?;
-        self.agent(&tenant, &name)
+        let deployed =
+            self.writer.write(move |db| Box::pin(async move { write::deploy(db, &agent, env).await }));
+        let version = deployed.await?;
+        read::agent_at(&self.readers, &self.seal, (&tenant, &name), version)
             .await?
             .ok_or(Error::Damaged { what: "agent", why: "just deployed, not there".into() })
     }

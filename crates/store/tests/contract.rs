@@ -99,6 +99,7 @@ macro_rules! promises {
             reading::a_page_of_huge_lines_may_be_short_but_is_never_empty
             agents::a_deployed_agent_is_there_as_it_came
             agents::each_deploy_is_a_version_of_its_own
+            agents::one_idempotency_key_makes_one_version
             agents::agents_are_listed_by_name
             agents::an_agent_changes_only_where_it_is_asked_to
             agents::a_deleted_agent_goes_on_counting_but_forgets_its_settings

@@ -13,8 +13,8 @@ use crate::{
     shapes,
 };
 use ash_model::{AgentName, Bounds, Image, Needs, Provider, Runtime, TenantId};
-use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, TreeId, Trouble, UnderWay};
-use ash_store::{Agent, NewAgent};
+use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, Trouble, UnderWay};
+use ash_store::{Agent, DeployClaim, NewAgent};
 use axum::{
     Json,
     extract::State,
@@ -116,6 +116,7 @@ impl Manifest {
 const SECONDS: std::ops::RangeInclusive<u64> = 1..=86_400;
 /// Of sandboxes for one agent that nobody has asked for.
 const MOST_PREWARMED: u32 = 64;
+const ROUTE: &str = "POST /api/agents";
 const MANIFEST: u64 = 64 << 10;
 const CLAUDE_MD: &str = "CLAUDE.md";
 
@@ -154,6 +155,7 @@ pub(super) async fn deploy(
         image: manifest.image()?,
         origin: origin.display().to_string(),
         env,
+        claim: None,
         at: app.sessions.rooms().clock(),
     };
     // What the operator asks for beyond it is cut when it is used.
@@ -161,23 +163,12 @@ pub(super) async fn deploy(
         limits::within(&app, &caller, new.limits)?;
     }
     app.sessions.rooms().permits(&new.needs, None, new.limits)?;
-    let claim = once(&app, &caller.0, &headers, ("POST /api/agents", &body.bytes), name.to_string()).await?;
-    let agent = match existing(&app, &new).await?.filter(|_| claim.again) {
-        Some(agent) => agent,
-        None => app.sessions.rooms().store.deploy(new).await?,
-    };
+    // After everything that refuses: a deploy that was refused leaves no key behind.
+    let claim = once(&app, &caller.0, &headers, (ROUTE, &body.bytes), name.to_string()).await?;
+    let claim = claim.key.map(|key| DeployClaim { route: ROUTE.to_owned(), key });
+    let agent = app.sessions.rooms().store.deploy(NewAgent { claim, ..new }).await?;
     app.sessions.expect(caller.tenant(), &agent).await?;
     Ok((StatusCode::CREATED, Json(json!({ "agent": shapes::agent(&agent) }))))
-}
-
-/// A retry finds what the first try deployed, if it came that far.
-async fn existing(app: &App, new: &NewAgent) -> Answer<Option<Agent>> {
-    let agent = app.sessions.rooms().store.agent(&new.tenant, &new.name).await?;
-    let same = |agent: &Agent| match (TreeId::parse(&agent.tree), TreeId::parse(&new.tree)) {
-        (Ok(there), Ok(new)) => there.same_files(&new),
-        (Err(_), _) | (_, Err(_)) => false,
-    };
-    Ok(agent.filter(same))
 }
 
 /// Which scripts the folder has.
@@ -311,6 +302,7 @@ pub(super) async fn make_default(app: &App, tenant: &TenantId, name: &AgentName)
         needs: Needs::default(),
         origin: "built in".to_owned(),
         env: None,
+        claim: None,
         at: rooms.clock(),
     };
     rooms.store.deploy(agent).await?;

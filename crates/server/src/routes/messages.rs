@@ -147,7 +147,8 @@ async fn wait(app: &App, session: &Session, mut turn: Turn, queued: u64) -> Answ
         let Heard::Items(items) = follower.next().await? else { continue };
         for item in items {
             if let Meaning::Cut(problem) = turn.see(&item) {
-                return Err(failed(problem));
+                let queued = follower.is_open(turn.id()).await?;
+                return Err(failed(problem).with("turn", turn.id().to_string()).with("queued", queued));
             }
             match item.what {
                 WhatItem::Event(Fact::Rested { turn: over, text: said, usage: used, .. })

@@ -70,6 +70,16 @@ impl Closing {
         }
     }
 
+    /// What a caller gets whose wish this closing overtakes.
+    pub(super) fn why(&self) -> Error {
+        match &self.how {
+            How::Shutdown(_) => Error::Stopping,
+            How::Wish(Wish::End, _) => Refused::Gone.into(),
+            How::Wish(Wish::Stop, _) => Error::Overtaken(Status::Stopped),
+            How::Wish(..) => Error::Overtaken(Status::Paused),
+        }
+    }
+
     /// Somebody who wants what is on its way already, or less.
     pub(super) fn join(&mut self, wish: &Wish, reply: Reply<Answer>) -> Option<Reply<Answer>> {
         match &mut self.how {
@@ -85,7 +95,7 @@ impl Closing {
         matches!(self.how, How::Wish(Wish::End, _))
     }
 
-    fn is_shutdown(&self) -> bool {
+    pub(super) fn is_shutdown(&self) -> bool {
         matches!(self.how, How::Shutdown(_))
     }
 }
@@ -94,9 +104,10 @@ impl Actor {
     /// A later, stronger wish takes the place of an earlier one, which is answered as refused.
     pub(super) fn close(&mut self, closing: Closing) {
         self.halt.notify_one();
+        let why = closing.why();
         if let Some(earlier) = self.closing.replace(closing) {
             match earlier.how {
-                How::Wish(_, replies) => tell_all(replies, Err(Error::Stopping)),
+                How::Wish(_, replies) => tell_all(replies, Err(why)),
                 How::Shutdown(reply) => drop(reply.send(Ok(()))),
             }
         }
@@ -199,14 +210,7 @@ impl Actor {
     async fn conclude(&mut self) -> Result<()> {
         let Some(closing) = self.closing.take() else { return Ok(()) };
         match closing.how {
-            How::Wish(wish, replies) => {
-                self.conclude_wish(&wish, replies).await?;
-                for (wish, passage, reply) in std::mem::take(&mut self.later) {
-                    self.passage.add(passage);
-                    Box::pin(self.grant(wish, reply)).await?;
-                }
-                Ok(())
-            }
+            How::Wish(wish, replies) => self.conclude_wish(&wish, replies).await,
             How::Shutdown(reply) => {
                 let facts = self.state.shut_down();
                 if !facts.is_empty() {
@@ -216,6 +220,17 @@ impl Actor {
                 Ok(())
             }
         }
+    }
+
+    /// Whatever became of the closing that these wishes waited for. True: something was done, look again.
+    pub(super) async fn grant_later(&mut self) -> Result<bool> {
+        let later = std::mem::take(&mut self.later);
+        let any = !later.is_empty();
+        for (wish, passage, reply) in later {
+            self.passage.add(passage);
+            Box::pin(self.grant(wish, reply)).await?;
+        }
+        Ok(any)
     }
 
     async fn conclude_wish(&mut self, wish: &Wish, replies: Vec<Reply<Answer>>) -> Result<()> {

@@ -16,10 +16,10 @@ use crate::{
     logs::Logs,
     pool::{Passage, Room},
     rooms::Rooms,
-    state::{State, Wish},
+    state::{Next, Refused, State, Wish},
 };
 use ash_driver::{Driver, Ear, Memory, Remembered};
-use ash_model::{Bounds, Compared, Dialect, Fact, Problem, RemoteComparison, Seq, TakenBack, Tier};
+use ash_model::{Bounds, Compared, Dialect, Fact, Problem, RemoteComparison, Seq, Status, TakenBack, Tier};
 use ash_sandbox::{Inside, Records};
 use ash_snapshot::{Owner, TreeId};
 use ash_store::{Lease, Session, Version};
@@ -59,6 +59,16 @@ struct Started {
     position: u64,
     recalled: Recalled,
     ear: Ear,
+}
+
+/// What the first message and the receipt say about the way back.
+struct WayBack {
+    tree: Tree,
+    backs: Vec<TakenBack>,
+    head: Option<String>,
+    compared: Option<(Compared, Vec<String>)>,
+    salvage: Option<OnlyInSalvage>,
+    unsaved: Vec<String>,
 }
 
 /// Which program is started, and how.
@@ -210,13 +220,43 @@ impl Actor {
             tracing::warn!(session = %self.session.id, error = %told, "the session could not be started");
             self.note(self.facts_of_failure(&error)).await?;
         }
+        let error = match (error, &self.closing) {
+            (Error::Halted, Some(closing)) if closing.is_shutdown() => closing.why(),
+            (error, _) => error,
+        };
+        self.refuse_resumers(error);
+        Ok(())
+    }
+
+    /// A later wish can end or stop a session before the start that a resume asked for: then no start answers it.
+    pub(super) fn answer_resumers(&mut self) {
+        let waits = matches!(self.state.next(), Next::Wake | Next::Note { .. });
+        if self.resuming.is_empty() || waits || self.state.status == Status::Starting {
+            return;
+        }
+        let error = match self.state.status {
+            Status::Starting | Status::Active => {
+                let answered = self.resuming.drain(..);
+                return answered.for_each(|reply| drop(reply.send(Ok(super::Answer::default()))));
+            }
+            Status::Ended => Refused::Gone.into(),
+            status @ (Status::Paused | Status::Stopped) => Error::Overtaken(status),
+            Status::Error => match &self.state.problem {
+                Some(problem) => Error::Failed(problem.clone()),
+                None => Error::Gone,
+            },
+        };
+        self.refuse_resumers(error);
+    }
+
+    fn refuse_resumers(&mut self, error: Error) {
+        let problem = error.problem();
         let mut replies = self.resuming.drain(..);
         // The first to ask gets the error itself, with its kind; the others its words.
         if let Some(first) = replies.next() {
             first.send(Err(error)).ok();
         }
         replies.for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
-        Ok(())
     }
 }
 
@@ -257,7 +297,8 @@ impl Waking {
         let options = &self.session.options;
         let program = self.rooms.settings.program(version.runtime, options)?.map(Path::to_owned);
         let provider = self.rooms.settings.provider(options, version.provider)?;
-        // Before anything is built: without its key it would only fail later.
+        // Before anything is built: without its keys it would only fail later.
+        self.rooms.repo(&self.session.tenant)?;
         self.rooms.way_out(&self.session, version.runtime, provider)?;
         self.prepared = self.common.take_prepared();
         self.in_advance = self.prepared.is_some();
@@ -293,17 +334,37 @@ impl Waking {
             if told { &[Rung::History] } else { &[Rung::Found, Rung::Rebuilt, Rung::History] };
         let (started, failed) = self.descend(&way, rungs).await?;
         // From here on nobody takes them back: it is at work.
-        let backs = self.rooms.backs_since(&self.session, self.state.backs).await?;
-        let head = self.head(way.driver, &tree, &started.recalled, &backs).await?;
-        let compared = self.compared(&tree, files).await?;
-        let salvage = self.only_in_salvage(&tree).await?;
-        let unsaved = self.unsaved(&tree).await?;
+        let told = match self.told_of(way.driver, tree, files, &started.recalled).await {
+            Ok(told) => told,
+            Err(error) => {
+                // The agent runs, and no fact names its sandbox: without this it would run for ever.
+                self.withdraw(started.part).await?;
+                return Err(error);
+            }
+        };
+        let WayBack { tree, backs, head, compared, salvage, unsaved } = told;
         let Started { part: Part { walls, process, records }, position, recalled, ear } = started;
         let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
         let hands = Hands { incarnation, remote, process, records, position, exited: false, walls };
         // As of when it began: what is read later may be newer, and is then only read once more.
         let knew = self.state.configured;
         Ok(Woken { hands, tree, recalled, backs, failed, head, compared, salvage, unsaved, ear, knew, began })
+    }
+
+    /// What is read of the session while its agent runs already.
+    async fn told_of(
+        &self,
+        driver: &dyn Driver,
+        tree: Tree,
+        files: ComparedFiles,
+        recalled: &Recalled,
+    ) -> Result<WayBack> {
+        let backs = self.rooms.backs_since(&self.session, self.state.backs).await?;
+        let head = self.head(driver, &tree, recalled, &backs).await?;
+        let compared = self.compared(&tree, files).await?;
+        let salvage = self.only_in_salvage(&tree).await?;
+        let unsaved = self.unsaved(&tree).await?;
+        Ok(WayBack { tree, backs, head, compared, salvage, unsaved })
     }
 
     /// The folder that its agent is told of is there. Where something that the agent made is in the way, it is not.

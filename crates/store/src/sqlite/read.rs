@@ -58,6 +58,25 @@ pub(super) async fn agents(
     rows.iter().map(|row| agent(row, seal)).collect()
 }
 
+/// As of one of its versions, whether it was deleted since or not.
+pub(super) async fn agent_at(
+    db: &SqlitePool,
+    seal: &Seal,
+    (tenant, name): (&TenantId, &AgentName),
+    version: u32,
+) -> Result<Option<Agent>> {
+    let row = query(
+        "SELECT a.*, v.tree, v.runtime, v.provider, v.image, v.limits, v.needs, v.origin FROM agents a
+         JOIN agent_versions v ON v.agent = a.n WHERE a.tenant = ? AND a.name = ? AND v.version = ?",
+    )
+    .bind(tenant.as_str())
+    .bind(name.as_str())
+    .bind(version)
+    .fetch_optional(db)
+    .await?;
+    row.map(|row| Ok(Agent { version, ..agent(&row, seal)? })).transpose()
+}
+
 fn agent(row: &SqliteRow, seal: &Seal) -> Result<Agent> {
     Ok(Agent {
         id: parsed(row, "id", |text| Uuid::try_parse(text).ok())?,
@@ -98,7 +117,7 @@ pub(super) fn needs(row: &SqliteRow) -> Result<Needs> {
     stored.map_or(Ok(Needs::default()), |_| parsed(row, "needs", |text| serde_json::from_str(text).ok()))
 }
 
-/// Only of agents that are not deleted: a session of a deleted one does not start.
+/// Also of a deleted agent: its sessions go on with the version that they were made of.
 pub(super) async fn version(
     db: &SqlitePool,
     seal: &Seal,
@@ -108,7 +127,7 @@ pub(super) async fn version(
 ) -> Result<Option<Version>> {
     let row = query(
         "SELECT v.tree, v.runtime, v.provider, v.image, v.limits, v.needs, a.env FROM agents a JOIN agent_versions v ON v.agent = a.n
-         WHERE a.tenant = ? AND a.name = ? AND v.version = ? AND a.deleted_at IS NULL",
+         WHERE a.tenant = ? AND a.name = ? AND v.version = ?",
     )
     .bind(tenant.as_str())
     .bind(name.as_str())

@@ -61,7 +61,11 @@ fn told_of(key: &Key, (deed, at): (Deed, Timestamp), by: Order) -> Audited {
 }
 
 /// `env`: `None` keeps the sealed environment that is there.
-pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<String>>) -> Result<()> {
+/// Answers the version: a new one, or the one that the same idempotency key made before.
+pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<String>>) -> Result<u32> {
+    if let Some(made) = deployed_before(db, agent).await? {
+        return Ok(made);
+    }
     let row = query(
         "INSERT INTO agents (id, tenant, name, version, created_at, updated_at) VALUES (?1, ?2, ?3, 1, ?4, ?4)
          ON CONFLICT (tenant, name) DO UPDATE SET version = version + 1, updated_at = ?4, changes = changes + 1,
@@ -75,7 +79,16 @@ pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<Str
     .bind(agent.at.0)
     .fetch_one(&mut *db)
     .await?;
-    let (n, version): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    let (n, version): (i64, u32) = (row.try_get(0)?, row.try_get(1)?);
+    if let Some(claim) = &agent.claim {
+        query("UPDATE idempotency SET resource = ? WHERE tenant = ? AND route = ? AND key = ?")
+            .bind(format!("{}@{version}", agent.name))
+            .bind(agent.tenant.as_str())
+            .bind(&claim.route)
+            .bind(&claim.key)
+            .execute(&mut *db)
+            .await?;
+    }
     if let Some(env) = env {
         query("UPDATE agents SET env = ? WHERE n = ?").bind(env).bind(n).execute(&mut *db).await?;
     }
@@ -95,7 +108,20 @@ pub(super) async fn deploy(db: &mut Db, agent: &NewAgent, env: Option<Option<Str
     .bind(agent.at.0)
     .execute(db)
     .await?;
-    Ok(())
+    Ok(version)
+}
+
+/// The version that its idempotency key stands for, once it has made one: `NAME@VERSION` in the key's row.
+async fn deployed_before(db: &mut Db, agent: &NewAgent) -> Result<Option<u32>> {
+    let Some(claim) = &agent.claim else { return Ok(None) };
+    let row = query("SELECT resource FROM idempotency WHERE tenant = ? AND route = ? AND key = ?")
+        .bind(agent.tenant.as_str())
+        .bind(&claim.route)
+        .bind(&claim.key)
+        .fetch_optional(db)
+        .await?;
+    let resource = row.map(|row| row.try_get::<String, _>(0)).transpose()?;
+    Ok(resource.and_then(|resource| resource.rsplit_once('@')?.1.parse().ok()))
 }
 
 pub(super) async fn change_agent(

@@ -2,7 +2,7 @@
 
 use crate::fixture::{agent, by, env, tenant};
 use ash_model::{Bounds, Image, Needs, Provider, Runtime, Timestamp};
-use ash_store::{Agent, Env, Key, NewAgent, Store};
+use ash_store::{Agent, DeployClaim, Env, Key, NewAgent, Store};
 use std::collections::BTreeMap;
 
 pub(crate) fn new_agent(name: &str) -> NewAgent {
@@ -17,6 +17,7 @@ pub(crate) fn new_agent(name: &str) -> NewAgent {
         needs: Needs::default(),
         origin: "/agents/helper".into(),
         env: None,
+        claim: None,
         at: Timestamp(1),
     }
 }
@@ -85,6 +86,23 @@ pub(crate) async fn each_deploy_is_a_version_of_its_own(store: &dyn Store) {
     assert!(emptied.expect("deployed").env.expose().is_empty());
 }
 
+pub(crate) async fn one_idempotency_key_makes_one_version(store: &dyn Store) {
+    let claim = DeployClaim { route: "POST /api/agents".into(), key: "k".into() };
+    let keyed =
+        |tree: &str| NewAgent { tree: tree.into(), claim: Some(claim.clone()), ..new_agent("helper") };
+    let (route, key) = (&*claim.route, &*claim.key);
+    store.once(&tenant("t"), route, key, "hash", "helper", Timestamp(1)).await.expect("claimed");
+    let first = store.deploy(keyed("tree-1")).await.expect("deployed");
+    store.deploy(NewAgent { tree: "tree-2".into(), ..new_agent("helper") }).await.expect("deployed");
+    let again = store.deploy(keyed("tree-3")).await.expect("deployed before");
+    assert_eq!((first.version, again.version, again.tree.as_str()), (1, 1, "tree-1"));
+    let newest = store.agent(&tenant("t"), &agent("helper")).await.expect("read").expect("there");
+    assert_eq!((newest.version, newest.tree.as_str()), (2, "tree-2"));
+    store.delete_agent(&tenant("t"), &agent("helper"), Timestamp(3)).await.expect("deleted");
+    assert_eq!(store.deploy(keyed("tree-4")).await.expect("deployed before").version, 1);
+    assert!(store.agent(&tenant("t"), &agent("helper")).await.expect("read").is_none());
+}
+
 pub(crate) async fn agents_are_listed_by_name(store: &dyn Store) {
     for name in ["b", "c", "a"] {
         store.deploy(new_agent(name)).await.expect("deployed");
@@ -125,7 +143,8 @@ pub(crate) async fn a_deleted_agent_goes_on_counting_but_forgets_its_settings(st
 
     assert!(store.agent(&mine, &name).await.expect("read").is_none());
     assert!(store.agents(&mine).await.expect("read").is_empty());
-    assert!(store.version(&mine, &name, 1).await.expect("read").is_none());
+    let kept = store.version(&mine, &name, 1).await.expect("read").expect("for its sessions");
+    assert_eq!((kept.tree.as_str(), kept.env.expose()), ("tree-1", env("K", "v").expose()));
     assert!(!store.change_agent(&mine, &name, Some("{}".into()), None).await.expect("nobody there"));
 
     let again = store.deploy(new_agent("helper")).await.expect("deployed");

@@ -40,6 +40,7 @@ async fn furnished(store: &dyn Store) -> (Session, TurnId, Incarnation) {
         needs: Needs::default(),
         origin: "/x".into(),
         env: Some(env("KEY", "hunter2-of-the-agent")),
+        claim: None,
         at: Timestamp(1),
     };
     store.deploy(helper).await.expect("deployed");

@@ -1,0 +1,339 @@
+//! Wishes that cross each other on one session: every caller gets an answer, and what another caller wanted in the
+//! meantime is nobody's failure.
+
+use crate::support::{Client, Dice, Point, Server, children, cmdline, eventually};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+use tokio::task::JoinHandle;
+
+/// No request takes longer, whatever else is wanted of its session.
+const ANSWERED: Duration = Duration::from_secs(30);
+
+type Answered = (StatusCode, Value);
+
+fn later(client: &Client, method: Method, path: String, body: Value) -> JoinHandle<Answered> {
+    let client = client.clone();
+    tokio::spawn(async move {
+        let request = client.request(method, &path).header("accept", "application/json").json(&body);
+        let response = tokio::time::timeout(ANSWERED, request.send()).await;
+        let response = response.unwrap_or_else(|_| panic!("unanswered: {path}")).expect("an answer");
+        (response.status(), response.json().await.unwrap_or(Value::Null))
+    })
+}
+
+fn post(client: &Client, id: &str, action: &str, body: Value) -> JoinHandle<Answered> {
+    later(client, Method::POST, format!("/api/sessions/{id}/{action}"), body)
+}
+
+fn end(client: &Client, id: &str) -> JoinHandle<Answered> {
+    later(client, Method::DELETE, format!("/api/sessions/{id}"), json!({}))
+}
+
+fn code(answered: &Answered) -> (u16, &str) {
+    (answered.0.as_u16(), answered.1["code"].as_str().unwrap_or_default())
+}
+
+/// The end comes after the resume was accepted and before its start began, because other work is under way.
+#[tokio::test]
+async fn a_resume_that_an_end_overtakes_is_answered() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    client.say(&id, "say: hello").await;
+    client.action(&id, "stop").await;
+    server.arm("rewind.written", Point::Pause);
+    let rewinding = post(&client, &id, "rewind", json!({ "checkpoint": 1 }));
+    server.reached("rewind.written").await;
+    let resuming = post(&client, &id, "resume", json!({}));
+    client.until_status(&id, "starting").await;
+    let ending = end(&client, &id);
+    eventually("the end is under way", async || {
+        let pausing = post(&client, &id, "pause", json!({})).await.expect("answered");
+        (pausing.1["error"] == "Session is ended").then_some(())
+    })
+    .await;
+    server.release("rewind.written");
+    let resumed = resuming.await.expect("answered");
+    assert_eq!(code(&resumed), (410, "session_ended"), "{resumed:?}");
+    assert_eq!(ending.await.expect("answered").0, 200);
+    rewinding.await.expect("answered");
+}
+
+#[tokio::test]
+#[expect(clippy::async_yields_async, reason = "the answer to the second message comes later")]
+async fn what_another_caller_wanted_is_a_conflict_and_says_whether_the_message_is_queued() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    // One turn runs, one message waits.
+    let waiting = async |hold: &str| {
+        let mut running = client.send(&id, &format!("hold {hold}: one two")).await;
+        running.until("text_delta").await;
+        let second = post(&client, &id, "messages", json!({ "content": "second" }));
+        eventually("it waits", async || (client.session(&id).await["openTurns"] == 2).then_some(())).await;
+        second
+    };
+    let done = async || {
+        eventually("all is done", async || (client.session(&id).await["openTurns"] == 0).then_some(())).await;
+    };
+    let second = waiting("go").await;
+    let command = post(&client, &id, "exec", json!({ "command": "touch begun; sleep 100" }));
+    let begun = server.live(&id).await.join("tree/workspace/begun");
+    eventually("the command runs", async || begun.exists().then_some(())).await;
+    client.action(&id, "stop").await;
+    let (second, command) = (second.await.expect("answered"), command.await.expect("answered"));
+    assert_eq!(code(&second), (409, "session_stopped"), "{second:?}");
+    assert_eq!(second.1["queued"], true, "{second:?}");
+    assert_eq!(code(&command), (409, "sandbox_ended"), "{command:?}");
+    server.let_go(&id, "go").await;
+    client.action(&id, "resume").await;
+    done().await;
+
+    let second = waiting("further").await;
+    client.action(&id, "pause").await;
+    let second = second.await.expect("answered");
+    assert_eq!((code(&second), &second.1["queued"]), ((409, "session_paused"), &json!(true)), "{second:?}");
+    server.let_go(&id, "further").await;
+    client.action(&id, "resume").await;
+    done().await;
+
+    // A stop that an end overtakes: the server is not stopping.
+    let mut running = client.send(&id, "slow 60000: never").await;
+    running.until("message").await;
+    let processes = server.processes(&id).await;
+    crate::support::signal(processes.agent, libc::SIGSTOP);
+    let stopping = post(&client, &id, "stop", json!({}));
+    // The interrupt is the first thing that a stop does.
+    eventually("the stop is under way", async || {
+        let events = client.get(&format!("/api/sessions/{id}/events?limit=1000")).await;
+        events.to_string().contains("interrupt").then_some(())
+    })
+    .await;
+    let ending = end(&client, &id);
+    let (stopped, ended) = (stopping.await.expect("answered"), ending.await.expect("answered"));
+    assert_eq!(ended.0, 200, "{ended:?}");
+    assert_eq!(code(&stopped), (410, "session_ended"), "{stopped:?}");
+}
+
+/// Of those who wait for one start, the first gets the problem itself and the others a copy: all with one status.
+#[tokio::test]
+async fn everyone_who_waits_for_a_start_that_is_stopped_gets_the_same_answer() {
+    let server = Server::start().await;
+    let client = server.client();
+    let files = json!([{ "path": "startup.sh", "content": STANDARD.encode("touch begun\nsleep 1000\n") }]);
+    client.post("/api/agents", json!({ "name": "slow", "files": files })).await;
+    let made = later(
+        &client,
+        Method::POST,
+        "/api/sessions".to_owned(),
+        json!({ "agent": "slow", "sessionId": "one" }),
+    );
+    eventually("it starts", async || {
+        let (status, body) = client.ask(Method::GET, "/api/sessions/one/logs", None).await;
+        (status == 200 && body.is_object()).then_some(())
+    })
+    .await;
+    let begun = server.live("one").await.join("tree/workspace/begun");
+    eventually("its script runs", async || begun.exists().then_some(())).await;
+    let message = post(&client, "one", "messages", json!({ "content": "first" }));
+    let resumed = post(&client, "one", "resume", json!({}));
+    eventually("it waits", async || (client.session("one").await["openTurns"] == 1).then_some(())).await;
+    client.action("one", "stop").await;
+    for answered in [made.await.expect("answered"), resumed.await.expect("answered")] {
+        assert!([(409, "setup_stopped"), (400, "wrong_status")].contains(&code(&answered)), "{answered:?}");
+    }
+    let message = message.await.expect("answered");
+    assert_eq!(
+        (code(&message), &message.1["queued"]),
+        ((409, "session_stopped"), &json!(true)),
+        "{message:?}"
+    );
+}
+
+/// The key is asked for before anything is built; a part that was built all the same goes again.
+#[tokio::test]
+async fn a_resume_without_the_tenants_key_leaves_no_process_behind() {
+    let keys = tempfile::tempdir().expect("a directory");
+    let mut server = Server::with(&[("ASH_SNAPSHOT_KEYS", keys.path().to_str().expect("a path"))]).await;
+    let client = server.client();
+    client.deploy("tester").await;
+    for id in ["stays", "comes"] {
+        client
+            .post("/api/sessions", json!({ "agent": "tester", "sessionId": id, "workspace": "shared" }))
+            .await;
+        client.say(id, "say: hello").await;
+    }
+    client.action("comes", "stop").await;
+    // The other one goes on in the sandbox that both share, so that the agent of this one has where to start.
+    server.leave().await;
+    let others = tempfile::tempdir().expect("a directory");
+    server.set("ASH_SNAPSHOT_KEYS", others.path().to_str().expect("a path"));
+    server.launch().await;
+    let init = server.note("stays").await["init"]["pid"].as_u64().expect("a pid") as u32;
+    let agents = || children(init).into_iter().filter(|pid| cmdline(*pid).contains("builtin-agent")).count();
+    assert_eq!(agents(), 1);
+    let resumed = post(&server.client(), "comes", "resume", json!({})).await.expect("answered");
+    assert_eq!(code(&resumed), (422, "snapshot_key_missing"), "{resumed:?}");
+    eventually("only the other one's agent is left", async || (agents() == 1).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_deploy_that_is_sent_again_with_one_key_makes_one_version() {
+    let server = Server::start().await;
+    let client = server.client();
+    let deploy = async |key: &str, prompt: &str| {
+        let body = json!({ "name": "helper", "systemPrompt": prompt });
+        let request = client.request(Method::POST, "/api/agents").header("idempotency-key", key).json(&body);
+        let response = request.send().await.expect("an answer");
+        (
+            response.status().as_u16(),
+            response.json::<Value>().await.expect("JSON")["agent"]["version"].clone(),
+        )
+    };
+    assert_eq!(deploy("a", "one").await, (201, json!(1)));
+    assert_eq!(deploy("a", "one").await, (201, json!(1)));
+    assert_eq!(deploy("b", "two").await, (201, json!(2)));
+    assert_eq!(deploy("a", "one").await, (201, json!(1)), "although there is another since");
+    assert_eq!(client.get("/api/agents/helper").await["agent"]["version"], 2);
+    let both = futures::future::join(deploy("c", "three"), deploy("c", "three")).await;
+    assert_eq!(both, ((201, json!(3)), (201, json!(3))));
+}
+
+#[tokio::test]
+async fn deleting_an_agent_leaves_its_sessions_whole() {
+    let server = Server::start().await;
+    let client = server.client();
+    let files = |team: &str| json!([{ "path": "team", "content": STANDARD.encode(team) }]);
+    let deploy = async |team: &str| {
+        client
+            .post("/api/agents", json!({ "name": "gone", "files": files(team), "env": { "TEAM": team } }))
+            .await;
+    };
+    deploy("red").await;
+    for id in ["rests", "runs"] {
+        client.post("/api/sessions", json!({ "agent": "gone", "sessionId": id })).await;
+        client.text(id, "run: cat team").await;
+    }
+    client.action("rests", "stop").await;
+    client.delete("/api/agents/gone").await;
+    let refused = later(&client, Method::POST, "/api/sessions".to_owned(), json!({ "agent": "gone" })).await;
+    assert_eq!(code(&refused.expect("answered")), (404, "agent_not_found"));
+    for id in ["rests", "runs"] {
+        // A message wakes it, and its files are saved.
+        assert!(
+            client.text(id, "run: cat team; echo $TEAM; echo more > more").await.contains("redred"),
+            "{id}"
+        );
+        let said = client.say(id, "say: saved").await;
+        assert!(said["checkpoint"].as_u64() > Some(1) && said["error"].is_null(), "{said}");
+        assert_eq!(client.action(id, "pause").await["session"]["status"], "paused");
+        assert_eq!(client.action(id, "resume").await["session"]["status"], "active");
+        client.action(id, "stop").await;
+        assert_eq!(client.action(id, "resume").await["resume"]["lost"], json!([]));
+    }
+    // Another one of the name is another version, which these do not have.
+    deploy("blue").await;
+    client.action("runs", "stop").await;
+    client.action("runs", "resume").await;
+    assert!(client.text("runs", "run: cat team").await.contains("red"));
+    for id in ["rests", "runs"] {
+        assert_eq!(client.delete(&format!("/api/sessions/{id}")).await["session"]["status"], "ended");
+    }
+}
+
+/// What 50 clients want of one session, at once and for as long as it takes.
+async fn race(lasting: Duration) {
+    let server = Server::start().await;
+    let client = server.client();
+    client.deploy("tester").await;
+    let until = Instant::now() + lasting;
+    let racers: Vec<_> = (0..50).map(|number| tokio::spawn(racer(client.clone(), number, until))).collect();
+    let mut all: BTreeMap<(u16, String), u64> = BTreeMap::new();
+    let mut slowest = Duration::ZERO;
+    for racer in racers {
+        let (seen, longest) = racer.await.expect("a racer that got its answers");
+        seen.into_iter().for_each(|(answer, count)| *all.entry(answer).or_default() += count);
+        slowest = slowest.max(longest);
+    }
+    let total: u64 = all.values().sum();
+    println!("{total} answers, the slowest after {slowest:?}: {all:#?}");
+    for (status, code) in all.keys().filter(|(status, _)| *status >= 500) {
+        assert_eq!((*status, code.as_str()), (503, "try_again"), "{all:#?}");
+    }
+    assert!(!server.log().contains("panicked"), "{}", server.log());
+}
+
+/// One session that everybody knows; whoever finds it ended makes it again under the next name.
+async fn racer(client: Client, number: u64, until: Instant) -> (BTreeMap<(u16, String), u64>, Duration) {
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15 ^ (number + 1));
+    let (mut seen, mut longest, mut token) = (BTreeMap::new(), Duration::ZERO, None::<String>);
+    // All of them see the same one, for a while.
+    let mut generation = 0_u64;
+    while Instant::now() < until {
+        let id = format!("race-{generation}");
+        let path = |action: &str| format!("/api/sessions/{id}/{action}");
+        let (method, path, body) = match dice.below(40) {
+            0..3 => (Method::POST, "/api/sessions".to_owned(), json!({ "agent": "tester", "sessionId": id })),
+            3..10 => (Method::POST, path("resume"), json!({})),
+            10..15 => (Method::POST, path("pause"), json!({})),
+            15..18 => (Method::POST, path("stop"), json!({})),
+            18 => (Method::DELETE, format!("/api/sessions/{id}"), json!({})),
+            19..21 => (
+                Method::POST,
+                path("fork"),
+                json!({ "sessionId": format!("fork-{number}-{}", dice.below(u64::MAX)) }),
+            ),
+            21..24 => (Method::POST, path("rewind"), json!({ "checkpoint": 1 })),
+            24..28 => (Method::PATCH, path("config"), json!({ "env": { "N": number.to_string() } })),
+            28..31 => (Method::POST, path("lock"), json!({ "ttl": 1, "takeover": number.is_multiple_of(2) })),
+            31..33 => (Method::DELETE, path("lock"), json!({})),
+            33..35 => (Method::POST, path("exec"), json!({ "command": "echo x > y" })),
+            _ => (Method::POST, path("messages"), json!({ "content": "say: hello" })),
+        };
+        let mut request =
+            client.request(method.clone(), &path).header("accept", "application/json").json(&body);
+        if let Some(token) = &token {
+            request = request.header("x-ash-lock", token);
+        }
+        let began = Instant::now();
+        let response = tokio::time::timeout(ANSWERED, request.send()).await;
+        let response = response.unwrap_or_else(|_| panic!("unanswered after 30 s: {method} {path}"));
+        let response = response.expect("an answer");
+        let status = response.status();
+        let body: Value = response.json().await.unwrap_or(Value::Null);
+        longest = longest.max(began.elapsed());
+        let code = body["code"].as_str().unwrap_or_default().to_owned();
+        token = match (path.ends_with("/lock"), body["lock"]["token"].as_str()) {
+            (true, Some(token)) => Some(token.to_owned()),
+            (true, None) => None,
+            (false, _) if code == "lock_lost" => None,
+            (false, _) => token,
+        };
+        if code == "session_ended" || (status == 200 && method == Method::DELETE && !path.ends_with("/lock"))
+        {
+            generation += 1;
+        }
+        if body["session"]["id"].as_str().is_some_and(|id| id.starts_with("fork-")) {
+            // Its sandbox would take a place from the race.
+            let id = body["session"]["id"].as_str().expect("an id");
+            client.ask(Method::DELETE, &format!("/api/sessions/{id}"), None).await;
+        }
+        *seen.entry((status.as_u16(), code)).or_default() += 1;
+    }
+    (seen, longest)
+}
+
+#[tokio::test]
+async fn fifty_clients_that_race_on_one_session_all_get_an_answer() {
+    race(Duration::from_secs(8)).await;
+}
+
+#[tokio::test]
+async fn slowly_fifty_clients_race_on_one_session_for_three_minutes() {
+    race(Duration::from_secs(180)).await;
+}
