@@ -89,6 +89,10 @@ pub(crate) const ATTEMPTS: &[(&str, Attempt)] = &[
         call(libc::SYS_perf_event_open, [clock.as_ptr() as i64, 0, -1, -1, 0])
     }),
     ("userfaultfd", |_| call(libc::SYS_userfaultfd, [libc::O_CLOEXEC.into(), 0, 0, 0, 0])),
+    ("secret-memory", |_| call(libc::SYS_memfd_secret, [0, 0, 0, 0, 0])),
+    ("place-memory", |_| call(libc::SYS_set_mempolicy, [0, 0, 0, 0, 0])),
+    // Its sixth argument is whatever is there: who may call it is told so.
+    ("move-memory", |_| through(call(libc::SYS_move_pages, [0, 0, 0, 0, 0]))),
     ("add-key", |_| {
         // The last but one: into the keyring of this process, which goes with it.
         let (kind, name) = (c("user"), c("ash-test"));

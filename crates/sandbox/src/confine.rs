@@ -14,6 +14,20 @@ pub(crate) const EXE: &str = "/.ash/ash";
 /// Shared memory is for semaphores and small buffers; files belong on /tmp, which has its own limit.
 pub(crate) const SHM_BYTES: u64 = 256 << 20;
 
+/// Files of /proc that tell of the machine: names of the user's keys, how the kernel was built and started, and where
+/// its code is. A kernel need not have all of them.
+pub(crate) const MASKED: [&str; 9] = [
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+];
+
 /// A directory at the root of the host, as the sandbox gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Root {

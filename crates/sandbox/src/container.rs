@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Limits,
-    confine::{EXE, HOME, SHM_BYTES, WORKSPACE},
+    confine::{EXE, HOME, MASKED, SHM_BYTES, WORKSPACE},
     egress,
     engine::Engine,
     limits::Cgroup,
@@ -19,6 +19,15 @@ use crate::{
 const LIBRARIES: &str = "/.ash/lib";
 /// Root's home, through which nobody else comes in any image, and where root may have an agent's program.
 const CLOSED: &str = "/root";
+/// What engines hide by themselves, as long as they are told nothing: a list of our own replaces theirs.
+const MASKED_BY_ENGINES: [&str; 6] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/scsi",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
 /// Whose container it is: nobody else's is ever touched.
 pub(crate) const INCARNATION: &str = "ash.incarnation";
 pub(crate) const RUN_DIR: &str = "ash.run_dir";
@@ -141,6 +150,7 @@ fn host(policy: &Policy<'_>) -> Value {
         "CapDrop": ["ALL"],
         "Privileged": false,
         "SecurityOpt": ["no-new-privileges"],
+        "MaskedPaths": MASKED.iter().chain(&MASKED_BY_ENGINES).collect::<Vec<_>>(),
         "Memory": limits.memory_bytes.unwrap_or(0),
         // Together with swap: none.
         "MemorySwap": limits.memory_bytes.unwrap_or(0),

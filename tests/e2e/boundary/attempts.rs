@@ -3,7 +3,7 @@
 
 use super::decoys::Decoys;
 use crate::support::Processes;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where an attempt has to succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,6 +166,9 @@ fn network(targets: &Targets<'_>) -> Vec<Attempt> {
         apart("the machine below", "socket 40 1 0"),
         apart("the kernel's events", "socket 16 3 15"),
         apart("the audit", "socket 16 3 9"),
+        apart("routes of the machine", "socket 16 3 0"),
+        apart("connections on many ways", "socket 2 1 262"),
+        apart("datagrams with half a checksum", "socket 2 2 136"),
         apart("raising an interface", "raise-interface"),
         host("a tunnel", "open-to-write /dev/net/tun".to_owned(), "opened"),
     ];
@@ -233,6 +236,16 @@ fn machine(targets: &Targets<'_>) -> Vec<Attempt> {
             "opened",
         ),
     ];
+    for (name, path) in [
+        ("how the kernel was started", "/proc/cmdline"),
+        ("how the kernel was built", "/proc/config.gz"),
+        ("where the kernel's code is", "/proc/kallsyms"),
+    ] {
+        // Not every kernel has all of them.
+        if Path::new(path).exists() {
+            all.push(host(name, format!("peek {path}"), "not empty"));
+        }
+    }
     if let Some(dir) = targets.group.first() {
         let dir = dir.display();
         all.push(host("its own limits", format!("open-to-write {dir}/cgroup.procs"), "opened"));
@@ -280,6 +293,9 @@ fn kernel() -> Vec<Attempt> {
         apart("programs in the kernel", "bpf"),
         apart("performance counters", "perf"),
         apart("stopping the kernel in a copy", "userfaultfd"),
+        apart("memory that is hidden from its owner", "secret-memory"),
+        apart("where memory lies", "place-memory"),
+        apart("moving memory", "move-memory"),
         apart("a key", "add-key"),
         apart("a keyring", "keyring"),
         apart("asking for a key", "request-key"),

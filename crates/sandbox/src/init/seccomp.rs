@@ -52,6 +52,12 @@ const NEVER: &[(i64, &str)] = &[
     (libc::SYS_io_uring_enter, "does system calls that no filter sees"),
     (libc::SYS_io_uring_register, "does system calls that no filter sees"),
     (libc::SYS_userfaultfd, "stops the kernel in the middle of a copy"),
+    (libc::SYS_memfd_secret, "memory that not even the machine's owner can look into or move"),
+    (libc::SYS_set_mempolicy, "where memory lies is the machine's business"),
+    (libc::SYS_set_mempolicy_home_node, "where memory lies is the machine's business"),
+    (libc::SYS_mbind, "where memory lies is the machine's business"),
+    (libc::SYS_migrate_pages, "moves other processes' memory"),
+    (libc::SYS_move_pages, "moves other processes' memory, and tells where pages lie"),
     (libc::SYS_kexec_load, "replaces the kernel"),
     (libc::SYS_kexec_file_load, "replaces the kernel"),
     (libc::SYS_init_module, "loads code into the kernel"),
@@ -97,7 +103,13 @@ const NESTING: [i32; 3] = [libc::CLONE_NEWUSER, libc::CLONE_NEWPID, libc::CLONE_
 
 pub(super) fn apply(user_namespaces: UserNamespaces) -> Result<(), Error> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
-    for (rules, errno) in [(forbidden(user_namespaces)?, libc::EPERM), (missing(), libc::ENOSYS)] {
+    let answers = [
+        (forbidden(user_namespaces)?, libc::EPERM),
+        (missing(), libc::ENOSYS),
+        (routing()?, libc::EAFNOSUPPORT),
+        (protocols()?, libc::EPROTONOSUPPORT),
+    ];
+    for (rules, errno) in answers {
         let answer = SeccompAction::Errno(errno as u32);
         let program: BpfProgram =
             SeccompFilter::new(rules, SeccompAction::Allow, answer, arch)?.try_into()?;
@@ -110,6 +122,35 @@ pub(super) fn apply(user_namespaces: UserNamespaces) -> Result<(), Error> {
 /// clone3 hides its flags in memory, where a filter cannot look; told that it is missing, libc uses clone.
 fn missing() -> Rules {
     Rules::from([(libc::SYS_clone3, Vec::new())])
+}
+
+/// Routing netlink is a large surface with a long history. The answer is that of a kernel without it: names still
+/// resolve, and node's list of interfaces fails with words that say why.
+fn routing() -> Result<Rules, BackendError> {
+    let netlink = If::new(0, Len::Dword, Op::Eq, libc::AF_NETLINK as u64)?;
+    let route = If::new(2, Len::Dword, Op::Eq, libc::NETLINK_ROUTE as u64)?;
+    Ok(Rules::from([(libc::SYS_socket, vec![rule([netlink, route])?])]))
+}
+
+/// Of internet sockets TCP, UDP and ping: MPTCP, UDP-Lite, SCTP and the like are kernel surface without a use here. The
+/// answer is that of a kernel without them, after which programs fall back to TCP.
+fn protocols() -> Result<Rules, BackendError> {
+    let usual = [
+        0,
+        libc::IPPROTO_ICMP,
+        libc::IPPROTO_TCP,
+        libc::IPPROTO_UDP,
+        libc::IPPROTO_ICMPV6,
+        libc::IPPROTO_RAW,
+    ];
+    let odd = |family: i32| {
+        let mut conditions = vec![If::new(0, Len::Dword, Op::Eq, family as u64)?];
+        for protocol in usual {
+            conditions.push(If::new(2, Len::Dword, Op::Ne, protocol as u64)?);
+        }
+        SeccompRule::new(conditions)
+    };
+    Ok(Rules::from([(libc::SYS_socket, vec![odd(libc::AF_INET)?, odd(libc::AF_INET6)?])]))
 }
 
 fn forbidden(user_namespaces: UserNamespaces) -> Result<Rules, BackendError> {
@@ -144,8 +185,8 @@ fn terminal_injection() -> Result<Vec<SeccompRule>, BackendError> {
         .collect()
 }
 
-/// Unix and internet sockets, and the routing kind of netlink that node asks for interfaces; every other
-/// family is kernel surface nobody here uses.
+/// Unix and internet sockets; every other family is kernel surface without a use here. Of the routing kind of netlink
+/// see [`routing`].
 fn odd_sockets() -> Result<Vec<SeccompRule>, BackendError> {
     let not = |family: i32| If::new(0, Len::Dword, Op::Ne, family as u64);
     let usual = [not(libc::AF_UNIX)?, not(libc::AF_INET)?, not(libc::AF_INET6)?, not(libc::AF_NETLINK)?];

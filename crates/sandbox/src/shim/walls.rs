@@ -34,16 +34,6 @@ use crate::{
 use super::docker;
 
 const ROOTS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
-/// What engines hide from containers, too: names of the user's keys, and insights into the kernel. A kernel need not have
-/// all of them.
-const MASKED: [&str; 6] = [
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/sched_debug",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-];
 /// Never /tmp: bubblewrap covers it before it looks for its sources.
 const STAGES: [&str; 3] = ["/mnt", "/media", "/srv"];
 
@@ -137,7 +127,7 @@ fn bubblewrap(
     let mut policy = Policy {
         roots: roots(),
         host_etc: etc::from_host(&etc),
-        masked: MASKED.iter().map(PathBuf::from).filter(|path| path.exists()).collect(),
+        masked: confine::MASKED.iter().map(PathBuf::from).filter(|path| path.exists()).collect(),
         etc,
         workspace: plan.workspace.clone(),
         home: plan.home.clone(),

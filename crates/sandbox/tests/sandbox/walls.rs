@@ -105,7 +105,6 @@ for name, family, proto in (("vsock", 40, 0), ("packet", 17, 0), ("netlink-audit
         socket.socket(family, socket.SOCK_RAW if family != 40 else socket.SOCK_STREAM, proto)
         print(name, "allowed")
     except OSError as e: print(name, e.errno)
-socket.socket(16, socket.SOCK_RAW, 0)
 import fcntl, pty
 m, s = pty.openpty()
 try:
@@ -125,6 +124,65 @@ async fn the_calls_that_open_walls_are_refused() {
                     keyctl 1, x32 38, pidfd_getfd 1, mem 13, environ 13, fd 13, maps 13, vsock 1, packet 1, \
                     netlink-audit 1, tiocsti 1";
     assert_eq!((lines.join(", ").as_str(), exit), (expected, OK));
+}
+
+/// 1 is EPERM, 93 EPROTONOSUPPORT, 97 EAFNOSUPPORT. What is masked is refused or empty, depending on the walls.
+const SURFACE: &str = r#"
+import ctypes, socket
+c = ctypes.CDLL(None, use_errno=True)
+def call(name, *args):
+    ctypes.set_errno(0)
+    got = c.syscall(*args)
+    print(name, ctypes.get_errno() if got < 0 else "allowed")
+call("memfd_secret", 447, 0)
+call("set_mempolicy", 238, 0, 0, 0)
+call("move_pages", 279, 0, 0, 0, 0, 0, 0)
+call("mbind", 237, 0, 0, 0, 0, 0, 0)
+call("home_node", 450, 0, 0, 0, 0)
+call("migrate_pages", 256, 0, 0, 0, 0)
+stream, datagram, raw = socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW
+for name, family, kind, proto in (
+    ("mptcp", 2, stream, 262), ("mptcp6", 10, stream, 262), ("udp-lite", 2, datagram, 136),
+    ("udp-lite6", 10, datagram, 136), ("rtnetlink", 16, raw, 0), ("rtnetlink", 16, datagram, 0),
+    ("tcp", 2, stream, 6), ("tcp6", 10, stream, 0), ("udp", 2, datagram, 17),
+):
+    try:
+        socket.socket(family, kind, proto)
+        print(name, "allowed")
+    except OSError as e: print(name, e.errno)
+for path in ("/proc/config.gz", "/proc/cmdline", "/proc/kallsyms"):
+    try: print(path, "readable" if open(path, "rb").read(1) else "closed")
+    except OSError as e: print(path, "closed")
+"#;
+
+#[cfg(target_arch = "x86_64")]
+#[tokio::test]
+async fn kernel_surface_without_a_use_is_closed_and_names_still_resolve() {
+    let rig = Rig::new().await;
+    let mut live = rig.launch().await;
+    live.start(command(1, &["/usr/bin/python3", "-c", SURFACE])).await;
+    let (lines, exit) = live.finish().await;
+    let expected = "memfd_secret 1, set_mempolicy 1, move_pages 1, mbind 1, home_node 1, migrate_pages 1, \
+                    mptcp 93, mptcp6 93, udp-lite 93, udp-lite6 93, rtnetlink 97, rtnetlink 97, \
+                    tcp allowed, tcp6 allowed, udp allowed, /proc/config.gz closed, /proc/cmdline closed, \
+                    /proc/kallsyms closed";
+    assert_eq!((lines.join(", ").as_str(), exit), (expected, OK));
+    if in_docker() {
+        // The image has neither names nor node.
+        return;
+    }
+    let (lines, exit) = live
+        .run(
+            "getent hosts localhost >/dev/null && echo resolved; command -v node >/dev/null || { echo served; exit; }; \
+             node -e 's=http.createServer((_,a)=>a.end(\"served\")).listen(0,\"localhost\",async()=>{ \
+             console.log(await(await fetch(\"http://localhost:\"+s.address().port)).text());process.exit()})'",
+        )
+        .await;
+    assert_eq!(
+        (lines, exit),
+        (vec!["resolved".to_owned(), "served".to_owned()], OK),
+        "a server on loopback works without netlink"
+    );
 }
 
 /// Of those that need a namespace first, and of all that need none.
