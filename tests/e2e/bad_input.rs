@@ -3,6 +3,7 @@
 
 mod addresses;
 mod bodies;
+mod misspelt;
 mod moments;
 mod strangers;
 mod world;

@@ -308,7 +308,7 @@ async fn what_makes_no_sense_is_refused() {
         json!({ "reasoningEffort": "enormous" }),
         json!({ "systemMessage": { "mode": "prepend", "content": "x" } }),
         json!({ "systemMessage": 7 }),
-        json!({ "availableTools": "Read" }),
+        json!({ "availableTools": 7 }),
         json!({ "streaming": "yes" }),
         json!({ "idleTimeout": -1 }),
         json!({ "workingDirectory": "/etc" }),
@@ -318,7 +318,6 @@ async fn what_makes_no_sense_is_refused() {
         json!({ "skillDirectories": ["/usr/share"] }),
         json!({ "disabledSkills": ["two\nlines"] }),
         json!({ "customAgents": [{ "name": "x" }] }),
-        json!({ "customAgents": [{ "name": "x", "prompt": "y", "wings": 2 }] }),
         json!({ "onBusy": "panic" }),
     ] {
         let mut body: Value = wrong.clone();
@@ -326,6 +325,15 @@ async fn what_makes_no_sense_is_refused() {
         let (status, refused) = client.ask(Method::POST, "/api/sessions", Some(body)).await;
         assert_eq!((status.as_u16(), &refused["code"]), (400, &json!("invalid_body")), "{wrong}: {refused}");
     }
+}
+
+#[tokio::test]
+async fn a_field_of_a_custom_agent_that_is_not_known_is_refused_by_name() {
+    let server = Server::start().await;
+    let client = server.client();
+    let wrong = json!({ "agent": "default", "customAgents": [{ "name": "x", "prompt": "y", "promt": "z" }] });
+    let (status, refused) = client.ask(Method::POST, "/api/sessions", Some(wrong)).await;
+    assert_eq!((status.as_u16(), &refused["error"]), (400, &json!("promt: did you mean prompt?")));
 }
 
 /// Nothing that was asked for is left out in silence.

@@ -11,6 +11,7 @@ mod disk;
 mod edge;
 mod enforced;
 mod engine;
+mod fields;
 mod ignored;
 mod keys;
 mod metrics;

@@ -76,8 +76,8 @@ impl World {
             let listed = client.get("/api/sessions").await;
             for session in listed["sessions"].as_array().expect("a list") {
                 let id = session["id"].as_str().expect("an id");
-                for what in ["messages", "events", "files"] {
-                    all.push(client.get(&format!("/api/sessions/{id}/{what}?limit=1000")).await);
+                for what in ["messages?limit=1000", "events?limit=1000", "files"] {
+                    all.push(client.get(&format!("/api/sessions/{id}/{what}")).await);
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{
     MOST_SYSTEM_PROMPT, limits,
-    take::{Body, Part, at_most, blocking, environment},
+    take::{Body, ListAsked, NoParameters, Part, at_most, blocking, environment},
 };
 use crate::{
     app::App,
@@ -315,7 +315,11 @@ async fn find(app: &App, tenant: &TenantId, name: &str) -> Answer<Agent> {
     app.sessions.rooms().store.agent(tenant, &name).await?.ok_or_else(not_found)
 }
 
-pub(super) async fn list(State(app): State<App>, caller: Caller) -> Answer<Json<Value>> {
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    _: ListAsked<NoParameters>,
+) -> Answer<Json<Value>> {
     let agents = app.sessions.rooms().store.agents(caller.tenant()).await?;
     Ok(Json(json!({ "agents": agents.iter().map(shapes::agent).collect::<Vec<_>>() })))
 }

@@ -2,7 +2,7 @@
 
 use super::{
     files::{Format, MOST_JSON, found, rel, shown, sized},
-    take::{Asked, Named, Part, blocking, session},
+    take::{Asked, ListAsked, Named, Part, blocking, session},
 };
 use crate::{
     app::App,
@@ -71,7 +71,7 @@ pub(super) async fn list(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
-    Asked(When { checkpoint }): Asked<When>,
+    ListAsked(When { checkpoint }): ListAsked<When>,
 ) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     let artifacts = app.sessions.artifacts(&session, checkpoint).await?;

@@ -3,7 +3,7 @@
 use super::{
     files::{self, ALWAYS_SKIPPED},
     sessions::change_options,
-    take::{Asked, Body, Numbered, Part, blocking, open_session, session},
+    take::{Asked, Body, ListAsked, Numbered, Part, blocking, open_session, session},
 };
 use crate::{
     app::App,
@@ -37,7 +37,7 @@ pub(super) async fn list(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
-    Asked(asked): Asked<Listing>,
+    ListAsked(asked): ListAsked<Listing>,
 ) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     let limit = asked.limit.unwrap_or(100);

@@ -3,7 +3,7 @@
 use super::{
     listing::ago,
     sessions::shown,
-    take::{Asked, Body},
+    take::{Body, ListAsked},
 };
 use crate::{
     app::App,
@@ -101,7 +101,7 @@ pub(super) struct Looked {
 pub(super) async fn audit(
     State(app): State<App>,
     Admin(caller): Admin,
-    Asked(asked): Asked<Looked>,
+    ListAsked(asked): ListAsked<Looked>,
 ) -> Answer<Json<Value>> {
     let limit = asked.limit.unwrap_or(PAGE);
     if limit == 0 || limit > MOST {

@@ -1,6 +1,6 @@
 //! A session's files: listed, read, written, deleted, and bundled.
 
-use super::take::{Asked, Body, Named, Part, blocking, open_session, session};
+use super::take::{Asked, Body, ListAsked, Named, Part, blocking, open_session, session};
 use crate::{
     app::App,
     archive::{self, Ledger, Limits},
@@ -47,7 +47,7 @@ pub(super) async fn list(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
-    Asked(asked): Asked<Listing>,
+    ListAsked(asked): ListAsked<Listing>,
 ) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     listed(&app, &session, asked).await

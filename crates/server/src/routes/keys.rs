@@ -1,6 +1,6 @@
 //! API keys of a tenant.
 
-use super::take::{Body, Part};
+use super::take::{Body, ListAsked, NoParameters, Part};
 use crate::{
     app::App,
     auth::{self, Admin, Caller},
@@ -33,7 +33,11 @@ pub(super) struct NewForTenant {
     owner: Option<OwnerId>,
 }
 
-pub(super) async fn list(State(app): State<App>, Admin(caller): Admin) -> Answer<Json<Value>> {
+pub(super) async fn list(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    _: ListAsked<NoParameters>,
+) -> Answer<Json<Value>> {
     let own = app.api_key.as_ref().filter(|_| app.is_operator(caller.tenant())).map(|_| {
         json!({ "id": auth::OWN, "label": "ASH_API_KEY (environment variable)", "keyPrefix": "••••••••", "createdAt": "" })
     });

@@ -1,9 +1,10 @@
 //! Lists of sessions: which ones, and a page at a time.
 
-use super::{sessions::shown, workspaces};
+use super::{sessions::shown, take::unknown_parameter, workspaces};
 use crate::{
     app::App,
     auth::Caller,
+    fields::{FieldError, unknown},
     problem::{Answer, Problem},
 };
 use ash_model::{AgentName, OwnerId, SessionNo, Status, Timestamp};
@@ -14,6 +15,20 @@ use serde_json::{Value, json};
 const MOST_SESSIONS: u32 = 1000;
 /// What is asked of metadata is named after this.
 const METADATA: &str = "metadata.";
+const PARAMETERS: [&str; 12] = [
+    "agent",
+    "status",
+    "workspace",
+    "idPrefix",
+    "owner",
+    "olderThan",
+    "newerThan",
+    "limit",
+    "offset",
+    "cursor",
+    "includeTotal",
+    "metadata.NAME",
+];
 
 pub(super) async fn sessions(State(app): State<App>, caller: Caller, uri: Uri) -> Answer<Json<Value>> {
     let filter = filter(&uri, app.sessions.rooms().clock())?;
@@ -24,7 +39,7 @@ pub(super) async fn sessions(State(app): State<App>, caller: Caller, uri: Uri) -
     Ok(Json(json!({ "sessions": sessions, "total": page.total, "nextCursor": next })))
 }
 
-/// Names of metadata are anybody's, so the query is read by hand. What is unknown is ignored, as ever.
+/// Names of metadata are anybody's, so the query is read by hand.
 fn filter(uri: &Uri, now: Timestamp) -> Answer<Filter> {
     let Query(asked) = Query::<Vec<(String, String)>>::try_from_uri(uri)
         .map_err(|error| Problem::invalid("invalid_query", error.body_text()))?;
@@ -50,12 +65,13 @@ fn filter(uri: &Uri, now: Timestamp) -> Answer<Filter> {
                 filter.limit = Some(limit.ok_or_else(|| bad(" (1 to 1000)"))?);
             }
             "offset" => filter.offset = number("")?,
+            // The number of all is always there.
+            "includeTotal" => {}
             "cursor" => filter.before = Some(parse_cursor(value).ok_or_else(|| bad(""))?),
-            _ => {
-                if let Some(name) = name.strip_prefix(METADATA) {
-                    filter.metadata.push((name.to_owned(), value.clone()));
-                }
-            }
+            _ => match name.strip_prefix(METADATA) {
+                Some(name) => filter.metadata.push((name.to_owned(), value.clone())),
+                None => return Err(unknown_parameter(&FieldError::Unknown(unknown(name, &PARAMETERS)))),
+            },
         }
     }
     Ok(filter)

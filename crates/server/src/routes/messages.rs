@@ -3,12 +3,16 @@
 use super::{
     MOST_MODEL,
     locks::Held,
-    take::{Asked, Body, Part, at_most, can_wait, patience, session, session_anywhere},
+    take::{
+        Asked, FromFields, ListAsked, Part, StrictBody, at_most, can_wait, patience, session,
+        session_anywhere,
+    },
     usage,
 };
 use crate::{
     app::App,
     auth::Caller,
+    fields::{self, FieldError, UnknownFields},
     once::once,
     problem::{Answer, Problem},
     shapes,
@@ -51,13 +55,19 @@ pub(super) struct Message {
     on_busy: Option<OnBusy>,
 }
 
+impl FromFields for Message {
+    fn from_fields(object: Value) -> Result<Self, FieldError> {
+        fields::one(object, UnknownFields::Refuse)
+    }
+}
+
 pub(super) async fn send(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
     Extension(Held(lock)): Extension<Held>,
     headers: HeaderMap,
-    body: Body<Message>,
+    body: StrictBody<Message>,
 ) -> Answer<Response> {
     let session = session_anywhere(&app, &caller, &id).await?;
     can_wait(&app, body.value.durability)?;
@@ -236,7 +246,7 @@ pub(super) async fn list(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
-    Asked(asked): Asked<Reading>,
+    ListAsked(asked): ListAsked<Reading>,
 ) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     let limit = asked.limit(100)?;
@@ -253,7 +263,7 @@ pub(super) async fn events(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
-    Asked(asked): Asked<Reading>,
+    ListAsked(asked): ListAsked<Reading>,
 ) -> Answer<Json<Value>> {
     let session = session(&app, &caller, &id).await?;
     let limit = asked.limit(200)?;

@@ -1,6 +1,6 @@
 //! What agents wait for: leave to make a call, and answers to questions.
 
-use super::take::{Body, Part, Requested, session};
+use super::take::{Body, ListAsked, NoParameters, Part, Requested, session};
 use crate::{
     app::App,
     auth::Caller,
@@ -17,7 +17,12 @@ use std::collections::BTreeMap;
 const MOST_MESSAGE: usize = 10_000;
 const DENIED: &str = "The user does not want this call to be made.";
 
-pub(super) async fn list(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    _: ListAsked<NoParameters>,
+) -> Answer<Json<Value>> {
     let found = session(&app, &caller, &id).await?;
     let pending = app.sessions.pending(&found).await?;
     Ok(Json(json!({ "permissions": pending.iter().map(shapes::permission).collect::<Vec<_>>() })))

@@ -1,6 +1,6 @@
 //! What waits for a session: to be seen, put into another order, and taken back.
 
-use super::take::{Body, Part, Waiting, session};
+use super::take::{Body, ListAsked, NoParameters, Part, Waiting, session};
 use crate::{
     app::App,
     auth::Caller,
@@ -16,7 +16,12 @@ use std::collections::HashMap;
 
 const PAGE: u32 = 500;
 
-pub(super) async fn list(State(app): State<App>, caller: Caller, Part(id): Part) -> Answer<Json<Value>> {
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    Part(id): Part,
+    _: ListAsked<NoParameters>,
+) -> Answer<Json<Value>> {
     let found = session(&app, &caller, &id).await?;
     shown(&app, &found).await
 }

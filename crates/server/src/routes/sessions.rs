@@ -5,12 +5,16 @@ use super::{
     options::{Settable, with_provider},
     owners,
     secrets::KnownSecrets,
-    take::{Asked, Body, Part, can_wait, environment, open_session, patience, session, session_anywhere},
+    take::{
+        Asked, Body, FromFields, ListAsked, Part, StrictBody, can_wait, environment, open_session, patience,
+        session, session_anywhere,
+    },
     usage, workspaces,
 };
 use crate::{
     app::App,
     auth::Caller,
+    fields::{self, FieldError, UnknownFields},
     once::{Once, once},
     problem::{Answer, Problem},
     shapes,
@@ -27,10 +31,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
 
+/// What a new session is, beside its options.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct New {
+struct NewOwn {
     agent: String,
+    /// The reference's; nothing here keeps credentials.
+    credential_id: Option<String>,
     session_id: Option<SessionId>,
     /// The name of a workspace that it shares with others.
     #[serde(alias = "workspaceId")]
@@ -40,18 +47,37 @@ pub(super) struct New {
     metadata: Option<BTreeMap<String, String>>,
     extra_env: Option<BTreeMap<String, String>>,
     env: Option<BTreeMap<String, String>>,
-    #[serde(flatten)]
+}
+
+pub(super) struct New {
+    own: NewOwn,
     options: Settable,
 }
 
-/// What a session goes on with from now on.
+impl FromFields for New {
+    fn from_fields(object: Value) -> Result<Self, FieldError> {
+        fields::two(object, UnknownFields::Refuse).map(|(own, options)| New { own, options })
+    }
+}
+
+/// The variables that a session goes on with from now on.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Change {
+struct NewVariables {
     extra_env: Option<BTreeMap<String, String>>,
     env: Option<BTreeMap<String, String>>,
-    #[serde(flatten)]
+}
+
+/// What a session goes on with from now on.
+pub(super) struct Change {
+    variables: NewVariables,
     options: Settable,
+}
+
+impl FromFields for Change {
+    fn from_fields(object: Value) -> Result<Self, FieldError> {
+        fields::two(object, UnknownFields::Refuse).map(|(variables, options)| Change { variables, options })
+    }
 }
 
 pub(super) fn shown(app: &App, session: &Session) -> Value {
@@ -66,10 +92,14 @@ pub(super) async fn create(
     State(app): State<App>,
     caller: Caller,
     headers: HeaderMap,
-    body: Body<New>,
+    body: StrictBody<New>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let patience = patience(&headers)?;
-    let New { agent, session_id, workspace, owner, metadata, extra_env, env, options } = body.value;
+    let New { own, options } = body.value;
+    let NewOwn { agent, credential_id, session_id, workspace, owner, metadata, extra_env, env } = own;
+    if credential_id.is_some() {
+        return Err(Problem::invalid("invalid_credential", "Invalid or inaccessible credential"));
+    }
     let owner = owners::for_whom(&caller, owner)?.owner;
     let metadata = owners::metadata(metadata.unwrap_or_default())?;
     let agent = AgentName::parse(&agent)
@@ -170,7 +200,7 @@ pub(super) async fn change_config(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
-    body: Body<Change>,
+    body: StrictBody<Change>,
 ) -> Answer<Json<Value>> {
     let found = open_session(&app, &caller, &id).await?;
     // To its end even if the caller hangs up: what the agent goes on with is what is stored.
@@ -181,8 +211,8 @@ pub(super) async fn change_config(
 
 /// A live agent first: what it does not agree to is not stored.
 async fn change_live(app: App, caller: Caller, no: SessionNo, change: Change) -> Answer<()> {
-    let Change { env, extra_env, options } = change;
-    let env = variables(env, extra_env)?;
+    let Change { variables: given, options } = change;
+    let env = variables(given.env, given.extra_env)?;
     let _alone = app.changing_options.lock(no).await;
     let mut change = options;
     let (settings, wanted) = (change.settings(), change.wanted(&app)?);
@@ -253,7 +283,7 @@ pub(super) async fn resume(
     caller: Caller,
     Part(id): Part,
     headers: HeaderMap,
-    body: Body<Change>,
+    body: StrictBody<Change>,
 ) -> Answer<Json<Value>> {
     let patience = patience(&headers)?;
     let found = session_anywhere(&app, &caller, &id).await?;
@@ -278,12 +308,18 @@ pub(super) struct NewFork {
     workspace: Option<String>,
 }
 
+impl FromFields for NewFork {
+    fn from_fields(object: Value) -> Result<Self, FieldError> {
+        fields::one(object, UnknownFields::Refuse)
+    }
+}
+
 pub(super) async fn fork(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
     headers: HeaderMap,
-    body: Body<NewFork>,
+    body: StrictBody<NewFork>,
 ) -> Answer<(StatusCode, Json<Value>)> {
     let parent = session(&app, &caller, &id).await?;
     let beside = match &body.value.workspace {
@@ -364,7 +400,7 @@ pub(super) async fn logs(
     State(app): State<App>,
     caller: Caller,
     Part(id): Part,
-    Asked(asked): Asked<LogsAfter>,
+    ListAsked(asked): ListAsked<LogsAfter>,
 ) -> Answer<Json<Value>> {
     let found = session(&app, &caller, &id).await?;
     let after = asked.after.unwrap_or(-1);

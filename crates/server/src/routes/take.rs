@@ -4,6 +4,7 @@ use crate::{
     app::App,
     auth::Caller,
     edge::WholeBody,
+    fields::{self, FieldError, UnknownFields},
     problem::{Answer, Problem},
 };
 use ash_model::{Durability, PermissionId, SessionId, Status, TurnId};
@@ -14,7 +15,8 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
     http::{HeaderMap, request::Parts},
 };
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -23,7 +25,7 @@ const MOST_ENV: usize = 256;
 const MOST_ENV_BYTES: usize = 512 << 10;
 
 /// A JSON body with its bytes, which idempotency keys are bound to. No body at all counts as `{}`: the Python
-/// client says it sends JSON even when it sends nothing.
+/// client says it sends JSON even when it sends nothing. Fields that are not known are passed over.
 pub(crate) struct Body<T> {
     pub(crate) value: T,
     pub(crate) bytes: Bytes,
@@ -35,41 +37,111 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        let has_space = || match app.sessions.little_space() {
-            Some(free) => Err(ash_session::Error::LittleSpace(free >> 20).into()),
-            None => Ok(()),
-        };
-        let WholeBody { bytes, memory } = app.large_bodies.read(request, has_space).await?;
-        let text: &[u8] = if bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &bytes };
-        let value = parse(text)?;
-        Ok(Body { value, bytes, _memory: memory })
+        let (value, whole) = object(request, app).await?;
+        let value = fields::one(value, UnknownFields::Ignore).map_err(bad_body)?;
+        Ok(Body { value, bytes: whole.bytes, _memory: whole.memory })
     }
 }
 
-fn parse<T: DeserializeOwned>(text: &[u8]) -> Answer<T> {
-    // Fields are named: a list would be taken for them in their order.
-    let is_list = text.trim_ascii_start().starts_with(b"[");
-    if is_list && serde_json::from_slice::<serde::de::IgnoredAny>(text).is_ok() {
-        return Err(Problem::invalid("invalid_body", "The body must be an object, not a list"));
+/// What is made of a body whose misspelt fields are refused.
+pub(crate) trait FromFields: Sized {
+    fn from_fields(object: Value) -> Result<Self, FieldError>;
+}
+
+/// The same as [`Body`], with all of its fields known.
+pub(crate) struct StrictBody<T> {
+    pub(crate) value: T,
+    pub(crate) bytes: Bytes,
+    /// As in [`Body`].
+    _memory: Option<OwnedSemaphorePermit>,
+}
+
+impl<T: FromFields> FromRequest<App> for StrictBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        let (value, whole) = object(request, app).await?;
+        let value = T::from_fields(value).map_err(bad_body)?;
+        Ok(StrictBody { value, bytes: whole.bytes, _memory: whole.memory })
     }
-    serde_json::from_slice(text).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => {
-            Problem::invalid("invalid_body", format!("The body is not as expected: {error}"))
+}
+
+async fn object(request: Request, app: &App) -> Answer<(Value, WholeBody)> {
+    let has_space = || match app.sessions.little_space() {
+        Some(free) => Err(ash_session::Error::LittleSpace(free >> 20).into()),
+        None => Ok(()),
+    };
+    let whole = app.large_bodies.read(request, has_space).await?;
+    let text: &[u8] = if whole.bytes.iter().all(u8::is_ascii_whitespace) { b"{}" } else { &whole.bytes };
+    let value = fields::object(text).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data if text.trim_ascii_start().starts_with(b"{") => {
+            let error = error.to_string();
+            let words = error.split(" at line ").next().unwrap_or_default();
+            Problem::invalid("invalid_body", format!("The body is not as expected: {words}"))
         }
+        // Fields are named: a list would be taken for them in their order.
+        serde_json::error::Category::Data => Problem::invalid("invalid_body", "The body must be an object"),
         _ => Problem::invalid("invalid_json", format!("The body is not valid JSON: {error}")),
-    })
+    })?;
+    Ok((value, whole))
 }
 
+fn bad_body(error: FieldError) -> Problem {
+    let code = match error {
+        FieldError::Unknown(_) => "unknown_field",
+        FieldError::Invalid { .. } => "invalid_body",
+    };
+    Problem::invalid(code, error.to_string())
+}
+
+/// The parameters of a query. Those that are not known are passed over.
 pub(crate) struct Asked<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Asked<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
-        let Query(value) = Query::<T>::try_from_uri(&parts.uri)
-            .map_err(|error| Problem::invalid("invalid_query", error.body_text()))?;
-        Ok(Asked(value))
+        parameters(parts, UnknownFields::Ignore).map(Asked)
     }
+}
+
+/// The parameters of a list, all of which are known: a filter that is misspelt would show everything.
+pub(crate) struct ListAsked<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for ListAsked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        parameters(parts, UnknownFields::Refuse).map(ListAsked)
+    }
+}
+
+/// Of a list that takes none.
+#[derive(Deserialize)]
+pub(crate) struct NoParameters {}
+
+fn parameters<T: DeserializeOwned>(parts: &Parts, unknown: UnknownFields) -> Answer<T> {
+    let Query(given) = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri)
+        .map_err(|error| Problem::invalid("invalid_query", error.body_text()))?;
+    let mut object = Map::new();
+    for (name, value) in given {
+        let shown: String = name.chars().take(60).collect();
+        if object.insert(name, Value::String(value)).is_some() {
+            return Err(Problem::invalid(
+                "invalid_query",
+                format!("{shown} is not valid: it is there twice"),
+            ));
+        }
+    }
+    fields::one(Value::Object(object), unknown).map_err(|error| unknown_parameter(&error))
+}
+
+pub(crate) fn unknown_parameter(error: &FieldError) -> Problem {
+    let code = match error {
+        FieldError::Unknown(_) => "unknown_parameter",
+        FieldError::Invalid { .. } => "invalid_query",
+    };
+    Problem::invalid(code, error.to_string())
 }
 
 /// A part of the path. What is not UTF-8 is nobody's.

@@ -3,7 +3,7 @@
 use super::{
     cleaning::moment,
     limits,
-    take::{Asked, session},
+    take::{ListAsked, session},
 };
 use crate::{
     app::App,
@@ -71,7 +71,7 @@ impl Wanted {
 pub(super) async fn usage(
     State(app): State<App>,
     caller: Caller,
-    Asked(wanted): Asked<Wanted>,
+    ListAsked(wanted): ListAsked<Wanted>,
 ) -> Answer<Json<Value>> {
     let (by, query) = (wanted.by()?, wanted.query(&app, &caller).await?);
     let store = &app.sessions.rooms().store;
@@ -141,7 +141,7 @@ fn events(caller: &Caller, sum: &UsageSum) -> Vec<Value> {
 pub(super) async fn stats(
     State(app): State<App>,
     caller: Caller,
-    Asked(wanted): Asked<Wanted>,
+    ListAsked(wanted): ListAsked<Wanted>,
 ) -> Answer<Json<Value>> {
     let query = wanted.query(&app, &caller).await?;
     let store = &app.sessions.rooms().store;

@@ -1,7 +1,7 @@
 //! Workspaces with a name.
 
 use super::files::Listing;
-use super::take::{Asked, Body, Part};
+use super::take::{Body, ListAsked, NoParameters, Part};
 use super::{locks, owners};
 use crate::auth::Caller;
 use crate::{
@@ -30,7 +30,11 @@ async fn find(app: &App, caller: &Caller, text: &str) -> Answer<Workspace> {
     Ok(app.sessions.workspace(&caller.0, &slug(text)?).await?)
 }
 
-pub(super) async fn list(State(app): State<App>, caller: Caller) -> Answer<Json<Value>> {
+pub(super) async fn list(
+    State(app): State<App>,
+    caller: Caller,
+    _: ListAsked<NoParameters>,
+) -> Answer<Json<Value>> {
     let all = app.sessions.rooms().store.workspaces(&caller.0).await?;
     Ok(Json(json!({ "workspaces": all.iter().map(shown).collect::<Vec<_>>() })))
 }
@@ -96,7 +100,7 @@ pub(super) async fn files(
     State(app): State<App>,
     caller: Caller,
     Part(text): Part,
-    Asked(asked): Asked<Listing>,
+    ListAsked(asked): ListAsked<Listing>,
 ) -> Answer<Json<Value>> {
     let workspace = find(&app, &caller, &text).await?;
     let sessions = app.sessions.rooms().store.sessions_of(workspace.id).await?;
@@ -116,7 +120,7 @@ pub(super) async fn checkpoints(
     State(app): State<App>,
     caller: Caller,
     Part(text): Part,
-    Asked(range): Asked<Range>,
+    ListAsked(range): ListAsked<Range>,
 ) -> Answer<Json<Value>> {
     let workspace = find(&app, &caller, &text).await?;
     let limit = range.limit.unwrap_or(PAGE).min(MOST);

@@ -1,0 +1,534 @@
+//! How the fields of a body, or the parameters of a query, become values: by which coercions of the reference ("5" for 5,
+//! one for a list of one), and whether a name that is not known is refused or passed over. Errors name the field, and
+//! what was meant, in words of our own.
+
+use serde::de::{self, DeserializeOwned, DeserializeSeed, Expected, IntoDeserializer, Unexpected, Visitor};
+use serde_json::{Map, Value};
+use std::fmt;
+
+/// What becomes of a field that nothing here knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnknownFields {
+    Refuse,
+    Ignore,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FieldError {
+    /// There is no such field; what to say of it.
+    Unknown(String),
+    /// The field, if it is one, and what it must be.
+    Invalid { path: String, must: String },
+}
+
+impl FieldError {
+    fn within(self, name: &str) -> Self {
+        let joined = |path: String| match path.is_empty() {
+            true => name.to_owned(),
+            false => format!("{name}.{path}"),
+        };
+        match self {
+            FieldError::Unknown(words) => FieldError::Unknown(words),
+            FieldError::Invalid { path, must } => FieldError::Invalid { path: joined(path), must },
+        }
+    }
+
+    fn invalid(must: impl Into<String>) -> Self {
+        FieldError::Invalid { path: String::new(), must: must.into() }
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FieldError::Unknown(words) => write!(f, "{words}"),
+            FieldError::Invalid { path, must } if path.is_empty() => write!(f, "The body {must}"),
+            FieldError::Invalid { path, must } => write!(f, "{path} {must}"),
+        }
+    }
+}
+
+impl std::error::Error for FieldError {}
+
+impl de::Error for FieldError {
+    fn custom<T: fmt::Display>(words: T) -> Self {
+        FieldError::invalid(format!("is not valid: {words}"))
+    }
+
+    fn invalid_type(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        FieldError::invalid(format!("must be {}", in_words(&expected.to_string())))
+    }
+
+    fn invalid_value(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        FieldError::invalid(format!("must be {}", in_words(&expected.to_string())))
+    }
+
+    fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
+        FieldError::invalid(format!("must be one of {}", known.join(", ")))
+    }
+
+    fn missing_field(name: &'static str) -> Self {
+        FieldError::Invalid { path: name.to_owned(), must: "is missing".to_owned() }
+    }
+}
+
+/// What serde calls a type, as people call it.
+fn in_words(expected: &str) -> &str {
+    match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        struct_name if struct_name.starts_with("struct ") => "an object",
+        other => other,
+    }
+}
+
+/// The nearest of the names that are known, if one is near.
+pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
+    let plain = |name: &str| -> Vec<char> {
+        name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+    };
+    let given = plain(&shortened(given));
+    let far = |name: &&&str| distance(&given, &plain(name));
+    let near = known.iter().min_by_key(far)?;
+    (distance(&given, &plain(near)) <= (given.len() / 3).max(1)).then_some(near)
+}
+
+/// How many letters were left out, added, replaced, or swapped with the next.
+fn distance(from: &[char], to: &[char]) -> usize {
+    let mut rows = vec![(0..=to.len()).collect::<Vec<usize>>()];
+    for (i, a) in from.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, b) in to.iter().enumerate() {
+            let replaced = rows[i][j] + usize::from(a != b);
+            let mut least = replaced.min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *a == to[j - 1] && from[i - 1] == *b {
+                least = least.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[from.len()][to.len()]
+}
+
+fn shortened(name: &str) -> String {
+    name.chars().take(60).collect()
+}
+
+/// What to say of a name that is not known.
+pub(crate) fn unknown(name: &str, known: &[&str]) -> String {
+    let shown = shortened(name).escape_debug().to_string();
+    match nearest(name, known) {
+        Some(near) => format!("{shown}: did you mean {near}?"),
+        None if known.is_empty() => format!("{shown}: there is no such field here, nor any other"),
+        None => format!("{shown}: there is no such field; there are {}", known.join(", ")),
+    }
+}
+
+/// An object as it was written: of two fields of the same name one would be passed over.
+pub(crate) fn object(text: &[u8]) -> serde_json::Result<Value> {
+    struct Once;
+    impl<'de> Visitor<'de> for Once {
+        type Value = Map<String, Value>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+            let mut fields = Map::new();
+            while let Some((name, value)) = entries.next_entry::<String, Value>()? {
+                if fields.contains_key(&name) {
+                    return Err(de::Error::custom(format_args!("{:?} is there twice", shortened(&name))));
+                }
+                fields.insert(name, value);
+            }
+            Ok(fields)
+        }
+    }
+    // What is no JSON at all is said before what is no object.
+    serde_json::from_slice::<de::IgnoredAny>(text)?;
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let fields = de::Deserializer::deserialize_map(&mut reader, Once)?;
+    reader.end()?;
+    Ok(Value::Object(fields))
+}
+
+/// One type from all fields of an object.
+pub(crate) fn one<T: DeserializeOwned>(object: Value, unknown: UnknownFields) -> Result<T, FieldError> {
+    T::deserialize(Field { value: object, unknown })
+}
+
+/// Two types from one object, each from the fields that it names. Not `serde(flatten)`, which knows neither.
+pub(crate) fn two<A: DeserializeOwned, B: DeserializeOwned>(
+    object: Value,
+    unknown_fields: UnknownFields,
+) -> Result<(A, B), FieldError> {
+    let Value::Object(fields) = object else { return Err(FieldError::invalid("must be an object")) };
+    let (of_a, of_b) = (names::<A>(), names::<B>());
+    let (mut a, mut b) = (Map::new(), Map::new());
+    for (name, value) in fields {
+        if of_a.contains(&name.as_str()) {
+            a.insert(name, value);
+        } else if of_b.contains(&name.as_str()) {
+            b.insert(name, value);
+        } else if unknown_fields == UnknownFields::Refuse {
+            return Err(FieldError::Unknown(unknown(&name, &[of_a, of_b].concat())));
+        }
+    }
+    Ok((one(Value::Object(a), unknown_fields)?, one(Value::Object(b), unknown_fields)?))
+}
+
+/// The names of a struct's fields, with their aliases, as its `Deserialize` tells them.
+fn names<T: DeserializeOwned>() -> &'static [&'static str] {
+    let mut found: &'static [&'static str] = &[];
+    // It never comes to a value: being asked for the names is the end of it.
+    let _ = T::deserialize(FieldNames(&mut found));
+    found
+}
+
+struct FieldNames<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> de::Deserializer<'de> for FieldNames<'_> {
+    type Error = FieldError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, FieldError> {
+        Err(FieldError::invalid("has no fields"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, FieldError> {
+        *self.0 = fields;
+        Err(FieldError::invalid("has fields"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+/// A value on its way into what it is wanted as.
+struct Field {
+    value: Value,
+    unknown: UnknownFields,
+}
+
+impl Field {
+    fn unexpected(&self) -> Unexpected<'_> {
+        match &self.value {
+            Value::Null => Unexpected::Unit,
+            Value::Bool(flag) => Unexpected::Bool(*flag),
+            Value::Number(_) => Unexpected::Other("number"),
+            Value::String(text) => Unexpected::Str(text),
+            Value::Array(_) => Unexpected::Seq,
+            Value::Object(_) => Unexpected::Map,
+        }
+    }
+
+    /// A scalar, also out of a list that has nothing else.
+    fn scalar(self) -> Field {
+        match self.value {
+            Value::Array(mut list) if list.len() == 1 => {
+                let value = list.pop().unwrap_or_default();
+                Field { value, unknown: self.unknown }
+            }
+            value => Field { value, unknown: self.unknown },
+        }
+    }
+
+    /// The same number, written as a number.
+    fn number(self) -> Field {
+        let Field { value, unknown } = self.scalar();
+        let whole = |number: f64| (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64);
+        let value = match value {
+            Value::String(text) => match (text.parse::<u64>(), text.parse::<i64>(), text.parse::<f64>()) {
+                (Ok(number), _, _) => number.into(),
+                (_, Ok(number), _) => number.into(),
+                (_, _, Ok(number)) if number.is_finite() => whole(number).map_or(number.into(), Value::from),
+                _ => Value::String(text),
+            },
+            Value::Number(number) if number.is_f64() => {
+                let float = number.as_f64().unwrap_or_default();
+                whole(float).map_or(Value::Number(number), Value::from)
+            }
+            value => value,
+        };
+        Field { value, unknown }
+    }
+
+    fn known(self, fields: &'static [&'static str]) -> Result<Field, FieldError> {
+        let strange = |object: &Map<String, Value>| {
+            object.keys().find(|name| !fields.contains(&name.as_str())).cloned()
+        };
+        match (&self.value, self.unknown) {
+            (Value::Object(object), UnknownFields::Refuse) => match strange(object) {
+                Some(name) => Err(FieldError::Unknown(unknown(&name, fields))),
+                None => Ok(self),
+            },
+            (_, _) => Ok(self),
+        }
+    }
+}
+
+macro_rules! numbers {
+    ($($method:ident)*) => {
+        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
+            self.number().deserialize_any(visitor)
+        })*
+    };
+}
+
+impl<'de> de::Deserializer<'de> for Field {
+    type Error = FieldError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
+        let unknown = self.unknown;
+        match self.value {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(flag) => visitor.visit_bool(flag),
+            Value::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+                (Some(number), _, _) => visitor.visit_u64(number),
+                (_, Some(number), _) => visitor.visit_i64(number),
+                (_, _, number) => visitor.visit_f64(number.unwrap_or(f64::NAN)),
+            },
+            Value::String(text) => visitor.visit_string(text),
+            Value::Array(list) => visitor.visit_seq(Items { items: list.into_iter(), unknown }),
+            Value::Object(fields) => {
+                visitor.visit_map(Entries { entries: fields.into_iter(), value: None, unknown })
+            }
+        }
+    }
+
+    numbers! {
+        deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_u8 deserialize_u16 deserialize_u32
+        deserialize_u64 deserialize_f32 deserialize_f64
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
+        let mut field = self.scalar();
+        match &field.value {
+            Value::String(text) if text == "true" => field.value = Value::Bool(true),
+            Value::String(text) if text == "false" => field.value = Value::Bool(false),
+            Value::Number(number) if number.as_u64() == Some(1) => field.value = Value::Bool(true),
+            Value::Number(number) if number.as_u64() == Some(0) => field.value = Value::Bool(false),
+            _ => {}
+        }
+        field.deserialize_any(visitor)
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
+        self.scalar().deserialize_any(visitor)
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
+        self.scalar().deserialize_any(visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
+        match self.value {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, FieldError> {
+        if matches!(self.value, Value::String(_) | Value::Number(_) | Value::Bool(_)) {
+            self.value = Value::Array(vec![self.value]);
+        }
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, FieldError> {
+        // A list would be taken for the fields in their order.
+        if !self.value.is_object() {
+            return Err(de::Error::invalid_type(self.unexpected(), &"a map"));
+        }
+        self.known(fields)?.deserialize_any(visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, FieldError> {
+        match self.scalar().value {
+            Value::String(text) => visitor.visit_enum(text.into_deserializer()),
+            value => value
+                .deserialize_enum(name, variants, visitor)
+                .map_err(|_| FieldError::invalid(format!("must be one of {}", variants.join(", ")))),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, FieldError> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    serde::forward_to_deserialize_any! {
+        i128 u128 char bytes byte_buf unit unit_struct tuple tuple_struct map identifier ignored_any
+    }
+}
+
+struct Items {
+    items: std::vec::IntoIter<Value>,
+    unknown: UnknownFields,
+}
+
+impl<'de> de::SeqAccess<'de> for Items {
+    type Error = FieldError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, FieldError> {
+        let Some(value) = self.items.next() else { return Ok(None) };
+        seed.deserialize(Field { value, unknown: self.unknown }).map(Some)
+    }
+}
+
+struct Entries {
+    entries: serde_json::map::IntoIter,
+    value: Option<(String, Value)>,
+    unknown: UnknownFields,
+}
+
+impl<'de> de::MapAccess<'de> for Entries {
+    type Error = FieldError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, FieldError> {
+        let Some((name, value)) = self.entries.next() else { return Ok(None) };
+        let key = seed.deserialize(name.as_str().into_deserializer())?;
+        self.value = Some((name, value));
+        Ok(Some(key))
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, FieldError> {
+        let (name, value) = self.value.take().unwrap_or_default();
+        let field = Field { value, unknown: self.unknown };
+        seed.deserialize(field).map_err(|error| error.within(&shortened(&name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+    use serde_json::json;
+    use std::collections::BTreeMap;
+
+    #[derive(Deserialize, Debug, PartialEq, Default)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Choices {
+        model: Option<String>,
+        #[serde(alias = "effort")]
+        reasoning_effort: Option<String>,
+        max_turns: Option<u32>,
+        max_budget_usd: Option<f64>,
+        streaming: Option<bool>,
+        allowed_tools: Option<Vec<String>>,
+        env: BTreeMap<String, String>,
+        inner: Option<Inner>,
+    }
+
+    #[derive(Deserialize, Debug, PartialEq)]
+    struct Inner {
+        depth: u64,
+    }
+
+    #[derive(Deserialize, Debug, PartialEq)]
+    struct Subject {
+        agent: String,
+    }
+
+    fn strict(value: Value) -> Result<Choices, String> {
+        one(value, UnknownFields::Refuse).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_misspelt_field_is_refused_with_the_nearest_one() {
+        for (given, words) in [
+            (json!({ "modle": "x" }), "modle: did you mean model?"),
+            (json!({ "max_turns": 5 }), "max_turns: did you mean maxTurns?"),
+            (json!({ "allowedTool": [] }), "allowedTool: did you mean allowedTools?"),
+            (json!({ "efort": "low" }), "efort: did you mean effort?"),
+            (json!({ "inner": { "dept": 1 } }), "dept: did you mean depth?"),
+            (
+                json!({ "zebra": 1 }),
+                "zebra: there is no such field; there are model, effort, reasoningEffort,",
+            ),
+        ] {
+            let error = strict(given).expect_err("refused");
+            assert!(error.starts_with(words), "{error}");
+        }
+        let long = strict(json!({ "é\u{1b}[31m".repeat(5000): 1 })).expect_err("refused");
+        assert!(long.len() < 1000 && !long.contains('\u{1b}'), "{long}");
+        assert_eq!(one::<Choices>(json!({ "modle": "x" }), UnknownFields::Ignore), Ok(Choices::default()));
+    }
+
+    #[test]
+    fn values_are_coerced_as_the_reference_does() {
+        let given = json!({
+            "model": "5", "maxTurns": "5", "maxBudgetUsd": "0.5", "streaming": "true", "allowedTools": "Bash",
+            "env": { "PORT": "8080" }, "inner": { "depth": ["7"] }, "effort": ["low"],
+        });
+        let choices = Choices {
+            model: Some("5".to_owned()),
+            reasoning_effort: Some("low".to_owned()),
+            max_turns: Some(5),
+            max_budget_usd: Some(0.5),
+            streaming: Some(true),
+            allowed_tools: Some(vec!["Bash".to_owned()]),
+            env: [("PORT", "8080")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+            inner: Some(Inner { depth: 7 }),
+        };
+        assert_eq!(strict(given), Ok(choices));
+        assert_eq!(strict(json!({ "maxTurns": 5.0 })).map(|choices| choices.max_turns), Ok(Some(5)));
+        assert_eq!(strict(json!({ "maxTurns": null })), Ok(Choices::default()));
+    }
+
+    #[test]
+    fn what_cannot_be_coerced_is_refused_by_name_in_plain_words() {
+        for (given, words) in [
+            (json!({ "maxTurns": "many" }), "maxTurns must be a whole number, 0 or more"),
+            (json!({ "maxTurns": -1 }), "maxTurns must be a whole number, 0 or more"),
+            (json!({ "maxTurns": 1.5 }), "maxTurns must be a whole number, 0 or more"),
+            (json!({ "model": {} }), "model must be a string"),
+            (json!({ "model": 5 }), "model must be a string"),
+            (json!({ "streaming": "yes" }), "streaming must be true or false"),
+            (json!({ "inner": { "depth": [] } }), "inner.depth must be a whole number, 0 or more"),
+            (json!({ "inner": {} }), "inner.depth is missing"),
+            (json!({ "inner": [1] }), "inner must be an object"),
+            (json!([1]), "The body must be an object"),
+        ] {
+            assert_eq!(strict(given), Err(words.to_owned()));
+        }
+    }
+
+    #[test]
+    fn two_in_one_object_each_take_their_own_and_know_each_others_names() {
+        let both = |given| two::<Subject, Choices>(given, UnknownFields::Refuse).map_err(|e| e.to_string());
+        let (subject, choices) = both(json!({ "agent": "a", "maxTurns": "2" })).expect("both");
+        assert_eq!((subject.agent.as_str(), choices.max_turns), ("a", Some(2)));
+        assert_eq!(both(json!({ "agnet": "a" })), Err("agnet: did you mean agent?".to_owned()));
+        assert_eq!(both(json!({ "modle": "a" })), Err("modle: did you mean model?".to_owned()));
+        assert_eq!(both(json!({})), Err("agent is missing".to_owned()));
+    }
+}
