@@ -12,6 +12,7 @@ use crate::window::{self, Keep, Rate, View, Window};
 use crate::wire::{CompactMetadata, Line, Notice};
 use crate::{ids, tools, transcript};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
@@ -101,7 +102,7 @@ impl Agent<'_> {
             let base = self.base();
             let view = self.view(base);
             let is_full = view.tokens > window.full;
-            if window.compacts && view.tokens > window.background && (failures.len() as u32) < ATTEMPTS {
+            if window.compacts && self.is_due(&view, is_full) && (failures.len() as u32) < ATTEMPTS {
                 self.begin(&view, is_full);
             }
             if !is_full {
@@ -122,10 +123,21 @@ impl Agent<'_> {
     pub(crate) fn look_ahead(&mut self) {
         if self.provider.has_window() && self.manner.window.compacts {
             let view = self.view(self.base());
-            if view.tokens > self.manner.window.background {
+            if self.is_due(&view, false) {
                 self.begin(&view, false);
             }
         }
+    }
+
+    /// Whether enough was said since the last summary, or since one that freed nothing: another one would be paid for and
+    /// free nothing either.
+    fn is_due(&self, view: &View, is_full: bool) -> bool {
+        let (window, grown) =
+            (&self.manner.window, |since: u64| view.tokens >= since + self.manner.window.worth());
+        let fruitless = self.fruitless.load(Relaxed);
+        let is_new = fruitless == 0 || grown(fruitless);
+        let is_long = view.tokens > window.background && self.conversation.left.is_none_or(grown);
+        is_new && (is_full || is_long)
     }
 
     fn base(&self) -> u64 {
@@ -245,6 +257,19 @@ impl Agent<'_> {
             compacting.rate,
         );
         let (covers, tokens_before) = (compacting.covers.clone(), compacting.tokens_before);
+        let without = window::size_with(
+            &self.manner.window,
+            &self.conversation,
+            &self.conversation.coverage,
+            self.base(),
+            compacting.rate,
+        );
+        if tokens_after >= without {
+            // As long as it is by now: what was said meanwhile is no reason to ask again.
+            self.fruitless.store(tokens_before.max(self.view(self.base()).tokens), Relaxed);
+            return Ok(());
+        }
+        self.fruitless.store(0, Relaxed);
         let turn = covers.last().map(|covered| covered.turn.clone()).unwrap_or_default();
         let fact = Compaction {
             summary: text.clone(),

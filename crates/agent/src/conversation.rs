@@ -364,13 +364,16 @@ pub(crate) struct Conversation {
     pub(crate) measured: Option<String>,
     /// As it was before the last summary.
     pub(crate) rate: Option<Rate>,
+    /// How many tokens the last summary left.
+    pub(crate) left: Option<u64>,
 }
 
 impl Conversation {
     pub(crate) fn add(&mut self, entry: Entry) {
         match &entry.fact {
-            Fact::Compaction(Compaction { summary, covers, tokens_per_1000_bytes, .. }) => {
+            Fact::Compaction(Compaction { summary, covers, tokens_per_1000_bytes, tokens_after, .. }) => {
                 self.coverage.extend(summary, covers);
+                self.left = Some(*tokens_after);
                 self.rate = Some(Rate::of(*tokens_per_1000_bytes));
                 self.measured = None;
                 return;

@@ -15,11 +15,15 @@ use serde_json::Value;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// Nothing here recurses deeply, and there are thousands of us.
 const STACK: usize = 256 << 10;
+/// So long a conversation that is long to read is held for the next prompt. After that we are at rest.
+const LINGER: Duration = Duration::from_secs(30);
 
 pub(crate) struct Desk {
     room: Arc<Room>,
@@ -38,6 +42,8 @@ struct Room {
     /// For a worker that waits for a summary: a prompt came, or the summary did.
     bell: Condvar,
     steering: Steering,
+    /// See [`Agent`].
+    fruitless: AtomicU64,
 }
 
 #[derive(Default)]
@@ -65,6 +71,7 @@ impl Desk {
             queue: Mutex::default(),
             bell: Condvar::new(),
             steering: Steering::default(),
+            fruitless: AtomicU64::new(0),
         };
         Ok(Desk { room: Arc::new(room), resumed, worker: None })
     }
@@ -150,6 +157,15 @@ impl Room {
     }
 
     fn work(self: &Arc<Room>, prompt: Prompt, cancel: Cancel) {
+        let mut next = Some((prompt, cancel));
+        while let Some(first) = next {
+            next = self.work_from(first);
+        }
+        crate::return_memory();
+    }
+
+    /// One prompt after the other, with what was read for the first. Answers the prompt for which it must be read again.
+    fn work_from(self: &Arc<Room>, first: (Prompt, Cancel)) -> Option<(Prompt, Cancel)> {
         let (transcript, conversation) =
             self.place.open().unwrap_or_else(|error| self.die(&error.to_string()));
         let system_prompt = self.system_prompt().clone();
@@ -165,39 +181,51 @@ impl Room {
             conversation,
             compacting: None,
             squeezed: false,
+            fruitless: &self.fruitless,
             ring: self.ring(),
             steering: &self.steering,
         };
-        let mut next = Some((prompt, cancel));
-        while let Some((prompt, cancel)) = next {
+        let (mut prompt, mut cancel) = first;
+        loop {
             agent.take(prompt, &cancel);
-            next = self.next(&mut agent);
+            (prompt, cancel) = self.next(&mut agent)?;
+            if !agent.transcript.is_as_left() || *self.system_prompt() != system_prompt {
+                return Some((prompt, cancel));
+            }
         }
-        drop(agent);
-        crate::return_memory();
     }
 
-    /// The next prompt. As long as a summary is on its way there may be one yet, and after that nobody waits here.
+    /// The next prompt. There may be one yet as long as a summary is on its way, and for a while if it would take long to
+    /// read everything again.
     fn next(&self, agent: &mut Agent<'_>) -> Option<(Prompt, Cancel)> {
         let mut queue = self.queue();
+        let until = agent.transcript.is_long().then(|| Instant::now() + LINGER);
         loop {
             if let Some(prompt) = queue.waiting.pop_front() {
                 let cancel = self.new_cancel();
                 queue.running = Some(cancel.clone());
                 return Some((prompt, cancel));
             }
-            let compacting = agent.compacting.as_ref().filter(|_| !queue.leaving);
-            let Some(compacting) = compacting else {
-                queue.running = None;
-                return None;
-            };
-            if compacting.is_done() {
-                drop(queue);
-                // What failed is tried again when the next turn begins.
-                agent.settle().err().iter().for_each(|error| self.complain(&error.to_string()));
-                queue = self.queue();
-            } else {
-                queue = self.bell.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let left = left.filter(|left| !left.is_zero() && !queue.leaving);
+            match agent.compacting.as_ref().filter(|_| !queue.leaving) {
+                Some(compacting) if compacting.is_done() => {
+                    drop(queue);
+                    // What failed is tried again when the next turn begins.
+                    agent.settle().err().iter().for_each(|error| self.complain(&error.to_string()));
+                    queue = self.queue();
+                }
+                Some(_) => queue = self.bell.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                None => match left {
+                    Some(left) => {
+                        let waited = self.bell.wait_timeout(queue, left);
+                        queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    }
+                    None => {
+                        queue.running = None;
+                        return None;
+                    }
+                },
             }
         }
     }

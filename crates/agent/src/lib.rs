@@ -1,7 +1,8 @@
 //! The agent that ash brings along, run inside a sandbox as `ash builtin-agent`.
 //!
 //! It speaks Claude Code's stream-json on stdin and stdout. Thousands of it wait at the same time, so at rest
-//! it is one thread in a read, holding no conversation: the transcript on disk is the only memory.
+//! it is one thread in a read, holding no conversation: the transcript on disk is the only memory. A long one is held for a
+//! while after a turn, so that the next turn need not read it again.
 
 mod cancel;
 mod compaction;

@@ -9,7 +9,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+/// A transcript that takes more than a millisecond to read, in bytes.
+const LONG: u64 = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Error {
@@ -112,11 +116,13 @@ impl Place {
     pub(crate) fn open(&self) -> Result<(Transcript, Conversation), Error> {
         let path = self.file(&self.session);
         let mut conversation = Conversation::default();
+        // Before it is read: what is written meanwhile is then seen as somebody else's.
+        let left = Stamp::of(&path);
         scan_if_there(&path, |_, entry| {
             conversation.add(entry);
             Ok(())
         })?;
-        Ok((Transcript { path, open: None }, conversation))
+        Ok((Transcript { path, open: None, left }, conversation))
     }
 }
 
@@ -137,6 +143,35 @@ pub(crate) struct Transcript {
     path: PathBuf,
     /// Opened by the first entry, so that a session nobody ever talked to leaves no file.
     open: Option<Open>,
+    /// The file as it was when we last read or wrote it; none if there was none.
+    left: Option<Stamp>,
+}
+
+/// By what a file is seen to be another one, or to have been written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Stamp {
+    inode: (u64, u64),
+    length: u64,
+    /// Seconds and nanoseconds. Both times: the first can be set by hand.
+    written: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Stamp> {
+        fs::symlink_metadata(path).ok().map(|found| Stamp::from(&found))
+    }
+}
+
+impl From<&fs::Metadata> for Stamp {
+    fn from(found: &fs::Metadata) -> Stamp {
+        Stamp {
+            inode: (found.dev(), found.ino()),
+            length: found.len(),
+            written: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        }
+    }
 }
 
 struct Open {
@@ -153,9 +188,21 @@ impl Transcript {
             None => create(&self.path).map_err(failed("open", &self.path))?,
         };
         // Kept only when whole again: after a failure the next entry looks at the file anew.
+        self.left = None;
         open.append(&line).map_err(failed("write", &self.path))?;
+        self.left = open.file.metadata().ok().map(|found| Stamp::from(&found));
         self.open = Some(open);
         Ok(())
+    }
+
+    /// Whether nothing but our own entries was written since it was read. A failed look counts as a change.
+    pub(crate) fn is_as_left(&self) -> bool {
+        self.left.is_some() && Stamp::of(&self.path) == self.left
+    }
+
+    /// Whether reading it again would take longer than a turn may.
+    pub(crate) fn is_long(&self) -> bool {
+        self.left.is_some_and(|left| left.length >= LONG)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::steering::Steering;
 use crate::transcript::{self, Transcript};
 use crate::wire::{Delta, Event, Line, Notice};
 use crate::{ids, instructions, tools};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Long work takes a hundred; a model that calls tools in circles must come to an end.
@@ -45,6 +46,8 @@ pub(crate) struct Agent<'a> {
     pub(crate) compacting: Option<Compacting>,
     /// Of the last request pieces were left out that may be shown again.
     pub(crate) squeezed: bool,
+    /// How long the conversation was when a summary of it was no shorter; 0: there was none such.
+    pub(crate) fruitless: &'a AtomicU64,
     pub(crate) ring: Ring,
     pub(crate) steering: &'a Steering,
 }

@@ -65,6 +65,11 @@ impl Window {
         (self.tokens / 16).clamp(SHORTEST_SUMMARY, LONGEST_SUMMARY)
     }
 
+    /// What must have been said since the last summary before another one is worth its price, in tokens.
+    pub(crate) fn worth(&self) -> u64 {
+        (self.tokens / 20).max(SHORTEST_SUMMARY)
+    }
+
     /// What is kept as it was said when the rest is summed up, in bytes.
     fn tail(&self) -> u64 {
         bytes(self.tokens / 5)
@@ -198,8 +203,14 @@ pub(crate) fn plan(window: &Window, turns: &[Turn], conversation: &Conversation,
         over[..whole].iter().filter_map(|turn| covered(turn, turn.steps.len(), conversation)).collect();
     covers.extend(part.iter().filter_map(|turn| covered(turn, steps, conversation)));
     summed.extend(part);
+    // An earlier summary among them is replaced by one that is as long: only what is new makes room.
+    let new: Vec<Turn> = summed.iter().filter(|turn| !turn.uuid.is_empty()).cloned().collect();
+    let is_worth_it = match keep {
+        Keep::Recent => tokens(all(&new)) > window.worth(),
+        Keep::Nothing => true,
+    };
     let gain = tokens(all(&summed));
-    (!covers.is_empty() && gain > window.summary_room() + SHORTEST_SUMMARY)
+    (!covers.is_empty() && is_worth_it && gain > window.summary_room() + SHORTEST_SUMMARY)
         .then_some(Plan { turns: summed, covers })
 }
 
@@ -377,5 +388,21 @@ mod tests {
         assert_eq!(names(&plan.turns), ["a", "b", "c"]);
         assert_eq!(plan.covers.len(), 3);
         assert_eq!(super::plan(&WINDOW, &turns[..1], &conversation, Keep::Recent), None, "not worth it");
+    }
+
+    #[test]
+    fn little_that_is_new_beside_an_earlier_summary_is_not_summed_up_again() {
+        let mut entries = [turn("a", 10), turn("b", 150), turn("c", 900)].concat();
+        let mut long = summary(&["a"]);
+        long["summary"] = json!("It was about words. ".repeat(120));
+        entries.insert(3, long);
+        let conversation = conversation(&entries);
+        let turns = view(&WINDOW, &conversation, 0, "m").turns;
+        assert_eq!(names(&turns), ["", "b", "c"]);
+        assert_eq!(plan(&WINDOW, &turns, &conversation, Keep::Recent), None, "it would free nothing");
+        assert!(
+            plan(&WINDOW, &turns, &conversation, Keep::Nothing).is_some(),
+            "unless there is no other way"
+        );
     }
 }

@@ -85,6 +85,47 @@ fn a_conversation_without_end_never_exceeds_the_window() {
 }
 
 #[test]
+fn a_summary_that_frees_nothing_is_not_written_down_and_not_asked_for_again() {
+    let place = Place::new();
+    let long = format!("<summary>{}</summary>", "and so on ".repeat(2_000));
+    let rules = [
+        json!({"when": {"contains": "summary of the"}, "reply": [{"type": "text", "text": long}]}),
+        json!({"reply": [{"type": "text", "text": "yes"}]}),
+    ];
+    let model = Model::of(&rules.map(|rule| rule.to_string()).join("\n"), None);
+    let mut agent = start(&place, &model, &["--compact-from", "0.5"]);
+    for number in 0.. {
+        done(&agent.ask(&format!("t{number}"), &say(number)));
+        if model.asked().iter().any(is_summary) {
+            break;
+        }
+    }
+    // As long as little is said the answer would be the same.
+    for number in 0..2 {
+        done(&agent.ask(&format!("u{number}"), "hi"));
+    }
+    drop(agent);
+    assert_eq!(
+        (model.asked().iter().filter(|body| is_summary(body)).count(), place.entries_of("compaction")),
+        (1, 0)
+    );
+}
+
+#[test]
+fn instructions_that_fill_most_of_the_window_do_not_make_every_turn_pay_for_a_summary() {
+    let (place, model) = (Place::new(), Model::of("", None));
+    let instructions = "word ".repeat(2_000);
+    let mut agent = start(&place, &model, &["--compact-from", "0.3", "--system-prompt", &instructions]);
+    for number in 0..30 {
+        done(&agent.ask(&format!("t{number}"), "a few words, and no more than that"));
+    }
+    drop(agent);
+    let paid = model.asked().iter().filter(|body| is_summary(body)).count();
+    assert_eq!(paid, place.entries_of("compaction"), "each is paid for once");
+    assert!(paid <= 5, "{paid} summaries for thirty short turns");
+}
+
+#[test]
 fn a_turn_that_works_for_long_is_summed_up_while_it_runs() {
     let place = Place::new();
     // Without rules what it does next would follow from how many outcomes it sees.

@@ -156,3 +156,62 @@ fn a_transcript_of_the_first_version_is_still_understood() {
     assert_eq!(shown[1]["result"], "hi");
     assert_eq!(agent.ask("c", "")[0]["terminal_reason"], "aborted_streaming");
 }
+
+/// A transcript that takes a while to read.
+fn many_turns(place: &Place) {
+    let words = "x".repeat(400);
+    let mut text = String::new();
+    for number in 0..400 {
+        let entry = json!({"type": "user", "uuid": format!("u{number}"), "turn": format!("t{number}"), "at": 0,
+            "message": {"role": "user", "content": format!("{number} {words}")}});
+        text.push_str(&format!("{entry}\n"));
+    }
+    let path = place.transcript(SESSION);
+    fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+    fs::write(path, text).expect("written");
+}
+
+/// How many bytes a process has read since it began.
+fn read_by(pid: u32) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).expect("it runs");
+    let line = io.lines().find_map(|line| line.strip_prefix("rchar: ")).expect("a number");
+    line.parse().expect("a number")
+}
+
+#[test]
+fn a_turn_of_a_long_conversation_does_not_read_all_of_it_again() {
+    let place = Place::new();
+    many_turns(&place);
+    let length = fs::metadata(place.transcript(SESSION)).expect("there").len();
+    let mut agent = place.resumed();
+    assert!(agent.answer("a", "first").starts_with("This is turn 401."));
+    let before = read_by(agent.id());
+    for number in 0..5 {
+        assert!(agent.answer(&format!("b{number}"), "next").starts_with("This is turn 40"));
+    }
+    let read = read_by(agent.id()) - before;
+    assert!(read < length / 2, "{read} bytes for five turns, of {length}");
+}
+
+#[test]
+fn what_others_write_into_a_long_transcript_is_seen_by_the_very_next_turn() {
+    let place = Place::new();
+    many_turns(&place);
+    let mut agent = place.resumed();
+    agent.answer("a", "first");
+    for (number, turns) in [(0, 403), (1, 405), (2, 407)] {
+        let mut file = fs::OpenOptions::new().append(true).open(place.transcript(SESSION)).expect("opens");
+        let entry = json!({"type": "user", "uuid": format!("w{number}"), "turn": format!("v{number}"), "at": 0,
+            "message": {"role": "user", "content": "from elsewhere"}});
+        writeln!(file, "{entry}").expect("written");
+        let said = agent.answer(&format!("c{number}"), "next");
+        assert!(said.starts_with(&format!("This is turn {turns}.")), "{said}");
+    }
+    // Another file in its place, of the same length.
+    let path = place.transcript(SESSION);
+    let other = fs::read_to_string(&path).expect("read").replace("\"0 xxx", "\"9 yyy");
+    fs::write(path.with_extension("new"), other).expect("written");
+    fs::rename(path.with_extension("new"), &path).expect("renamed");
+    let said = agent.answer("d", "next");
+    assert!(said.contains("the first was: \"9 yyy"), "{said:.200}");
+}
