@@ -142,6 +142,133 @@ async fn what_the_model_said_it_used_is_what_was_counted() {
     }
 }
 
+/// A call of the model by whatever runs in the sandbox.
+fn by_hand(socket: &str, text: &str) -> String {
+    let body = json!({ "model": "claude-sonnet-5-5", "messages": [{ "role": "user", "content": text }] });
+    format!(
+        "curl -s -o /dev/null -w '%{{http_code}} ' --unix-socket /run/ash/{socket} http://localhost/v1/messages -d '{body}'; "
+    )
+}
+
+#[tokio::test]
+async fn calls_by_hand_through_the_models_socket_are_counted_and_no_budget_is_exceeded_by_them() {
+    let stage = Stage::set().await;
+    let client = stage.server.client();
+    let id = create(&stage, "builtin", json!({})).await;
+    let said_by_hand = client
+        .exec(&id, &(0..10).map(|n| by_hand("model.sock", &format!("say: {n}"))).collect::<String>())
+        .await;
+    assert_eq!(
+        said_by_hand["stdout"].as_str().map(str::trim),
+        Some(["200"; 10].join(" ").as_str()),
+        "{said_by_hand}"
+    );
+    eventually("they are counted", async || {
+        let (now, said) = (of_session(&client, &id).await, said(&stage));
+        ((now.0, now.1) == (said.0, said.1)).then_some(())
+    })
+    .await;
+    client.say(&id, "run: true").await;
+    adds_up(&stage, &id, "by hand and by the agent").await;
+
+    // A command of a turn uses up what the turn may: the next call is refused.
+    let asked = stage.requests().len();
+    let before = of_session(&client, &id).await;
+    let most = 400;
+    let limits = json!({ "maxTokens": before.0 + before.1 + most });
+    client.ask(Method::PATCH, &format!("/api/sessions/{id}/config"), Some(limits)).await;
+    let long = by_hand("model.sock", &format!("say: {}", "word ".repeat(40)));
+    // The session pauses meanwhile, and with it the command ends.
+    let command = json!({ "command": long.repeat(50) });
+    client.ask(Method::POST, &format!("/api/sessions/{id}/exec"), Some(command)).await;
+    eventually("the session pauses", async || {
+        (client.session(&id).await["status"] == "paused").then_some(())
+    })
+    .await;
+    let passed = stage.requests().len() - asked;
+    assert!(passed > 0 && passed < 50, "{passed}");
+    adds_up(&stage, &id, "used up by hand").await;
+    // No more than the last one that passed is above it.
+    let after = of_session(&client, &id).await;
+    let used = after.0 + after.1 - before.0 - before.1;
+    let one = used / passed as u64;
+    assert!(used >= most && used < most + 2 * one, "{used} of {most}, {passed} passed");
+}
+
+#[tokio::test]
+async fn each_session_of_a_workspace_pays_for_what_goes_through_its_own_socket() {
+    let stage = Stage::set().await;
+    let client = stage.server.client();
+    let one = create(&stage, "builtin", json!({ "workspace": "ours" })).await;
+    let two = create(&stage, "builtin", json!({ "workspace": "ours" })).await;
+    let sockets = client.exec(&one, "cd /run/ash; ls *.sock").await;
+    assert_eq!(sockets["stdout"], "model.2.sock\nmodel.sock\n", "{sockets}");
+    client.exec(&one, &by_hand("model.2.sock", "say: on another account")).await;
+    eventually("the second pays", async || (of_session(&client, &two).await.0 > 0).then_some(())).await;
+    assert_eq!(of_session(&client, &one).await.0, 0);
+    client.say(&one, "say: hello").await;
+    let (first, second, all) =
+        (of_session(&client, &one).await, of_session(&client, &two).await, said(&stage));
+    assert_eq!((first.0 + second.0, first.1 + second.1), (all.0, all.1));
+}
+
+/// Server and agents die again and again, at whatever instant: the figures are those of the model.
+#[tokio::test]
+async fn slowly_after_fifty_deaths_of_servers_and_agents_the_figures_are_the_models_own() {
+    for runtime in RUNTIMES {
+        let mut stage = Stage::set().await;
+        let id = create(&stage, runtime, json!({})).await;
+        for round in 0..25 {
+            let client = stage.server.client();
+            client.exec(&id, "rm -f begun").await;
+            let sent =
+                client.send(&id, "run: echo first\nrun: touch begun; sleep 1\nslow 5: it is done").await;
+            if round % 2 == 0 {
+                begun(&client, &id).await;
+                signal(agent_of(&stage, &id).await, libc::SIGKILL);
+                client.until_status(&id, "error").await;
+            } else {
+                // At another instant each time, also in the middle of an answer.
+                tokio::time::sleep(std::time::Duration::from_millis(100 * (round % 13))).await;
+                stage.server.crash_and_start().await;
+            }
+            drop(sent);
+            let client = stage.server.client();
+            comes_to_rest(&client, &id).await;
+            adds_up(&stage, &id, &format!("{runtime}, round {round}")).await;
+        }
+    }
+}
+
+/// With a shim goes what it has not passed on; what it has is counted.
+#[tokio::test]
+async fn slowly_after_deaths_of_shims_nothing_that_was_received_is_missing() {
+    let stage = Stage::set().await;
+    let id = create(&stage, "builtin", json!({})).await;
+    let client = stage.server.client();
+    let mut received = (0, 0);
+    for round in 0..10_u64 {
+        let sent = client.send(&id, "slow 20: this takes about a second to say").await;
+        tokio::time::sleep(std::time::Duration::from_millis(300 + 40 * round)).await;
+        let pid = stage.server.note(&id).await["shim"]["pid"].as_u64().expect("a pid") as u32;
+        signal(pid, libc::SIGKILL);
+        drop(sent);
+        client.until_status(&id, "error").await;
+        comes_to_rest(&client, &id).await;
+        // The last answer came to its end; of those that were cut off at least what went in was received.
+        let answers: Vec<_> =
+            stage.requests().into_iter().filter(|request| !request["usage"].is_null()).collect();
+        let last = answers.last().expect("an answer");
+        let number = |request: &Value, name: &str| request["usage"][name].as_u64().expect("a number");
+        received =
+            answers.iter().fold((0, 0), |sum, request| (sum.0 + number(request, "input_tokens"), sum.1));
+        received.1 += number(last, "output_tokens");
+        let now = of_session(&client, &id).await;
+        assert!(now.0 >= received.0 && now.1 >= received.1, "{round}: {now:?} {received:?}");
+    }
+    assert!(received.0 > 0);
+}
+
 #[tokio::test]
 async fn what_helpers_used_counts_too() {
     let stage = Stage::set().await;
@@ -388,9 +515,20 @@ async fn prices_are_the_operators_and_a_model_without_one_cannot_have_a_limit_in
     assert!(words.contains("nobody-knows") && words.contains("ASH_PRICES"), "{words}");
     let id = create(&stage, "builtin", json!({ "model": "nobody-knows" })).await;
     let limited = json!({ "content": "say: hello", "maxBudgetUsd": 1 });
+    // Before the first one, too.
+    let before =
+        client.ask(Method::POST, &format!("/api/sessions/{id}/messages"), Some(limited.clone())).await;
+    assert_eq!((before.0.as_u16(), &before.1["code"]), (422, &json!("unpriced_model")), "{}", before.1);
+    let asked = stage.requests().len();
+    let offline = create(&stage, "builtin", json!({ "model": "nobody-knows", "provider": "offline" })).await;
+    let request = client.request(Method::POST, &format!("/api/sessions/{offline}/messages")).json(&limited);
+    let said: Value =
+        request.header("accept", "application/json").send().await.expect("sent").json().await.expect("json");
+    assert_eq!((&said["status"], stage.requests().len()), (&json!("done"), asked), "nobody is paid: {said}");
     // Whoever did not hear the answer asks again with the same key, and gets it.
     for _ in 0..2 {
-        let request = client.request(Method::POST, &format!("/api/sessions/{id}/messages")).json(&limited);
+        let plain = json!({ "content": "say: hello" });
+        let request = client.request(Method::POST, &format!("/api/sessions/{id}/messages")).json(&plain);
         let request = request.header("accept", "application/json").header("idempotency-key", "once");
         let said: Value = request.send().await.expect("sent").json().await.expect("json");
         assert_eq!((&said["status"], &said["text"]), (&json!("done"), &json!("hello")), "{said}");

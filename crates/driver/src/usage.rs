@@ -16,8 +16,12 @@ const MOST_MODELS: usize = 32;
 pub enum Report {
     /// An answer, as far as it is known. The same again, or less, is no news.
     Answer { id: String, model: String, helper: bool, usage: Usage, end: Option<End> },
+    /// An answer that passed the shim, whoever in the sandbox asked for it.
+    Routed { id: String, model: String, usage: Usage },
     /// More of the agent's own answer that is under way.
     More { usage: Usage, end: Option<End> },
+    /// What a result says its turn used, of an agent that makes no sums. It counts if nothing else told of the turn.
+    Turn { model: String, usage: Usage },
     /// The agent's own sum since its last one, by model. The answer under way, if there is one, is over, or was cut off.
     Sum { models: Vec<(String, Usage)>, torn: bool },
 }
@@ -75,11 +79,20 @@ fn piece(event: &Value, helper: bool) -> Option<Report> {
 }
 
 fn sum(result: &Value) -> Option<Report> {
-    let models = result["model_usage_since_last_result"].as_object()?;
+    let Some(models) = result["model_usage_since_last_result"].as_object() else { return of_turn(result) };
     let models = models.iter().take(MOST_MODELS).filter(|(name, _)| name.len() <= LONGEST_NAME);
     let aborted = result["terminal_reason"].as_str().is_some_and(|reason| reason.starts_with("aborted"));
     let torn = aborted || result["is_error"] == true;
     Some(Report::Sum { models: models.map(|(name, used)| (name.clone(), summed(used))).collect(), torn })
+}
+
+fn of_turn(result: &Value) -> Option<Report> {
+    let usage = tokens(result.get("usage")?);
+    // Which model it was is certain if there was one alone.
+    let models = result["modelUsage"].as_object().filter(|models| models.len() == 1);
+    let model = models.and_then(|models| models.keys().next()).filter(|name| name.len() <= LONGEST_NAME);
+    let model = model.cloned().unwrap_or_default();
+    (!usage.is_nothing()).then_some(Report::Turn { model, usage })
 }
 
 /// A request beside the conversation: what was said so far was put into fewer words.
@@ -170,6 +183,22 @@ mod tests {
     }
 
     #[test]
+    fn a_result_without_a_sum_tells_what_its_turn_used() {
+        let told = |models: Value| {
+            heard(
+                json!({"type": "result", "usage": {"input_tokens": 3, "output_tokens": 4}, "modelUsage": models}),
+                Lines::Blocks,
+            )
+        };
+        let turn = |model: &str| Some(Report::Turn { model: model.to_owned(), usage: usage(3, 4) });
+        assert_eq!(told(json!({"m": {}})), turn("m"));
+        assert_eq!(told(json!({"m": {}, "n": {}})), turn(""));
+        assert_eq!(told(Value::Null), turn(""));
+        let nothing = json!({"type": "result", "usage": {"input_tokens": 0}});
+        assert_eq!(heard(nothing, Lines::Whole), None);
+    }
+
+    #[test]
     fn what_is_said_beside_the_conversation_counts_once_too() {
         let line = json!({"type": "system", "subtype": "compact_boundary", "uuid": "u",
             "usage": {"input_tokens": 7, "output_tokens": 1}});
@@ -191,7 +220,7 @@ mod tests {
             json!({"type": "assistant", "message": {"id": "i", "model": "<synthetic>", "usage": {}}}),
             json!({"type": "assistant", "message": {"id": "i".repeat(300), "model": "m", "usage": {}}}),
             json!({"type": "assistant", "message": [{"usage": 1}]}),
-            json!({"type": "result", "usage": {}, "model_usage_since_last_result": [1]}),
+            json!({"type": "result", "usage": [1], "model_usage_since_last_result": [1]}),
             json!(["usage"]),
         ] {
             assert_eq!(heard(line.clone(), Lines::Blocks), None, "{line}");

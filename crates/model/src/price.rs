@@ -1,7 +1,7 @@
 //! What models cost. One table for every agent program: what a program says about costs itself is its own guess.
 
 use crate::Usage;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// In dollars for a million tokens: what goes in, what comes out, what is written to a cache, what is read from it. List
@@ -31,7 +31,7 @@ const LIST: [(&str, [f64; 4]); 20] = [
 ];
 
 /// Of one token, in billionths of a dollar.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Price {
     input: u64,
     output: u64,
@@ -75,7 +75,7 @@ struct Given {
 }
 
 /// By the beginning of a model's name; the longest that fits counts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prices(BTreeMap<String, Price>);
 
 impl Default for Prices {

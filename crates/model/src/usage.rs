@@ -65,7 +65,10 @@ pub struct Used {
     /// Not of the agent's own loop: a helper's, or beside the conversation.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub helper: bool,
-    /// The log did not know of the answer before.
+    /// Read from the answer itself on its way through the shim, not told by the agent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub routed: bool,
+    /// The agent had not told of the answer before, or nothing was known of it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub first: bool,
     /// The answer is over.
@@ -157,6 +160,16 @@ impl Limits {
         }
     }
 
+    /// None: any number. A limit is not reached before anything was used.
+    pub fn tokens_left(&self, spent: &Spent) -> Option<u64> {
+        left(self.max_tokens?, spent.usage.tokens())
+    }
+
+    /// The same in billionths of a dollar.
+    pub fn nano_usd_left(&self, spent: &Spent) -> Option<u64> {
+        left(nano(self.max_budget_usd?), spent.nano_usd)
+    }
+
     /// The first of them that is used up: (which, how much that is, how much was used).
     pub fn used_up(&self, spent: &Spent) -> Option<(Which, u64, u64)> {
         let limits = [
@@ -167,6 +180,10 @@ impl Limits {
         let limits = limits.into_iter().filter_map(|(which, limit, used)| Some((which, limit?, used)));
         limits.into_iter().find(|(_, limit, used)| *used > 0 && used >= limit)
     }
+}
+
+fn left(limit: u64, used: u64) -> Option<u64> {
+    Some(if used == 0 { limit.max(1) } else { limit.saturating_sub(used) })
 }
 
 /// Dollars in billionths.

@@ -514,6 +514,7 @@ fn every_fact() -> Vec<Fact> {
         witnesses(),
         comparisons(),
         unsaved(),
+        routed(),
     ]
     .concat()
 }
@@ -566,6 +567,7 @@ fn unsaved() -> Vec<Fact> {
 fn budgets() -> Vec<Fact> {
     let usage = Usage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
     let used = Used {
+        routed: false,
         turn: Some(turn()),
         attempt: 1,
         message: Some("msg_1".into()),
@@ -608,6 +610,25 @@ fn budgets() -> Vec<Fact> {
         Fact::Queued { turn: turn(), content: json!("hi"), ask },
     ]);
     facts
+}
+
+/// What the shim read from an answer.
+fn routed() -> Vec<Fact> {
+    let usage = Usage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
+    let used = Used {
+        turn: None,
+        attempt: 0,
+        message: Some("msg_1".into()),
+        model: "m".into(),
+        helper: true,
+        routed: true,
+        first: false,
+        end: None,
+        usage,
+        nano_usd: Some(9),
+        confirms: None,
+    };
+    vec![Fact::Used(used)]
 }
 
 /// How much of the machine a sandbox may take, and what stopped a turn.

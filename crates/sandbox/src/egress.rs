@@ -1,12 +1,15 @@
 //! The only way out of a sandbox: a socket on which it makes model calls, and a proxy in the shim that adds the
 //! key to them. The key comes in a frame and is nowhere but in the memory of server and shim.
 
+mod account;
 mod endpoint;
 mod filter;
 mod proxy;
 mod rate;
+mod reading;
 mod refusal;
 mod route;
+mod scan;
 
 use std::{
     collections::BTreeMap,
@@ -17,11 +20,12 @@ use std::{
         fd::AsRawFd,
         unix::{
             fs::{PermissionsExt, chown},
-            net::UnixListener,
+            net::{UnixListener, UnixStream},
         },
     },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use ash_model::Dialect;
@@ -30,18 +34,33 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::sync::watch;
 
-use self::route::Route;
-use crate::Error;
+pub use self::account::Allowance;
+use self::{account::Account, rate::Rate, reading::Till, route::Route};
+use crate::{
+    Error,
+    journal::{self, Journal},
+};
 
 /// Of the run directory. The directory is what appears inside, never the socket alone: one that is made anew
 /// would be out of reach for ever.
 pub(crate) const DIR: &str = "egress";
 const SOCKET: &str = "model.sock";
+/// Whose socket is there from the start.
+const FIRST: u16 = 1;
+/// How long the end of a sandbox waits for what its last calls used.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Where the directory is behind walls.
 pub(crate) const INSIDE: &str = "/run/ash";
 
 pub(crate) fn socket_in(dir: &Path) -> PathBuf {
     dir.join(SOCKET)
+}
+
+pub(crate) fn socket_name(process: u16) -> String {
+    match process {
+        FIRST => SOCKET.to_owned(),
+        other => format!("model.{other}.sock"),
+    }
 }
 
 /// Where a sandbox's model calls go, and what is added to them.
@@ -114,15 +133,28 @@ fn conceal<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Secret
     Ok(plain.into_iter().map(|(name, value)| (name, value.into())).collect())
 }
 
-/// The shim's end. Until somebody inside knocks it is one descriptor more to poll; then a thread of its own takes
-/// over, and the shim's loop never hears of it again.
+/// The shim's end: a socket for each session that is at work in the sandbox.
 #[derive(Debug)]
-pub(crate) struct Door {
-    waiting: Option<UnixListener>,
+pub(crate) struct Doors {
+    dir: PathBuf,
+    uid: Option<u32>,
     route: watch::Sender<Option<Arc<Route>>>,
+    rate: Arc<Mutex<Rate>>,
+    doors: BTreeMap<u16, Door>,
+    /// Rings when there is something for the journal.
+    bell: UnixStream,
+    ring: Arc<UnixStream>,
 }
 
-impl Door {
+/// Until somebody inside knocks it is one descriptor more to poll; then a thread of its own takes over, and the shim's
+/// loop hears of nothing but records.
+#[derive(Debug)]
+struct Door {
+    waiting: Option<UnixListener>,
+    account: Arc<Mutex<Account>>,
+}
+
+impl Doors {
     /// `uid` is the sandbox's, if it is not ours.
     pub(crate) fn make(run_dir: &File, uid: Option<u32>) -> io::Result<Self> {
         match rustix::fs::mkdirat(run_dir, DIR, Mode::from_raw_mode(0o755)) {
@@ -130,10 +162,21 @@ impl Door {
             Err(e) => return Err(e.into()),
         }
         // Through its descriptor: a socket's address holds 108 bytes, and a data directory may lie deeper.
-        let own = PathBuf::from(format!("/proc/self/fd/{}", run_dir.as_raw_fd())).join(DIR);
+        let dir = PathBuf::from(format!("/proc/self/fd/{}", run_dir.as_raw_fd())).join(DIR);
         // The server's umask must not decide.
-        fs::set_permissions(&own, Permissions::from_mode(0o755))?;
-        let socket = socket_in(&own);
+        fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
+        let (bell, ring) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ring.set_nonblocking(true)?;
+        let (route, rate) = (watch::Sender::new(None), Arc::default());
+        let mut doors = Self { dir, uid, route, rate, doors: BTreeMap::new(), bell, ring: Arc::new(ring) };
+        // Servers that are older than the others know of this one alone.
+        doors.add(FIRST)?;
+        Ok(doors)
+    }
+
+    fn add(&mut self, process: u16) -> io::Result<()> {
+        let socket = self.dir.join(socket_name(process));
         match fs::remove_file(&socket) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             Ok(()) | Err(_) => {}
@@ -142,22 +185,26 @@ impl Door {
         listener.set_nonblocking(true)?;
         // To connect one must be able to write it: its user can, and no other.
         fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
-        uid.map_or(Ok(()), |uid| chown(&socket, Some(uid), Some(uid)))?;
-        Ok(Self { waiting: Some(listener), route: watch::Sender::new(None) })
+        self.uid.map_or(Ok(()), |uid| chown(&socket, Some(uid), Some(uid)))?;
+        self.doors.insert(process, Door { waiting: Some(listener), account: Arc::default() });
+        Ok(())
     }
 
-    pub(crate) fn waiting(&self) -> Option<&UnixListener> {
-        self.waiting.as_ref()
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = (u16, &UnixListener)> {
+        self.doors.iter().filter_map(|(process, door)| Some((*process, door.waiting.as_ref()?)))
     }
 
     /// Somebody knocked.
-    pub(crate) fn open(&mut self) {
-        let Some(listener) = self.waiting.take() else { return };
-        let begun = listener.try_clone().and_then(|theirs| proxy::begin(theirs, self.route.subscribe()));
+    pub(crate) fn open(&mut self, process: u16) {
+        let Some(door) = self.doors.get_mut(&process) else { return };
+        let Some(listener) = door.waiting.take() else { return };
+        let till = Till::new(door.account.clone(), self.ring.clone());
+        let way = proxy::Way { routes: self.route.subscribe(), rate: self.rate.clone(), till };
+        let begun = listener.try_clone().and_then(|theirs| proxy::begin(theirs, way));
         if begun.is_err() {
             // No thread to be had: this one is turned away, the next may have more luck.
             let _ = listener.accept();
-            self.waiting = Some(listener);
+            door.waiting = Some(listener);
         }
     }
 
@@ -166,6 +213,54 @@ impl Door {
         // The server checks before it sends. A newer one may know of more than we do, and then there is no way.
         let route = policy.and_then(|policy| Route::new(policy).ok());
         self.route.send_replace(route.map(Arc::new));
+    }
+
+    /// What the session of this process may still use. The first time it gets its socket.
+    pub(crate) fn allow(&mut self, process: u16, allowance: Option<Allowance>) -> io::Result<()> {
+        if !self.doors.contains_key(&process) && allowance.is_some() {
+            self.add(process)?;
+        }
+        if let Some(door) = self.doors.get(&process) {
+            door.account().set(allowance);
+        }
+        Ok(())
+    }
+
+    /// Readable when something is to be flushed.
+    pub(crate) fn bell(&self) -> &UnixStream {
+        &self.bell
+    }
+
+    pub(crate) fn silence(&self) {
+        let mut buffer = [0; 256];
+        while io::Read::read(&mut &self.bell, &mut buffer).is_ok_and(|read| read > 0) {}
+    }
+
+    pub(crate) fn flush(&self, journal: &mut Journal) {
+        for (process, door) in &self.doors {
+            door.account().flush(|queue| {
+                let mut batch = Vec::new();
+                queue.iter().for_each(|usage| journal::usage(&mut batch, *process, usage));
+                journal.append(&batch, Instant::now());
+                journal.tail()
+            });
+        }
+    }
+
+    /// Everybody inside is dead: what their calls used is known in a moment, and belongs before their end.
+    pub(crate) fn hush(&self) {
+        self.route.send_replace(None);
+        let deadline = Instant::now() + LAST_WORDS;
+        let busy = || self.doors.values().any(|door| door.account().has_readings());
+        while busy() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Door {
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf};
 use ash_model::{Consistency, Epoch, Incarnation};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Caps, Egress, Limits, Required, UserNamespaces, Walls, container::Wanted};
+use crate::{Allowance, Caps, Egress, Limits, Required, UserNamespaces, Walls, container::Wanted};
 
 pub(crate) const VERSION: u32 = 1;
 /// Longer frames are a mistake or an attack; either way the connection is worth nothing any more.
@@ -99,6 +99,9 @@ pub struct Hello {
     /// Whether it understands `egress`. One that is older than that would take it for nonsense.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub egress: bool,
+    /// Whether it understands `allow`, and records what answers of models used. One that is older does neither.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub usage: bool,
     /// Walls without which it would not have been built. One that is older than this says nothing of it.
     #[serde(default, skip_serializing_if = "Required::is_nothing")]
     pub required: Required,
@@ -109,18 +112,39 @@ pub struct Hello {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FromClient {
     Build(Box<Plan>),
-    Attach { version: u32, epoch: Epoch },
-    Follow { offset: u64 },
+    Attach {
+        version: u32,
+        epoch: Epoch,
+    },
+    Follow {
+        offset: u64,
+    },
     Start(Start),
-    In { process: u16, number: u64, bytes: Vec<u8> },
-    CloseIn { process: u16 },
-    Ack { offset: u64 },
+    In {
+        process: u16,
+        number: u64,
+        bytes: Vec<u8>,
+    },
+    CloseIn {
+        process: u16,
+    },
+    Ack {
+        offset: u64,
+    },
     Freeze,
     Thaw,
-    Signal { process: u16, signal: i32 },
+    Signal {
+        process: u16,
+        signal: i32,
+    },
     End,
     Ping,
     Egress(Option<Egress>),
+    /// What the session of this process may still use. None: it has left.
+    Allow {
+        process: u16,
+        allowance: Option<Allowance>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,6 +177,11 @@ struct OffsetBody {
 #[derive(Serialize, Deserialize)]
 struct ProcessBody {
     process: u16,
+}
+#[derive(Serialize, Deserialize)]
+struct AllowBody {
+    process: u16,
+    allowance: Option<Allowance>,
 }
 #[derive(Serialize, Deserialize)]
 struct SignalBody {
@@ -219,6 +248,9 @@ impl FromClient {
             Self::End => framed(11, b""),
             Self::Ping => framed(12, b""),
             Self::Egress(policy) => framed(13, &json(policy)),
+            Self::Allow { process, allowance } => {
+                framed(14, &json(&AllowBody { process: *process, allowance: allowance.clone() }))
+            }
         }
     }
 
@@ -248,6 +280,8 @@ impl FromClient {
             11 => empty(kind, payload).map(|()| Self::End)?,
             12 => empty(kind, payload).map(|()| Self::Ping)?,
             13 => Self::Egress(parse(kind, payload)?),
+            14 => parse::<AllowBody>(kind, payload)
+                .map(|b| Self::Allow { process: b.process, allowance: b.allowance })?,
             _ => return Err(malformed()),
         })
     }
@@ -353,6 +387,12 @@ mod tests {
         Egress { upstream: "https://api.anthropic.com".to_owned(), headers, public: false, dialect: None }
     }
 
+    fn allowance() -> Allowance {
+        let prices = serde_json::from_str(r#"{"m":{"input":1,"output":2,"cache_write":3,"cache_read":4}}"#);
+        let prices = Some(prices.expect("prices"));
+        Allowance { position: 4096, tokens: Some(1000), nano_usd: Some(5_000_000), prices }
+    }
+
     fn every_client_frame() -> Vec<FromClient> {
         vec![
             FromClient::Build(Box::new(plan())),
@@ -369,6 +409,8 @@ mod tests {
             FromClient::Ping,
             FromClient::Egress(Some(egress())),
             FromClient::Egress(None),
+            FromClient::Allow { process: 1, allowance: Some(allowance()) },
+            FromClient::Allow { process: 2, allowance: None },
         ]
     }
 
@@ -383,6 +425,7 @@ mod tests {
             running: vec![3],
             init: Some(HostProcess { pid: 42, starttime: 4711 }),
             egress: false,
+            usage: false,
             required: Required::default(),
             user_namespaces: UserNamespaces::Refused,
         }

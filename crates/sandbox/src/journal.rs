@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ash_model::Incarnation;
+use ash_model::{Incarnation, Usage};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,19 @@ pub enum What {
         how: String,
         oom: bool,
     },
+    /// An answer of a model, asked for through the socket of the session that this process is the agent of.
+    Usage(ModelUsage),
+}
+
+/// What an answer of a model used, as far as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelUsage {
+    /// The service's id of the answer, or one of ours where it gave none.
+    pub message: String,
+    pub model: String,
+    pub usage: Usage,
+    /// Its end has not come: a later record of the same answer has more, unless it broke off here.
+    pub torn: bool,
 }
 
 /// How a process ended. One that was killed has a signal and no code.
@@ -95,6 +108,33 @@ struct GoneBody {
     oom: bool,
 }
 
+#[derive(Serialize, Deserialize)]
+struct UsageBody {
+    message: String,
+    model: String,
+    usage: TokensBody,
+    torn: bool,
+}
+#[derive(Serialize, Deserialize)]
+struct TokensBody {
+    input_tokens: u64,
+    output_tokens: u64,
+    cache_creation_tokens: u64,
+    cache_read_tokens: u64,
+}
+
+impl From<UsageBody> for ModelUsage {
+    fn from(UsageBody { message, model, usage, torn }: UsageBody) -> Self {
+        let usage = Usage {
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            cache_creation_tokens: usage.cache_creation_tokens,
+            cache_read_tokens: usage.cache_read_tokens,
+        };
+        Self { message, model, usage, torn }
+    }
+}
+
 const LINE: u8 = 1;
 const TAIL: u8 = 0x80 | LINE;
 const ERR: u8 = 2;
@@ -105,6 +145,7 @@ const START_FAILED: u8 = 6;
 const EXIT: u8 = 7;
 const TOO_LONG: u8 = 8;
 const GONE: u8 = 9;
+const USAGE: u8 = 10;
 
 /// Appends one record to a batch. Lines come as slices of the read buffer, so this takes parts, not a `What`.
 fn push(batch: &mut Vec<u8>, kind: u8, process: u16, payload: &[u8]) {
@@ -151,6 +192,18 @@ pub(crate) fn gone(batch: &mut Vec<u8>, how: &str, oom: bool) {
     push(batch, GONE, 0, &body(&GoneBody { how: how.to_owned(), oom }));
 }
 
+pub(crate) fn usage(batch: &mut Vec<u8>, process: u16, usage: &ModelUsage) {
+    let ModelUsage { message, model, usage: Usage { input_tokens, output_tokens, .. }, torn } = usage;
+    let tokens = TokensBody {
+        input_tokens: *input_tokens,
+        output_tokens: *output_tokens,
+        cache_creation_tokens: usage.usage.cache_creation_tokens,
+        cache_read_tokens: usage.usage.cache_read_tokens,
+    };
+    let (message, model) = (message.clone(), model.clone());
+    push(batch, USAGE, process, &body(&UsageBody { message, model, usage: tokens, torn: *torn }));
+}
+
 fn body(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("numbers, booleans and strings always serialize")
 }
@@ -169,6 +222,7 @@ fn decode(kind: u8, payload: &[u8]) -> Option<What> {
         GONE => {
             serde_json::from_slice::<GoneBody>(payload).ok().map(|b| What::Gone { how: b.how, oom: b.oom })?
         }
+        USAGE => serde_json::from_slice::<UsageBody>(payload).ok().map(|body| What::Usage(body.into()))?,
         _ => return None,
     })
 }
@@ -245,6 +299,11 @@ impl Journal {
 
     pub(crate) fn end(&self) -> u64 {
         self.end
+    }
+
+    /// Where it will end when the disk has taken everything.
+    pub(crate) fn tail(&self) -> u64 {
+        self.end + self.owed.len() as u64
     }
 
     pub(crate) fn acked(&self) -> u64 {
@@ -368,6 +427,10 @@ mod tests {
         exit(&mut batch, 1, Exit { code: None, signal: Some(9), oom: true });
         too_long(&mut batch, 5);
         gone(&mut batch, "signal 9", false);
+        let tokens =
+            Usage { input_tokens: 7, output_tokens: 9, cache_creation_tokens: 1, cache_read_tokens: 2 };
+        let answer = ModelUsage { message: "msg_1".into(), model: "m".into(), usage: tokens, torn: true };
+        usage(&mut batch, 1, &answer);
         batch
     }
 
@@ -402,7 +465,7 @@ mod tests {
         bytes.truncate(bytes.len() - 3);
         std::fs::write(dir.path().join(name(incarnation)), &bytes).expect("written");
         let all = drain(dir.path(), incarnation, 0).expect("readable");
-        assert_eq!(all, read(&batch(), 9)[..9]);
+        assert_eq!(all, read(&batch(), 9)[..10]);
         let after = drain(dir.path(), incarnation, all[3].offset).expect("readable");
         assert_eq!(after, all[4..]);
     }

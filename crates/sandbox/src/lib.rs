@@ -38,9 +38,9 @@ use ash_model::{Epoch, Image, Incarnation, Kind};
 use serde::{Deserialize, Serialize};
 
 pub use docker::Docker;
-pub use egress::{Egress, is_beneath, origin_of};
+pub use egress::{Allowance, Egress, is_beneath, origin_of};
 pub use frame::{Hello, HostProcess, Start};
-pub use journal::{Exit, Record, What, drain};
+pub use journal::{Exit, ModelUsage, Record, What, drain};
 pub use limits::Limits;
 pub use link::{Knocked, Link, Records, Remote, knock};
 pub use nameless::nameless_bytes;
@@ -127,6 +127,13 @@ pub struct Inside {
     pub model_socket: PathBuf,
     /// Where [`write_private`] puts files. In no checkpoint.
     pub private: PathBuf,
+}
+
+impl Inside {
+    /// The socket of the session whose agent is this process: several may share a sandbox, and each pays for its own.
+    pub fn model_socket_of(&self, process: u16) -> PathBuf {
+        self.model_socket.with_file_name(egress::socket_name(process))
+    }
 }
 
 #[async_trait::async_trait]

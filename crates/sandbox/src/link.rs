@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use crate::{
-    Egress, Error, Record, What, egress,
+    Allowance, Egress, Error, Record, What, egress,
     frame::{Frames, FromClient, FromShim, Hello, LONGEST, Malformed, Plan, Start, VERSION},
     journal::Reader,
 };
@@ -241,7 +241,7 @@ impl Wire {
             writer.abort();
             waiting.close();
         });
-        let remote = Remote { orders, has_egress: hello.egress, routes };
+        let remote = Remote { orders, has_egress: hello.egress, has_usage: hello.usage, routes };
         Ok(Link { hello, remote, records: Records::All(records) })
     }
 }
@@ -481,6 +481,7 @@ impl Listener {
 pub struct Remote {
     orders: mpsc::Sender<Sending>,
     has_egress: bool,
+    has_usage: bool,
     routes: Routes,
 }
 
@@ -562,6 +563,20 @@ impl Remote {
                 let why = "it was started by an older version, which has no way out; resume the session";
                 Err(Error::Refused { why: why.to_owned() })
             }
+        }
+    }
+
+    /// Whether the shim records what answers of models used, and has a socket for each session.
+    pub fn has_usage(&self) -> bool {
+        self.has_usage
+    }
+
+    /// What the session whose agent is this process may still use; with the first its socket opens. None: it has left. A
+    /// shim of an older version is not told, and counts nothing.
+    pub async fn allow(&self, process: u16, allowance: Option<Allowance>) -> Result<(), Error> {
+        match self.has_usage {
+            true => self.send(FromClient::Allow { process, allowance }, None).await,
+            false => Ok(()),
         }
     }
 

@@ -107,7 +107,8 @@ enum Source {
     Status,
     Complaints,
     Init,
-    Door,
+    Door(u16),
+    Usage,
     Stranger(usize),
     Client,
     Out(u16),
@@ -212,7 +213,10 @@ impl Shim {
             sandbox.status().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Status));
             sandbox.complaints().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Complaints));
             sandbox.watched().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Init));
-            sandbox.door().waiting().into_iter().for_each(|fd| want(fd, libc::POLLIN, Source::Door));
+            for (process, listener) in sandbox.doors().waiting() {
+                want(listener, libc::POLLIN, Source::Door(process));
+            }
+            want(sandbox.doors().bell(), libc::POLLIN, Source::Usage);
         }
         for (n, stranger) in self.strangers.iter().enumerate() {
             want(&stranger.socket, libc::POLLIN, Source::Stranger(n));
@@ -259,7 +263,14 @@ impl Shim {
             Source::Status => self.learn_init(),
             Source::Complaints => self.sandbox.iter_mut().for_each(Sandbox::read_complaints),
             Source::Init => self.init_ended(),
-            Source::Door => self.sandbox.iter_mut().for_each(Sandbox::open_door),
+            Source::Door(process) => {
+                self.sandbox.iter_mut().for_each(|sandbox| sandbox.doors_mut().open(process));
+            }
+            Source::Usage => {
+                self.sandbox.iter().for_each(|sandbox| sandbox.doors().silence());
+                self.commit();
+                self.write_client();
+            }
             Source::Stranger(n) => self.hear_stranger(n),
             Source::Client => self.serve_client(revents),
             Source::Out(number) => self.read_stream(number, |process| &mut process.out),

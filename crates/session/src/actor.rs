@@ -43,7 +43,7 @@ use crate::{
     logs::Logs,
     pool::{Mood, MoodCell, Passage},
     rooms::Rooms,
-    state::{Next, State, Wish},
+    state::{Left, Next, State, Wish},
 };
 use ash_driver::{Driver, Ear};
 use ash_model::{Beside, Incarnation, Status, TurnId};
@@ -85,8 +85,13 @@ struct Hands {
     position: u64,
     /// The agent has ended.
     exited: bool,
+    /// What the shim was told is left of the budgets.
+    allowed: Option<Left>,
     walls: Arc<Walls>,
 }
+
+/// Shared with a start, which may fail.
+type EarlyUsage = Arc<std::sync::Mutex<Vec<ash_sandbox::ModelUsage>>>;
 
 pub(crate) struct Actor {
     rooms: Arc<Rooms>,
@@ -99,6 +104,8 @@ pub(crate) struct Actor {
     driver: Arc<dyn Driver>,
     ear: Ear,
     hands: Option<Hands>,
+    /// What an agent used before it answered its greeting.
+    used_early: EarlyUsage,
     /// For the sandbox that it needs next, from whoever wants it.
     passage: Passage,
     logs: Arc<Logs>,

@@ -15,7 +15,7 @@ mod next;
 mod permission;
 mod steer;
 
-pub use budget::Budget;
+pub use budget::{Budget, Left};
 pub use meter::{Meanwhile, Meter};
 pub use permission::Pending;
 pub(crate) use permission::cancelled;

@@ -71,7 +71,8 @@ fn deltas(reply: &Reply, index: usize, block: &Block) -> Vec<(Value, Duration)> 
 }
 
 fn about(reply: &Reply, object: &str, choices: Value, usage: Value) -> Value {
-    let id = format!("chatcmpl-{}", reply.id.with("message").as_str());
+    // As with messages: no two answers have the same.
+    let id = format!("chatcmpl-{}", reply.message_id());
     json!({ "id": id, "object": object, "created": 0, "model": reply.model, "choices": choices, "usage": usage })
 }
 

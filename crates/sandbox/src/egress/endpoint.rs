@@ -15,6 +15,14 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
+    /// Whether a model works for it.
+    pub(super) fn costs(self) -> bool {
+        match self {
+            Endpoint::Messages | Endpoint::ChatCompletions | Endpoint::Responses => true,
+            Endpoint::CountTokens | Endpoint::Models => false,
+        }
+    }
+
     /// `path` is the one beneath the upstream's own, which ends with `/v1` or a deployment where the dialect has these.
     pub(super) fn of(dialect: Option<Dialect>, method: &Method, path: &str) -> Option<Endpoint> {
         let of_dialect = |dialect| match dialect {

@@ -17,8 +17,9 @@ const PLACE: [&str; 4] = ["host", "forwarded", "via", "x-real-ip"];
 const OVERRIDES: [&str; 5] =
     ["x-http-method", "x-http-method-override", "x-method-override", "x-original-url", "x-rewrite-url"];
 
-/// How the body is framed and when it is sent: each side's own connection decides.
-const FRAMING: [&str; 2] = ["content-length", "expect"];
+/// How the body is framed and when it is sent: each side's own connection decides. An answer comes as it is, since what
+/// it used is read from it.
+const FRAMING: [&str; 3] = ["content-length", "expect", "accept-encoding"];
 
 /// What of a request may go out.
 pub(super) fn outwards(from: &HeaderMap) -> HeaderMap {

@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     os::unix::net::UnixListener as StdListener,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use hyper::{
     Method, Request, Response, StatusCode, Version,
     body::{Body as _, Frame, Incoming, SizeHint},
-    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+    header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
     server::conn::http1,
     service::service_fn,
 };
@@ -33,8 +33,10 @@ use tokio::{
 };
 
 use super::{
+    endpoint::Endpoint,
     filter,
     rate::Rate,
+    reading::{AskedCell, Reading, Till},
     refusal::{Refusal, TooLong},
     route::Route,
 };
@@ -56,7 +58,15 @@ const MOST_HELPERS: usize = 4;
 
 type Routes = watch::Receiver<Option<Arc<Route>>>;
 
-pub(super) fn begin(listener: StdListener, routes: Routes) -> io::Result<()> {
+/// What a request goes by.
+#[derive(Clone)]
+pub(super) struct Way {
+    pub(super) routes: Routes,
+    pub(super) rate: Arc<Mutex<Rate>>,
+    pub(super) till: Till,
+}
+
+pub(super) fn begin(listener: StdListener, way: Way) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -66,17 +76,17 @@ pub(super) fn begin(listener: StdListener, routes: Routes) -> io::Result<()> {
         let _inside = runtime.enter();
         UnixListener::from_std(listener)?
     };
-    let serve = move || runtime.block_on(serve(listener, routes));
+    let serve = move || runtime.block_on(serve(listener, way));
     std::thread::Builder::new().name("egress".to_owned()).spawn(serve).map(drop)
 }
 
-async fn serve(listener: UnixListener, mut routes: Routes) {
+async fn serve(listener: UnixListener, way: Way) {
+    let mut routes = way.routes.clone();
     let mut connections = JoinSet::new();
-    let rate = Arc::new(Mutex::new(Rate::default()));
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(converse(stream, routes.clone(), rate.clone()))),
+                Ok((stream, _)) => drop(connections.spawn(converse(stream, way.clone()))),
                 // Out of descriptors: one of the others will give some back.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
@@ -91,13 +101,12 @@ async fn serve(listener: UnixListener, mut routes: Routes) {
     }
 }
 
-async fn converse(stream: UnixStream, routes: Routes, rate: Arc<Mutex<Rate>>) {
+async fn converse(stream: UnixStream, way: Way) {
     let service = service_fn(move |request| {
         // Asked for each request: a connection may be older than the key.
-        let route = routes.borrow().clone();
-        let rate = rate.clone();
+        let (route, way) = (way.routes.borrow().clone(), way.clone());
         async move {
-            let answer = forward(request, route, &rate).await;
+            let answer = forward(request, route, &way).await;
             Ok::<_, Infallible>(answer.unwrap_or_else(|refusal| refusal.answer()))
         }
     });
@@ -112,14 +121,10 @@ async fn converse(stream: UnixStream, routes: Routes, rate: Arc<Mutex<Rate>>) {
 async fn forward(
     request: Request<Incoming>,
     route: Option<Arc<Route>>,
-    rate: &Mutex<Rate>,
+    way: &Way,
 ) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
-    let admitted = admit(&head, &body, route).and_then(|admitted| {
-        let mut rate = rate.lock().expect("no holder of this lock panics");
-        rate.take(Instant::now()).map(|()| admitted)
-    });
-    let (route, url) = match admitted {
+    let (route, url, endpoint) = match admit(&head, &body, route).and_then(|admitted| way.pay(admitted)) {
         Ok(admitted) => admitted,
         Err(refusal) => {
             drain(body).await;
@@ -132,16 +137,20 @@ async fn forward(
     route.headers.iter().for_each(|(name, value)| drop(headers.insert(name, value.clone())));
     let mut asked = client.request(head.method.clone(), url).headers(headers);
     let mut rest = None;
+    let question = AskedCell::default();
+    // From here on: whoever hangs up now has asked.
+    let mut reading = endpoint.costs().then(|| Reading::new(way.till.clone(), endpoint, question.clone()));
     if !body.is_end_stream() {
-        let (upload, unsent) = Upload::of(body);
+        let (upload, unsent) = Upload::of(body, question);
         asked = asked.body(Body::wrap(upload));
         rest = Some(unsent);
     } else if head.method == Method::POST {
         asked = asked.body(Body::default());
     }
     match asked.send().await {
-        Ok(answer) => admit_answer(answer.into(), &head.method),
+        Ok(answer) => admit_answer(answer.into(), &head.method, reading),
         Err(e) => {
+            reading.iter_mut().for_each(Reading::forget);
             if let Some(unsent) = rest
                 && let Ok(body) = unsent.await
             {
@@ -152,11 +161,24 @@ async fn forward(
     }
 }
 
+type Admitted = (Arc<Route>, reqwest::Url, Endpoint);
+
+impl Way {
+    /// Whether there is something left for it. What costs nothing stays possible.
+    fn pay(&self, admitted: Admitted) -> Result<Admitted, Refusal> {
+        if admitted.2.costs() {
+            self.till.account().check()?;
+        }
+        let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+        rate.take(Instant::now()).map(|()| admitted)
+    }
+}
+
 fn admit(
     head: &hyper::http::request::Parts,
     body: &Incoming,
     route: Option<Arc<Route>>,
-) -> Result<(Arc<Route>, reqwest::Url), Refusal> {
+) -> Result<Admitted, Refusal> {
     // An older one is told the end of an answer by the end of the connection, and could not see it cut.
     if head.version != Version::HTTP_11 {
         return Err(Refusal::OldHttp);
@@ -165,12 +187,19 @@ fn admit(
         return Err(Refusal::TooLarge);
     }
     let route = route.ok_or(Refusal::NoRoute)?;
-    let (url, _endpoint) = route.admit(&head.method, &head.uri)?;
-    Ok((route, url))
+    let (url, endpoint) = route.admit(&head.method, &head.uri)?;
+    Ok((route, url, endpoint))
 }
 
-fn admit_answer(answer: Response<Body>, asked: &Method) -> Result<Response<Body>, Refusal> {
+fn admit_answer(
+    answer: Response<Body>,
+    asked: &Method,
+    mut reading: Option<Reading>,
+) -> Result<Response<Body>, Refusal> {
     let (mut head, body) = answer.into_parts();
+    if !head.status.is_success() {
+        reading.iter_mut().for_each(Reading::forget);
+    }
     if head.status.is_informational() {
         return Err(Refusal::Upgrade);
     }
@@ -184,7 +213,49 @@ fn admit_answer(answer: Response<Body>, asked: &Method) -> Result<Response<Body>
     // Ours is another connection than theirs.
     head.version = Version::HTTP_11;
     head.extensions.clear();
-    Ok(Response::from_parts(head, body))
+    let Some(mut reading) = reading else { return Ok(Response::from_parts(head, body)) };
+    let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let is_plain = matches!(text(CONTENT_ENCODING), "" | "identity");
+    reading.begin(text(CONTENT_TYPE), is_plain);
+    Ok(Response::from_parts(head, Body::wrap(Read { body, reading })))
+}
+
+/// An answer on its way in, read as it passes.
+struct Read {
+    body: Body,
+    reading: Reading,
+}
+
+impl hyper::body::Body for Read {
+    type Data = Bytes;
+    type Error = reqwest::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                frame.data_ref().into_iter().for_each(|data| self.reading.push(data));
+                // Its length was told before, so that this is the last that is asked for.
+                if self.body.is_end_stream() {
+                    self.reading.finish(false);
+                }
+            }
+            Some(Err(_)) => self.reading.finish(true),
+            None => self.reading.finish(false),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A client that is still writing reads its answer only when it has been heard to the end.
@@ -266,12 +337,13 @@ struct Upload {
     incoming: Option<Incoming>,
     left: u64,
     back: Option<oneshot::Sender<Incoming>>,
+    question: AskedCell,
 }
 
 impl Upload {
-    fn of(incoming: Incoming) -> (Self, oneshot::Receiver<Incoming>) {
+    fn of(incoming: Incoming, question: AskedCell) -> (Self, oneshot::Receiver<Incoming>) {
         let (back, unsent) = oneshot::channel();
-        (Self { incoming: Some(incoming), left: MOST_BODY, back: Some(back) }, unsent)
+        (Self { incoming: Some(incoming), left: MOST_BODY, back: Some(back), question }, unsent)
     }
 }
 
@@ -285,7 +357,12 @@ impl hyper::body::Body for Upload {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let Some(incoming) = &mut self.incoming else { return Poll::Ready(None) };
         let frame = std::task::ready!(Pin::new(incoming).poll_frame(cx)).transpose()?;
-        let Some(Ok(data)) = frame.map(Frame::into_data) else { return Poll::Ready(None) };
+        let Some(Ok(data)) = frame.map(Frame::into_data) else {
+            self.question.lock().unwrap_or_else(PoisonError::into_inner).whole = true;
+            return Poll::Ready(None);
+        };
+        let is_last = self.is_end_stream();
+        self.question.lock().unwrap_or_else(PoisonError::into_inner).push(&data, is_last);
         match self.left.checked_sub(data.len() as u64) {
             Some(left) => {
                 self.left = left;

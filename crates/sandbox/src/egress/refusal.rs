@@ -34,6 +34,12 @@ pub(super) enum Refusal {
     /// Its end could not be told from a connection that broke.
     Endless,
     Upgrade,
+    /// The session of this socket has left the sandbox.
+    Left,
+    /// By its name in the API.
+    UsedUp {
+        limit: &'static str,
+    },
 }
 
 impl Refusal {
@@ -58,7 +64,8 @@ impl Refusal {
 
     fn status(&self) -> StatusCode {
         match self {
-            Self::NoRoute => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NoRoute | Self::Left => StatusCode::SERVICE_UNAVAILABLE,
+            Self::UsedUp { .. } => StatusCode::PAYMENT_REQUIRED,
             Self::OldHttp => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             Self::Endpoint(_) => StatusCode::FORBIDDEN,
             Self::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
@@ -76,7 +83,10 @@ impl Refusal {
             Self::TooMany { .. } => "rate_limit_error",
             Self::TooLarge => "request_too_large",
             Self::Late => "timeout_error",
-            Self::NoRoute | Self::Unreachable { .. } | Self::Endless | Self::Upgrade => "api_error",
+            Self::UsedUp { .. } => "billing_error",
+            Self::NoRoute | Self::Left | Self::Unreachable { .. } | Self::Endless | Self::Upgrade => {
+                "api_error"
+            }
         }
     }
 
@@ -85,6 +95,10 @@ impl Refusal {
             Self::NoRoute => "This sandbox has no way to a model: the server has no provider key for it. \
                               Give the server one and send the message again."
                 .to_owned(),
+            Self::Left => "This socket belongs to a session that has left the sandbox.".to_owned(),
+            Self::UsedUp { limit } => format!(
+                "The budget is used up: {limit}. Raise it with PATCH …/config, or send a message with a higher one."
+            ),
             Self::OldHttp => "Only HTTP/1.1 is spoken here.".to_owned(),
             Self::Endpoint(dialect) => {
                 format!(

@@ -48,7 +48,8 @@ impl Shim {
             | FromClient::Signal { .. }
             | FromClient::End
             | FromClient::Ping
-            | FromClient::Egress(_) => "say build or attach first".to_owned(),
+            | FromClient::Egress(_)
+            | FromClient::Allow { .. } => "say build or attach first".to_owned(),
         };
         stranger.say(&FromShim::Refused { why: refused });
         // Best effort, then the connection closes: its socket is empty, so a short answer fits.
@@ -112,6 +113,7 @@ impl Shim {
             running: self.processes.keys().copied().collect(),
             init: self.sandbox.as_ref().filter(|_| self.phase == Phase::Up).and_then(Sandbox::init),
             egress: true,
+            usage: true,
             required: plan.required.clone(),
             user_namespaces: plan.user_namespaces,
         };
@@ -171,7 +173,15 @@ impl Shim {
             FromClient::End => self.end(false),
             FromClient::Ping => self.say(&FromShim::Pong),
             FromClient::Egress(policy) => {
-                self.sandbox.iter().for_each(|sandbox| sandbox.door().set(policy.as_ref()));
+                self.sandbox.iter().for_each(|sandbox| sandbox.doors().set(policy.as_ref()));
+            }
+            FromClient::Allow { process, allowance } => {
+                let sandbox = self.sandbox.as_mut();
+                // Without a socket its agent has no way to a model, and says so.
+                if let Some(Err(error)) = sandbox.map(|sandbox| sandbox.doors_mut().allow(process, allowance))
+                {
+                    eprintln!("ash shim: the socket of process {process}: {error}");
+                }
             }
         }
     }

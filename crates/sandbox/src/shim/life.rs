@@ -119,6 +119,7 @@ impl Shim {
         self.count_ooms();
         // A container's engine says what ended it, even if the kernel's count had moved before.
         let oom = self.ooms.unsaid > 0 || self.sandbox.as_ref().is_some_and(Sandbox::fell_for_memory);
+        self.sandbox.iter().for_each(|sandbox| sandbox.doors().hush());
         journal::gone(&mut self.batch, how, oom);
         self.commit();
         self.phase = Phase::Gone;
@@ -139,6 +140,10 @@ impl Shim {
 
     pub(super) fn commit(&mut self) {
         if let Some(journal) = &mut self.journal {
+            // First: what an agent says of an answer comes after what the answer used.
+            if let Some(sandbox) = &self.sandbox {
+                sandbox.doors().flush(journal);
+            }
             journal.append(&self.batch, Instant::now());
         }
         self.batch.clear();

@@ -28,7 +28,7 @@ use crate::{
     Walls,
     container::Container,
     control::{self, Order, Report},
-    egress::Door,
+    egress::Doors,
     frame::{HostProcess, Plan},
     journal::{Exit, Journal},
     limits::Cgroup,
@@ -57,7 +57,7 @@ pub(super) struct Sandbox {
     /// Holds on to the init process itself: its number may be another's by the time we kill it.
     init: Option<(HostProcess, OwnedFd)>,
     orders: VecDeque<(Order, Vec<OwnedFd>)>,
-    door: Door,
+    doors: Doors,
     swept: bool,
     /// Of a container: its init was seen dead, and what the engine said then.
     fell: Option<docker::Ended>,
@@ -77,7 +77,7 @@ impl Sandbox {
         };
         // Before anything runs: whoever finds us dead must know whom to end. Groups are found by our name.
         let note = leave(&dir, &left)?;
-        let door = Door::make(&dir, plan.uid)?;
+        let doors = Doors::make(&dir, plan.uid)?;
         let Raised { child, init, control, status, complaints } = walls::build(plan, &mut left)?;
         let mut sandbox = Self {
             walls: plan.walls,
@@ -92,7 +92,7 @@ impl Sandbox {
             words: Vec::new(),
             init: None,
             orders: VecDeque::new(),
-            door,
+            doors,
             swept: false,
             fell: None,
         };
@@ -114,12 +114,12 @@ impl Sandbox {
         self.complaints.as_ref()
     }
 
-    pub(super) fn door(&self) -> &Door {
-        &self.door
+    pub(super) fn doors(&self) -> &Doors {
+        &self.doors
     }
 
-    pub(super) fn open_door(&mut self) {
-        self.door.open();
+    pub(super) fn doors_mut(&mut self) -> &mut Doors {
+        &mut self.doors
     }
 
     pub(super) fn init(&self) -> Option<HostProcess> {

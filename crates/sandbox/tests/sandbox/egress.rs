@@ -12,13 +12,13 @@ use tokio::{
 
 use crate::rig::{DEADLINE, Live, Rig, command, script};
 
-const CURL: &str = "curl -sS --max-time 20 --unix-socket /run/ash/model.sock";
+pub(crate) const CURL: &str = "curl -sS --max-time 20 --unix-socket /run/ash/model.sock";
 
 /// A model service that answers what the test says, byte by byte.
-struct Upstream(TcpListener);
+pub(crate) struct Upstream(TcpListener);
 
 impl Upstream {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self(TcpListener::bind("127.0.0.1:0").await.expect("bound"))
     }
 
@@ -26,7 +26,7 @@ impl Upstream {
         format!("http://{}", self.0.local_addr().expect("an address"))
     }
 
-    async fn next(&self) -> Call {
+    pub(crate) async fn next(&self) -> Call {
         let (stream, _) =
             timeout(DEADLINE, self.0.accept()).await.expect("a call in time").expect("accepted");
         Call::read(stream).await
@@ -41,7 +41,7 @@ impl Upstream {
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-struct Call {
+pub(crate) struct Call {
     stream: Box<dyn Stream>,
     head: String,
     body: Vec<u8>,
@@ -79,25 +79,25 @@ impl Call {
         })
     }
 
-    fn line(&self) -> &str {
+    pub(crate) fn line(&self) -> &str {
         self.head.lines().next().unwrap_or_default()
     }
 
-    async fn say(&mut self, text: &str) {
+    pub(crate) async fn say(&mut self, text: &str) {
         self.stream.write_all(text.as_bytes()).await.expect("written");
         self.stream.flush().await.expect("flushed");
     }
 
-    async fn begin_stream(&mut self) {
-        self.say("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+    pub(crate) async fn begin_stream(&mut self) {
+        self.say("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n")
             .await;
     }
 
-    async fn chunk(&mut self, text: &str) {
+    pub(crate) async fn chunk(&mut self, text: &str) {
         self.say(&format!("{:x}\r\n{text}\r\n", text.len())).await;
     }
 
-    async fn answer(mut self, body: &str) {
+    pub(crate) async fn answer(mut self, body: &str) {
         let length = body.len();
         self.say(&format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"))
             .await;
@@ -116,7 +116,7 @@ fn policy(upstream: String, key: &str) -> Option<Egress> {
     Some(Egress { upstream, headers, public: false, dialect: Some(Dialect::Anthropic) })
 }
 
-async fn connected(rig: &Rig, upstream: &Upstream, key: &str) -> Live {
+pub(crate) async fn connected(rig: &Rig, upstream: &Upstream, key: &str) -> Live {
     let live = rig.launch().await;
     live.remote.egress(policy(upstream.url(), key)).await.expect("sent");
     live

@@ -1,6 +1,7 @@
 //! Real walls, real processes. Every test runs as root, through the last ones also as an ordinary user, and in
 //! containers as both.
 
+mod budget;
 mod carry;
 mod death;
 mod docker;

@@ -249,6 +249,7 @@ impl Live {
                     lines.push(String::from_utf8_lossy(&line).into_owned());
                 }
                 What::Exit(exit) => return (lines, exit),
+                What::Usage(_) => {}
                 other => panic!("unexpected {other:?}"),
             }
         }

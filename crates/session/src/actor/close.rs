@@ -324,6 +324,8 @@ impl Actor {
                 tallying.await;
                 hands.remote.end().await.ok();
             } else {
+                // Nobody pays for what others ask through its socket from now on.
+                hands.remote.allow(process, None).await.ok();
                 for process in commands.into_iter().chain([process]) {
                     hands.remote.signal(process, 9).await.ok();
                 }
@@ -351,6 +353,8 @@ impl Actor {
         if self.state.awake.as_ref().is_some_and(|awake| awake.incarnation == incarnation) {
             // Its last words count; how it died does not, we ended it.
             self.digest_of(incarnation, process, said).await?;
+        } else {
+            self.digest_usage(said).await?;
         }
         self.rooms.uids.give_back(self.lost_uid.take());
         if self.is_ephemeral() && !self.is_shared() {

@@ -63,6 +63,7 @@ impl Actor {
         self.rooms.store.append(&self.lease, append).await?;
         let before = std::mem::replace(&mut self.state, state).status;
         self.forget_key(before).await;
+        self.allow(position).await;
         if noted {
             self.deltas = 0;
         }
@@ -100,6 +101,22 @@ impl Actor {
             // Its shim has it, from a server that died.
             (None, Some(_)) => self.state.status != Status::Active,
             (None, None) => true,
+        }
+    }
+
+    /// Tells the shim what is left of the budgets, if that has changed: it holds to them while no server lives.
+    /// `heard`: so much of the journal is counted, if it is more than before.
+    pub(super) async fn allow(&mut self, heard: Option<JournalPosition>) {
+        let Some(hands) = &mut self.hands else { return };
+        let left = self.state.left();
+        if hands.allowed == Some(left) {
+            return;
+        }
+        let heard = heard.filter(|heard| heard.incarnation == hands.incarnation);
+        let position = heard.map_or(hands.position, |heard| heard.position.max(hands.position));
+        let allowance = left.allowance(&self.rooms.settings.prices, position);
+        if hands.remote.allow(hands.process, Some(allowance)).await.is_ok() {
+            hands.allowed = Some(left);
         }
     }
 

@@ -98,6 +98,7 @@ impl Waking {
         let _floor = self.common.floor().await;
         let Part { walls, process, .. } = part;
         if !self.common.leave(self.session.no, walls.incarnation) {
+            walls.remote.allow(process, None).await.ok();
             walls.remote.signal(process, 9).await.ok();
             return Ok(());
         }

@@ -177,7 +177,7 @@ impl Execs {
                 keep(&mut running.stderr, why.as_bytes(), &mut running.truncated);
                 self.finish(process, Exit { code: Some(127), signal: None, oom: false });
             }
-            What::Started { .. } | What::TooLong | What::Gone { .. } => {}
+            What::Started { .. } | What::TooLong | What::Gone { .. } | What::Usage(_) => {}
         }
     }
 

@@ -8,7 +8,7 @@ use crate::{Result, blocking, ladder::Recalled, logs::Level, state::Phase};
 use ash_driver::{Driver, Ear, Heard, Launch, Remembered, Say};
 use ash_model::secrets::with_secrets;
 use ash_sandbox::{Inside, Record, Records, Start, What, write_private};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
 
 /// How long an agent may take to answer its greeting.
 const GREETING: Duration = Duration::from_secs(60);
@@ -34,7 +34,10 @@ impl Waking {
             home: inside.home.clone(),
             exe: inside.exe.clone(),
             program: program.clone().unwrap_or_else(|| inside.exe.clone()),
-            model_socket: inside.model_socket.clone(),
+            model_socket: match walls.remote.has_usage() {
+                true => inside.model_socket_of(*process),
+                false => inside.model_socket.clone(),
+            },
             mcp_config: inside.private.join(mcp_config(*process)),
             provider: *provider,
             memory: recalled.memory,
@@ -51,6 +54,8 @@ impl Waking {
         let (remote, process) = (&walls.remote, *process);
         let start = Start { process, argv: command.argv, env, cwd, raw: false, stdin: true };
         remote.egress(self.rooms.way_out(&self.session, version.runtime, *provider)?).await?;
+        // Before it can ask for anything.
+        remote.allow(process, Some(self.state.left().allowance(&self.rooms.settings.prices, 0))).await?;
         remote.start(start).await?;
         remote
             .input(
@@ -137,6 +142,9 @@ impl Waking {
                     ));
                 }
                 What::Started { .. } | What::Tail(_) | What::TooLong | What::Chunk(_) | What::ErrChunk(_) => {
+                }
+                What::Usage(usage) => {
+                    self.used_early.lock().unwrap_or_else(PoisonError::into_inner).push(usage);
                 }
             }
         }

@@ -9,7 +9,8 @@ use crate::{
 };
 use ash_driver::{Heard, Report};
 use ash_model::{Death, Delta, Fact, Incarnation, JournalPosition, TurnId, Usage};
-use ash_sandbox::{Record, What};
+use ash_sandbox::{ModelUsage, Record, What};
+use std::sync::PoisonError;
 use tokio::time::Instant;
 
 /// How many records share one commit.
@@ -102,6 +103,27 @@ impl Actor {
         self.write(meaning, JournalPosition { incarnation, process, position }).await
     }
 
+    /// The session has let go of a sandbox whose death is noted: what its last answers used is left to say.
+    pub(super) async fn digest_usage(&mut self, said: Vec<Record>) -> Result<()> {
+        let usage = said.into_iter().filter_map(|record| match record.what {
+            What::Usage(usage) => Some(usage),
+            _ => None,
+        });
+        let facts = self.facts_of_usage(usage);
+        if facts.is_empty() { Ok(()) } else { self.note(facts).await }
+    }
+
+    pub(super) fn facts_of_early_usage(&self) -> Vec<Fact> {
+        let early = std::mem::take(&mut *self.used_early.lock().unwrap_or_else(PoisonError::into_inner));
+        self.facts_of_usage(early)
+    }
+
+    fn facts_of_usage(&self, usage: impl IntoIterator<Item = ModelUsage>) -> Vec<Fact> {
+        let mut meaning = Meaning::default();
+        usage.into_iter().for_each(|usage| self.account(routed(usage), &mut meaning));
+        meaning.facts
+    }
+
     /// What could not be written for lack of space is kept, and tried again; the agent waits meanwhile.
     pub(super) async fn write_again(&mut self) -> Result<()> {
         let Some(unwritten) = self.unwritten.take_if(|unwritten| unwritten.again <= Instant::now()) else {
@@ -186,6 +208,7 @@ impl Actor {
                 meaning.death.get_or_insert(death);
             }
             (process, What::Started { .. }) if process == agent => {}
+            (process, What::Usage(usage)) if process == agent => self.account(routed(usage), meaning),
             (process, what) => self.execs.hear(process, what),
         }
     }
@@ -259,6 +282,11 @@ impl Actor {
     }
 }
 
+/// The shim believes the service; we do not believe the one whom a client names.
+fn routed(ModelUsage { message, model, usage, torn: _ }: ModelUsage) -> Report {
+    Report::Routed { id: message, model, usage: usage.believed() }
+}
+
 /// What a turn used is what was counted: a result knows of one attempt, and of no helpers.
 pub(super) fn counted(meter: &Meter, said: Usage) -> Usage {
     if meter.turn.usage.is_nothing() { said } else { meter.turn.usage }
@@ -275,6 +303,7 @@ fn weight(record: &Record) -> usize {
         | What::StartFailed { .. }
         | What::Exit(_)
         | What::Gone { .. }
+        | What::Usage(_)
         | What::TooLong => 0,
     }
 }

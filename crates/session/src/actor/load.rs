@@ -121,6 +121,7 @@ impl Actor {
             effect: None,
             lost_uid: None,
             halt: Arc::default(),
+            used_early: Arc::default(),
             leaving: None,
             pausing: Vec::new(),
             resuming: Vec::new(),
@@ -286,8 +287,10 @@ impl Actor {
         }
         let (process, position) = (heard.process, heard.position);
         let remote = walls.remote.clone();
-        let hands = Hands { incarnation, remote, process, records, position, exited: false, walls };
+        let hands =
+            Hands { incarnation, remote, process, records, position, exited: false, allowed: None, walls };
         self.take_hands(hands);
+        self.allow(None).await;
         for (input, say) in self.state.untold(last_in) {
             self.tell(input, &say).await;
         }
@@ -302,7 +305,7 @@ impl Actor {
         self.mood.set(self.mood_now(), self.can_go(), self.idle.since);
     }
 
-    async fn way_out(&self) -> Result<Option<Egress>> {
+    pub(super) async fn way_out(&self) -> Result<Option<Egress>> {
         let Session { tenant, agent, version, runtime, options, .. } = &self.session;
         // Of an agent that was deleted meanwhile the turn goes on, as it began.
         let version = self.rooms.store.version(tenant, agent, *version).await?;

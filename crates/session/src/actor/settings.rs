@@ -119,6 +119,7 @@ impl Actor {
         if changed.is_ok() {
             self.state.budget = Budget::of(&options);
             self.session.options = options;
+            self.allow(None).await;
             self.gauge.forget_bounds();
             self.rooms.ring_far();
         }

@@ -217,7 +217,11 @@ impl Waking {
                     return Err(self.failed(SETUP_FAILED, told, script));
                 }
                 What::Exit(exit) => return Ok(exit),
-                What::Started { .. } | What::TooLong | What::Chunk(_) | What::ErrChunk(_) => {}
+                What::Started { .. }
+                | What::TooLong
+                | What::Chunk(_)
+                | What::ErrChunk(_)
+                | What::Usage(_) => {}
             }
         }
         Err(ended_in(script, "its keeper is gone"))

@@ -91,6 +91,7 @@ pub(super) struct Waking {
     pub(super) logs: Arc<Logs>,
     /// Somebody wants the session to stop: what would take long is not waited for.
     pub(super) halt: Arc<Notify>,
+    pub(super) used_early: super::EarlyUsage,
     /// Its environment cannot be opened here: it was sealed on another machine.
     pub(super) sealed: bool,
     /// JSON pointers of secrets in the options that cannot be read.
@@ -122,6 +123,7 @@ impl Actor {
             tree: None,
             logs: self.logs.clone(),
             halt: self.halt.clone(),
+            used_early: self.used_early.clone(),
             sealed: false,
             missing_secrets: Vec::new(),
             floor: None,
@@ -175,6 +177,7 @@ impl Actor {
         facts.push(self.state.woken(hands.incarnation, recalled.kept, knew));
         facts.extend(self.state.heard_again(&recalled.prompts));
         facts.extend(receipt.clone().map(|receipt| Fact::Resumed { receipt, head }));
+        facts.extend(self.facts_of_early_usage());
         let heard = ash_model::JournalPosition {
             incarnation: hands.incarnation,
             process: hands.process,
@@ -219,6 +222,10 @@ impl Actor {
             let told = if matches!(error, Error::Setup(_)) { &problem.code } else { &problem.error };
             tracing::warn!(session = %self.session.id, error = %told, "the session could not be started");
             self.note(self.facts_of_failure(&error)).await?;
+        }
+        let used = self.facts_of_early_usage();
+        if !used.is_empty() {
+            self.note(used).await?;
         }
         let error = match (error, &self.closing) {
             (Error::Halted, Some(closing)) if closing.is_shutdown() => closing.why(),
@@ -345,7 +352,8 @@ impl Waking {
         let WayBack { tree, backs, head, compared, salvage, unsaved } = told;
         let Started { part: Part { walls, process, records }, position, recalled, ear } = started;
         let (incarnation, remote) = (walls.incarnation, walls.remote.clone());
-        let hands = Hands { incarnation, remote, process, records, position, exited: false, walls };
+        let hands =
+            Hands { incarnation, remote, process, records, position, exited: false, allowed: None, walls };
         // As of when it began: what is read later may be newer, and is then only read once more.
         let knew = self.state.configured;
         Ok(Woken { hands, tree, recalled, backs, failed, head, compared, salvage, unsaved, ear, knew, began })

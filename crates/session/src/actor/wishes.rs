@@ -245,7 +245,9 @@ impl Actor {
             reply.send(Err(Error::ProviderRequired)).ok();
             return Ok(());
         }
-        if let Some(model) = self.unpriced(&wish).filter(|_| !again) {
+        if let Some(model) = self.unpriced(&wish).filter(|_| !again)
+            && self.pays_somebody().await
+        {
             reply.send(Err(Error::Unpriced(model))).ok();
             return Ok(());
         }
@@ -355,10 +357,22 @@ impl Actor {
         let Budget { session, turn } = self.state.budget;
         let limited = session.max_budget_usd.or(Limits::of_turn(ask, turn).max_budget_usd).is_some();
         let priced = |model: &str| self.rooms.settings.prices.of(model).is_some();
-        // An agent may not use the model that was asked for; which one answers is known when one has.
-        let answers = self.state.meter.model().filter(|model| !priced(model))?;
-        let changed = self.session.options.model.as_deref().is_some_and(priced);
-        (limited && !changed).then(|| answers.to_owned())
+        let wanted = self.session.options.model.as_deref();
+        // An agent may not use the model that was asked for: the one that answered last tells more, unless another one is
+        // asked for since.
+        let model = match (self.state.meter.model(), wanted) {
+            (Some(answered), Some(wanted)) if !priced(answered) && priced(wanted) => return None,
+            (Some(answered), _) => answered,
+            // What an agent calls a model by another name than its service does is known when it has answered.
+            (None, Some(wanted)) if wanted.contains(['-', '/', '.', ':']) => wanted,
+            (None, Some(_) | None) => return None,
+        };
+        (limited && !priced(model)).then(|| model.to_owned())
+    }
+
+    /// Whether there is a way to a model at all. Who answers offline costs nothing, whatever the model is called.
+    async fn pays_somebody(&self) -> bool {
+        !matches!(self.way_out().await, Ok(None))
     }
 
     /// A message that nothing is in the way of is told at once: that it was accepted and that it was told share one

@@ -3,7 +3,10 @@
 //! with whatever waits when the limit is raised.
 
 use super::{Awake, Phase, State, Turn, asked_to_stop};
-use ash_model::{BudgetOf, Fact, Limits, Options, Outcome, Problem, Reached, Spent, Status, TurnId, Which};
+use ash_model::{
+    BudgetOf, Fact, Limits, Options, Outcome, Prices, Problem, Reached, Spent, Status, TurnId, Which,
+};
+use ash_sandbox::Allowance;
 
 /// What the session's options allow. They are not in the log, so whoever looks after a session says so.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -19,11 +22,38 @@ impl Budget {
     }
 }
 
+/// What may still be used. None: any amount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    pub tokens: Option<u64>,
+    pub nano_usd: Option<u64>,
+}
+
+impl Left {
+    /// For a shim whose journal is counted up to a position.
+    pub fn allowance(self, prices: &Prices, position: u64) -> Allowance {
+        let Left { tokens, nano_usd } = self;
+        Allowance { position, tokens, nano_usd, prices: nano_usd.map(|_| prices.clone()) }
+    }
+}
+
 impl State {
     /// Why the session may not use any more.
     pub fn used_up(&self) -> Option<Reached> {
         let used_up = self.budget.session.used_up(&self.meter.session);
         used_up.map(|what| reached(None, BudgetOf::Session, what))
+    }
+
+    /// What is left for whatever asks a model next: of the session's budget, or of that of the turn that runs.
+    pub fn left(&self) -> Left {
+        let turn = self.turns.front().filter(|turn| matches!(turn.phase, Phase::Running { .. } | Phase::Cut));
+        let mut budgets = vec![(self.budget.session, self.meter.session)];
+        budgets.extend(turn.map(|turn| (self.limits(turn), self.meter.turn)));
+        let least = |left: fn(&(Limits, Spent)) -> Option<u64>| budgets.iter().filter_map(left).min();
+        Left {
+            tokens: least(|(limits, spent)| limits.tokens_left(spent)),
+            nano_usd: least(|(limits, spent)| limits.nano_usd_left(spent)),
+        }
     }
 
     /// It rests because its budget was used up, and nobody wanted anything else since.

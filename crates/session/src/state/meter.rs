@@ -41,6 +41,8 @@ struct Answer {
     model: String,
     helper: bool,
     usage: Usage,
+    /// The agent has told of it.
+    told: bool,
 }
 
 /// When something was used, and by which prices.
@@ -86,11 +88,13 @@ impl Meter {
             Report::Answer { id, model, helper, usage, end } => {
                 self.answer(id, (model, helper), (usage, end), when).into_iter().collect()
             }
+            Report::Routed { id, model, usage } => self.routed(id, model, usage, when).into_iter().collect(),
             Report::More { usage, end } => {
                 let last = self.last.clone();
                 let more = last.and_then(|id| self.answer(id, (String::new(), false), (usage, end), when));
                 more.into_iter().collect()
             }
+            Report::Turn { model, usage } => self.told_by_result(model, usage, when).into_iter().collect(),
             Report::Sum { models, torn } => self.sum(models, torn, when),
         }
     }
@@ -104,6 +108,12 @@ impl Meter {
     ) -> Option<Used> {
         let is_open = self.open.as_ref().is_some_and(|(open, _)| *open == id);
         match self.known.iter().rev().find(|known| known.id == id) {
+            // The shim knew of it first. Whose it is, and when it is over, the agent says.
+            Some(known) if !known.told => {
+                let more = usage.beyond(known.usage);
+                let used = Used { helper, end, first: true, ..when.used(known.model.clone(), more) };
+                Some(Used { message: Some(id), ..used })
+            }
             Some(known) => {
                 let (more, end) = (usage.beyond(known.usage), end.filter(|_| is_open));
                 let news = !more.is_nothing() || end.is_some();
@@ -116,6 +126,25 @@ impl Meter {
                 Some(Used { message: Some(id), ..used })
             }
         }
+    }
+
+    /// Of a turn of which nothing else is known.
+    fn told_by_result(&self, model: String, usage: Usage, when: Meanwhile<'_>) -> Option<Used> {
+        let model = if model.is_empty() { self.model.clone() } else { model };
+        self.turn.usage.is_nothing().then(|| Used { helper: true, ..when.used(model, usage) })
+    }
+
+    /// The larger figure of each answer counts, whoever tells of it.
+    fn routed(&self, id: String, model: String, usage: Usage, when: Meanwhile<'_>) -> Option<Used> {
+        let known = self.known.iter().rev().find(|known| known.id == id);
+        let (model, helper) = match known {
+            Some(known) => (known.model.clone(), known.helper),
+            None if model.is_empty() => (self.model.clone(), true),
+            None => (model, true),
+        };
+        let more = usage.beyond(known.map(|known| known.usage).unwrap_or_default());
+        let used = Used { helper, routed: true, message: Some(id), ..when.used(model, more) };
+        (!more.is_nothing()).then_some(used)
     }
 
     /// What the agent counted itself since its last sum, and no line told of: what helpers said, and requests beside the
@@ -159,11 +188,21 @@ impl Meter {
         self.counted(&used.model, used.usage);
         let known = Arc::make_mut(&mut self.known);
         match known.iter_mut().rev().find(|known| known.id == id) {
-            Some(known) => known.usage = known.usage.plus(used.usage),
+            Some(known) => {
+                known.usage = known.usage.plus(used.usage);
+                if !used.routed && !known.told {
+                    (known.told, known.helper) = (true, used.helper);
+                }
+            }
             None => {
                 let Used { model, helper, usage, .. } = used;
-                let answer =
-                    Answer { id: id.to_owned(), model: model.clone(), helper: *helper, usage: *usage };
+                let answer = Answer {
+                    id: id.to_owned(),
+                    model: model.clone(),
+                    helper: *helper,
+                    usage: *usage,
+                    told: !used.routed,
+                };
                 known.push_back(answer);
                 if known.len() > KNOWN {
                     known.pop_front();
@@ -228,6 +267,7 @@ impl Meanwhile<'_> {
             attempt: self.attempt,
             message: None,
             helper: false,
+            routed: false,
             first: false,
             end: None,
             nano_usd: self.prices.of(&model).map(|price| price.of(&usage)),
@@ -371,5 +411,74 @@ mod tests {
         let (meter, facts) = heard([stranger]);
         assert!(meter.session.unpriced && facts[0].nano_usd.is_none());
         assert_eq!(meter.model(), Some("stranger"));
+    }
+
+    fn routed(id: &str, usage: Usage) -> Report {
+        Report::Routed { id: id.into(), model: "m".into(), usage }
+    }
+
+    #[test]
+    fn the_larger_figure_of_an_answer_counts_whoever_tells_of_it() {
+        let orders = [
+            vec![
+                routed("a", usage(100, 1)),
+                routed("a", usage(100, 30)),
+                answer("a", false, usage(100, 1), None),
+            ],
+            vec![answer("a", false, usage(100, 1), None), routed("a", usage(100, 30))],
+            vec![routed("a", usage(90, 1)), answer("a", false, usage(100, 30), Some(End::Said))],
+        ];
+        for reports in orders {
+            let (meter, _) = heard(reports.clone());
+            assert_eq!((meter.session.usage, meter.session.rounds), (usage(100, 30), 1), "{reports:?}");
+            assert_eq!(meter.last.as_deref(), Some("a"));
+        }
+        let (_, facts) =
+            heard([answer("a", false, usage(100, 30), Some(End::Said)), routed("a", usage(100, 30))]);
+        assert_eq!(facts.len(), 1, "no news is no fact: {facts:?}");
+    }
+
+    #[test]
+    fn an_answer_that_only_one_side_knows_counts_as_it_is() {
+        let (meter, facts) = heard([
+            routed("by hand", usage(40, 4)),
+            answer("a", false, usage(100, 30), Some(End::Said)),
+            routed("torn", usage(7, 1)),
+        ]);
+        assert_eq!((meter.session.usage, meter.session.rounds), (usage(147, 35), 1));
+        assert!(facts[0].routed && !facts[1].routed);
+        // What others in the sandbox ask for neither begins nor ends what the agent does.
+        assert_eq!(meter.last.as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn usage_that_only_a_result_reports_is_counted() {
+        let result = Report::Turn { model: "m".into(), usage: usage(7, 3) };
+        let (meter, _) = heard([result.clone()]);
+        assert_eq!((meter.session.usage, meter.session.nano_usd), (usage(7, 3), 10 * 1000));
+        // Whoever told of the turn's answers has said it already.
+        let prices = Prices::default();
+        let turn = TurnId::fresh();
+        let when = Meanwhile { turn: Some(turn), attempt: 1, prices: &prices };
+        let mut meter = Meter::default();
+        meter.begin(turn);
+        for report in [answer("a", false, usage(7, 3), Some(End::Said)), result] {
+            meter.account(report, when).iter().for_each(|used| meter.apply(used));
+        }
+        assert_eq!(meter.session.usage, usage(7, 3));
+    }
+
+    #[test]
+    fn a_sum_of_the_agents_adds_nothing_to_what_passed_the_shim() {
+        let (meter, _) = heard([
+            routed("a", usage(100, 30)),
+            answer("a", false, usage(100, 1), None),
+            routed("helper", usage(50, 5)),
+            sum(usage(150, 35), false),
+            routed("b", usage(10, 2)),
+            answer("b", false, usage(10, 2), Some(End::Said)),
+            sum(usage(10, 2), false),
+        ]);
+        assert_eq!(meter.session.usage, usage(160, 37));
     }
 }

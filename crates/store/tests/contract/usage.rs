@@ -13,6 +13,7 @@ fn usage(input_tokens: u64) -> Usage {
 
 fn used(turn: Option<TurnId>, model: &str, input: u64) -> Fact {
     Fact::Used(Used {
+        routed: false,
         turn,
         attempt: 1,
         message: Some("m".into()),
@@ -128,6 +129,7 @@ pub(crate) async fn what_a_forgotten_session_used_stays_without_its_name(store: 
 pub(crate) async fn the_largest_numbers_can_be_summed(store: &dyn Store) {
     let session = make(store, "s").await;
     let most = Fact::Used(Used {
+        routed: false,
         turn: None,
         attempt: 0,
         message: None,

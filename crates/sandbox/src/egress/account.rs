@@ -1,0 +1,230 @@
+//! What a session may still use, and what went through its socket since the server counted. Kept in the shim, so that the
+//! route closes while no server lives, for every process in the sandbox. Pure but for its lock.
+
+use std::collections::VecDeque;
+
+use ash_model::{Prices, Usage};
+use serde::{Deserialize, Serialize};
+
+use super::refusal::Refusal;
+use crate::journal::ModelUsage;
+
+/// More than these are summed up: the server has been away for long, and counts them all or none.
+const MAX_ENTRIES: usize = 1024;
+
+/// What is left of a session's budget, and of that of its turn, whichever is less.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allowance {
+    /// Where the journal was when the server counted: what is recorded up to here has been taken off already.
+    pub position: u64,
+    /// None: as many as it likes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// In billionths of a dollar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nano_usd: Option<u64>,
+    /// By which dollars are counted; left out if they are not limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<Prices>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Spending {
+    /// Where its record ends in the journal. None: it is not written yet.
+    offset: Option<u64>,
+    tokens: u64,
+    nano_usd: u64,
+    unpriced: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// No server has said anything: an older one, which counts what its agent reports.
+    #[default]
+    Unlimited,
+    Allowed(Allowance),
+    /// Its session has left.
+    Closed,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    standing: Standing,
+    spendings: VecDeque<Spending>,
+    /// Records that are not in the journal yet.
+    queue: Vec<ModelUsage>,
+    /// Answers that are on their way.
+    readings: usize,
+}
+
+impl Account {
+    pub(crate) fn set(&mut self, allowance: Option<Allowance>) {
+        match allowance {
+            Some(allowance) => {
+                let counted =
+                    |spending: &Spending| spending.offset.is_some_and(|at| at <= allowance.position);
+                self.spendings.retain(|spending| !counted(spending));
+                self.standing = Standing::Allowed(allowance);
+            }
+            None => {
+                self.spendings.clear();
+                self.standing = Standing::Closed;
+            }
+        }
+    }
+
+    /// Whether a server counts what is recorded.
+    fn is_counted(&self) -> bool {
+        matches!(self.standing, Standing::Allowed(_))
+    }
+
+    pub(super) fn begin_reading(&mut self) {
+        self.readings += 1;
+    }
+
+    pub(super) fn end_reading(&mut self) {
+        self.readings = self.readings.saturating_sub(1);
+    }
+
+    pub(super) fn has_readings(&self) -> bool {
+        self.readings > 0
+    }
+
+    /// An answer used so much, `more` of it than what was recorded of it before.
+    pub(super) fn record(&mut self, usage: ModelUsage, more: &Usage) {
+        self.spend(&usage.model, more);
+        // An older server could not read it.
+        if self.is_counted() {
+            self.queue.push(usage);
+        }
+    }
+
+    /// Writes what waits to the journal, which ends where `write` says.
+    pub(crate) fn flush(&mut self, write: impl FnOnce(Vec<ModelUsage>) -> u64) {
+        if !self.queue.is_empty() {
+            let offset = write(std::mem::take(&mut self.queue));
+            self.written(offset);
+        }
+    }
+
+    fn spend(&mut self, model: &str, more: &Usage) {
+        let Standing::Allowed(allowance) = &self.standing else { return };
+        let price = allowance.prices.as_ref().map(|prices| prices.of(model));
+        let spending = Spending {
+            offset: None,
+            tokens: more.tokens(),
+            nano_usd: price.flatten().map_or(0, |price| price.of(more)),
+            unpriced: price.is_some_and(|price| price.is_none()) && !more.is_nothing(),
+        };
+        self.spendings.push_back(spending);
+        if self.spendings.len() > MAX_ENTRIES {
+            let first = self.spendings.pop_front();
+            if let (Some(first), Some(next)) = (first, self.spendings.front_mut()) {
+                next.tokens = next.tokens.saturating_add(first.tokens);
+                next.nano_usd = next.nano_usd.saturating_add(first.nano_usd);
+                next.unpriced |= first.unpriced;
+            }
+        }
+    }
+
+    fn written(&mut self, offset: u64) {
+        self.spendings.iter_mut().rev().take_while(|spending| spending.offset.is_none()).for_each(
+            |spending| {
+                spending.offset = Some(offset);
+            },
+        );
+    }
+
+    /// Whether another request may go out.
+    pub(super) fn check(&self) -> Result<(), Refusal> {
+        let allowance = match &self.standing {
+            Standing::Unlimited => return Ok(()),
+            Standing::Closed => return Err(Refusal::Left),
+            Standing::Allowed(allowance) => allowance,
+        };
+        let sum = |of: fn(&Spending) -> u64| {
+            self.spendings.iter().fold(0_u64, |sum, spending| sum.saturating_add(of(spending)))
+        };
+        if allowance.tokens.is_some_and(|left| sum(|spending| spending.tokens) >= left) {
+            return Err(Refusal::UsedUp { limit: "maxTokens" });
+        }
+        let unpriced = self.spendings.iter().any(|spending| spending.unpriced);
+        if allowance.nano_usd.is_some_and(|left| unpriced || sum(|spending| spending.nano_usd) >= left) {
+            return Err(Refusal::UsedUp { limit: "maxBudgetUsd" });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allowance(position: u64, tokens: Option<u64>, nano_usd: Option<u64>) -> Option<Allowance> {
+        let prices = nano_usd.map(|_| Prices::with(r#"{"m": {"input": 1, "output": 1}}"#).expect("prices"));
+        Some(Allowance { position, tokens, nano_usd, prices })
+    }
+
+    fn tokens(input_tokens: u64) -> Usage {
+        Usage { input_tokens, ..Usage::default() }
+    }
+
+    #[test]
+    fn the_route_closes_when_what_is_left_is_used() {
+        let mut account = Account::default();
+        account.spend("m", &tokens(1_000_000));
+        assert_eq!(account.check(), Ok(()), "no server has said anything");
+        account.set(allowance(0, Some(10), None));
+        account.spend("m", &tokens(9));
+        assert_eq!(account.check(), Ok(()));
+        account.spend("m", &tokens(1));
+        assert_eq!(account.check(), Err(Refusal::UsedUp { limit: "maxTokens" }));
+        account.set(allowance(0, None, None));
+        assert_eq!(account.check(), Ok(()));
+        account.set(None);
+        assert_eq!(account.check(), Err(Refusal::Left));
+    }
+
+    #[test]
+    fn what_the_server_has_counted_is_not_taken_off_twice() {
+        let mut account = Account::default();
+        account.set(allowance(0, Some(10), None));
+        account.spend("m", &tokens(6));
+        account.written(100);
+        account.spend("m", &tokens(3));
+        // It has heard of the first, and took that off; the second is to come.
+        account.set(allowance(100, Some(4), None));
+        assert_eq!(account.check(), Ok(()));
+        account.written(200);
+        account.spend("m", &tokens(1));
+        assert_eq!(account.check(), Err(Refusal::UsedUp { limit: "maxTokens" }));
+        account.set(allowance(200, Some(2), None));
+        assert_eq!(account.check(), Ok(()));
+    }
+
+    #[test]
+    fn dollars_are_counted_by_the_servers_prices_and_a_model_without_one_closes_the_route() {
+        let mut account = Account::default();
+        account.set(allowance(0, None, Some(5_000)));
+        account.spend("m", &tokens(4));
+        assert_eq!(account.check(), Ok(()));
+        account.spend("m", &tokens(1));
+        assert_eq!(account.check(), Err(Refusal::UsedUp { limit: "maxBudgetUsd" }));
+        account.set(allowance(0, None, Some(1_000_000)));
+        assert_eq!(account.check(), Ok(()));
+        account.spend("stranger", &tokens(1));
+        assert_eq!(account.check(), Err(Refusal::UsedUp { limit: "maxBudgetUsd" }));
+    }
+
+    #[test]
+    fn a_server_that_is_away_for_long_costs_no_memory() {
+        let mut account = Account::default();
+        account.set(allowance(0, Some(3000), None));
+        for _ in 0..2999 {
+            account.spend("m", &tokens(1));
+        }
+        assert!(account.spendings.len() <= MAX_ENTRIES && account.check().is_ok());
+        account.spend("m", &tokens(1));
+        assert!(account.check().is_err());
+    }
+}

@@ -1,0 +1,301 @@
+//! Reads a few values out of JSON as it passes, in whatever pieces it comes, without keeping the rest. Pure.
+
+use ash_model::Usage;
+use serde_json::Value;
+
+/// Of one value that is kept: an id, a model's name, or what was used.
+const MAX_VALUE: usize = 16 << 10;
+const MAX_KEY: usize = 64;
+/// Brackets within more than this are counted alone.
+const MAX_DEPTH: usize = 128;
+
+/// Objects in whose fields an answer may describe itself.
+const WRAPPERS: [&str; 2] = ["message", "response"];
+/// What a model writes, in all dialects: its length is all there is to go by when an answer breaks off.
+const TEXTS: [&str; 9] = [
+    "text",
+    "thinking",
+    "partial_json",
+    "content",
+    "arguments",
+    "reasoning_content",
+    "reasoning",
+    "delta",
+    "refusal",
+];
+
+/// What a JSON text says about itself.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Seen {
+    pub(super) id: Option<String>,
+    pub(super) model: Option<String>,
+    pub(super) usage: Option<Usage>,
+    /// Of the outermost object.
+    pub(super) kind: Option<String>,
+    /// Bytes of what the model wrote.
+    pub(super) text: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Field {
+    Id,
+    Model,
+    Usage,
+    Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum InString {
+    No,
+    Key,
+    Text { counts: bool },
+}
+
+/// One JSON text.
+#[derive(Debug)]
+pub(super) struct Scanner {
+    pub(super) seen: Seen,
+    /// Whether each open bracket is an object's.
+    open: Vec<bool>,
+    deeper: usize,
+    string: InString,
+    escaped: bool,
+    /// The next string is a field's name.
+    expects_key: bool,
+    key: Vec<u8>,
+    /// The outermost field that is being read is one of `WRAPPERS`.
+    wrapped: bool,
+    keeping: Option<(Field, usize)>,
+    kept: Vec<u8>,
+}
+
+impl Default for Scanner {
+    fn default() -> Self {
+        Self {
+            seen: Seen::default(),
+            open: Vec::new(),
+            deeper: 0,
+            string: InString::No,
+            escaped: false,
+            expects_key: false,
+            key: Vec::new(),
+            wrapped: false,
+            keeping: None,
+            kept: Vec::new(),
+        }
+    }
+}
+
+impl Scanner {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.take(*byte));
+    }
+
+    fn take(&mut self, byte: u8) {
+        if self.string != InString::No {
+            return self.take_in_string(byte);
+        }
+        match byte {
+            b'"' => {
+                if self.expects_key {
+                    self.key.clear();
+                    self.string = InString::Key;
+                } else {
+                    let counts = TEXTS.iter().any(|name| name.as_bytes() == self.key);
+                    self.string = InString::Text { counts };
+                }
+                self.keep(byte);
+            }
+            b'{' | b'[' => {
+                match self.open.len() < MAX_DEPTH {
+                    true => self.open.push(byte == b'{'),
+                    false => self.deeper += 1,
+                }
+                self.expects_key = byte == b'{';
+                self.keep(byte);
+            }
+            b'}' | b']' if self.deeper > 0 => {
+                self.deeper -= 1;
+                self.keep(byte);
+            }
+            b'}' | b']' => {
+                self.end_value_at(self.open.len());
+                self.open.pop();
+                self.expects_key = false;
+                self.keep(byte);
+                // What is kept may have been this object.
+                self.end_value_at(self.open.len());
+                if self.open.len() == 1 {
+                    self.wrapped = false;
+                }
+            }
+            b':' if self.deeper == 0 => {
+                self.expects_key = false;
+                self.keep(byte);
+                self.begin_value();
+            }
+            b',' if self.deeper == 0 => {
+                self.end_value_at(self.open.len());
+                self.expects_key = self.open.last().is_some_and(|is_object| *is_object);
+                self.keep(byte);
+            }
+            _ => self.keep(byte),
+        }
+    }
+
+    fn take_in_string(&mut self, byte: u8) {
+        self.keep(byte);
+        match (self.string, byte) {
+            _ if self.escaped => self.escaped = false,
+            (_, b'\\') => self.escaped = true,
+            (_, b'"') => self.string = InString::No,
+            (InString::Key, _) if self.key.len() < MAX_KEY => self.key.push(byte),
+            (InString::Text { counts: true }, _) => self.seen.text += 1,
+            (InString::Key | InString::Text { .. } | InString::No, _) => {}
+        }
+    }
+
+    fn begin_value(&mut self) {
+        let depth = self.open.len();
+        if depth == 1 {
+            self.wrapped = WRAPPERS.iter().any(|name| name.as_bytes() == self.key);
+        }
+        if self.keeping.is_some() || !(depth == 1 || depth == 2 && self.wrapped) {
+            return;
+        }
+        let field = match self.key.as_slice() {
+            b"id" => Field::Id,
+            b"model" => Field::Model,
+            b"usage" => Field::Usage,
+            b"type" if depth == 1 => Field::Kind,
+            _ => return,
+        };
+        self.kept.clear();
+        self.keeping = Some((field, depth));
+    }
+
+    fn keep(&mut self, byte: u8) {
+        if self.keeping.is_some() && self.kept.len() <= MAX_VALUE {
+            self.kept.push(byte);
+        }
+    }
+
+    fn end_value_at(&mut self, depth: usize) {
+        let Some((field, _)) = self.keeping.filter(|(_, began)| *began == depth) else { return };
+        self.keeping = None;
+        // Too long to be meant, or no JSON.
+        let Ok(value) = serde_json::from_slice::<Value>(&self.kept) else { return };
+        let text = || value.as_str().filter(|text| text.len() <= 256).map(str::to_owned);
+        match field {
+            Field::Id => self.seen.id = text().or(self.seen.id.take()),
+            Field::Model => self.seen.model = text().or(self.seen.model.take()),
+            Field::Kind => self.seen.kind = text(),
+            Field::Usage if value.is_object() => self.seen.usage = Some(usage(&value)),
+            Field::Usage => {}
+        }
+    }
+}
+
+/// In the words of any dialect. What others call the input has what was read from a cache in it.
+fn usage(value: &Value) -> Usage {
+    let number = |name: &str| value[name].as_u64().unwrap_or(0);
+    let usage = if value["prompt_tokens"].is_u64() {
+        let cached = value["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+        let prompt = number("prompt_tokens");
+        Usage {
+            input_tokens: prompt.saturating_sub(cached),
+            output_tokens: number("completion_tokens"),
+            cache_creation_tokens: 0,
+            cache_read_tokens: cached.min(prompt),
+        }
+    } else if value["input_tokens_details"].is_object() {
+        let cached = value["input_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+        let input = number("input_tokens");
+        Usage {
+            input_tokens: input.saturating_sub(cached),
+            output_tokens: number("output_tokens"),
+            cache_creation_tokens: 0,
+            cache_read_tokens: cached.min(input),
+        }
+    } else {
+        Usage {
+            input_tokens: number("input_tokens"),
+            output_tokens: number("output_tokens"),
+            cache_creation_tokens: number("cache_creation_input_tokens"),
+            cache_read_tokens: number("cache_read_input_tokens"),
+        }
+    };
+    usage.believed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn scanned(text: &str, step: usize) -> Seen {
+        let mut scanner = Scanner::default();
+        text.as_bytes().chunks(step).for_each(|piece| scanner.push(piece));
+        scanner.seen
+    }
+
+    fn used(input_tokens: u64, output_tokens: u64, cache_read_tokens: u64) -> Option<Usage> {
+        Some(Usage { input_tokens, output_tokens, cache_creation_tokens: 0, cache_read_tokens })
+    }
+
+    #[test]
+    fn each_dialect_says_what_it_used_in_its_own_words() {
+        for (text, id, expected) in [
+            (
+                json!({"id": "msg_1", "type": "message", "model": "m", "content": [{"type": "text", "text": "hi", "id": "no"}],
+                    "usage": {"input_tokens": 7, "output_tokens": 2, "cache_read_input_tokens": 3, "x": {"usage": 1}}}),
+                "msg_1",
+                used(7, 2, 3),
+            ),
+            (
+                json!({"type": "message_start", "message": {"id": "msg_1", "model": "m", "usage": {"input_tokens": 7, "output_tokens": 1}}}),
+                "msg_1",
+                used(7, 1, 0),
+            ),
+            (
+                json!({"id": "chatcmpl-1", "model": "m", "choices": [{"message": {"content": "hi"}}],
+                    "usage": {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 6}}}),
+                "chatcmpl-1",
+                used(4, 4, 6),
+            ),
+            (
+                json!({"type": "response.completed", "response": {"id": "resp_1", "model": "m",
+                    "usage": {"input_tokens": 10, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 5}}}),
+                "resp_1",
+                used(6, 5, 4),
+            ),
+        ] {
+            let text = text.to_string();
+            for step in [1, 7, text.len()] {
+                let seen = scanned(&text, step);
+                assert_eq!((seen.id.as_deref(), seen.model.as_deref()), (Some(id), Some("m")), "{text}");
+                assert_eq!(seen.usage, expected, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_it_is_not_taken_for_it() {
+        let text = json!({"content": [{"text": "\"usage\": {\"output_tokens\": 1}", "usage": {"output_tokens": 9}}],
+            "choices": [{"id": "x", "model": "y"}], "usage": null, "id": {"id": "z"}, "model": "m".repeat(300)});
+        let seen = scanned(&text.to_string(), 3);
+        assert_eq!((seen.id, seen.model, seen.usage), (None, None, None));
+        for wild in ["", "}", "]]]", "{\"usage\":", "{\"usage\": {", "{\"id\": \"\\\"", "nonsense"] {
+            assert_eq!(scanned(wild, 1).usage, None, "{wild}");
+        }
+        scanned(&"[{\"usage\":".repeat(1000), 100);
+        scanned(&format!("{{\"usage\": {{\"x\": \"{}\"}}, \"id\": \"late\"}}", "y".repeat(1 << 20)), 4096);
+    }
+
+    #[test]
+    fn what_a_model_wrote_is_measured() {
+        let text =
+            json!({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "12345678"}});
+        assert_eq!(scanned(&text.to_string(), 2).text, 8);
+    }
+}

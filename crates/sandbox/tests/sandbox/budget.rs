@@ -1,0 +1,129 @@
+//! What answers of models used: recorded by the shim, and no more of it than a budget allows.
+
+use std::{fs, time::Duration};
+
+use ash_model::Usage;
+use ash_sandbox::{Allowance, ModelUsage, What};
+use tokio::time::timeout;
+
+use crate::{
+    egress::{CURL, Upstream, connected},
+    rig::{DEADLINE, Live, Rig, script},
+};
+
+const ANSWER: &str =
+    r#"{"id":"msg_1","model":"m","content":[],"usage":{"input_tokens":60,"output_tokens":4}}"#;
+
+fn allowance(position: u64, tokens: Option<u64>) -> Option<Allowance> {
+    Some(Allowance { position, tokens, nano_usd: None, prices: None })
+}
+
+/// The next record of what an answer used.
+async fn next_usage(live: &mut Live) -> (u16, ModelUsage) {
+    loop {
+        let record = timeout(DEADLINE, live.records.next()).await.expect("in time").expect("a record");
+        if let What::Usage(usage) = record.what {
+            return (record.process, usage);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_each_request_used_is_in_the_journal_before_the_answers_end_is_inside() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    live.remote.allow(1, allowance(0, None)).await.expect("sent");
+    let ask = format!("{CURL} -N http://localhost/v1/messages -d '{{\"model\":\"m\"}}'");
+    live.start(script(7, &ask)).await;
+    let mut call = upstream.next().await;
+    call.begin_stream().await;
+    let start = r#"{"type":"message_start","message":{"id":"msg_1","model":"m","usage":{"input_tokens":7,"output_tokens":1}}}"#;
+    call.chunk(&format!("data: {start}\n\n")).await;
+    let used = |message: &str, input_tokens, output_tokens, torn| {
+        let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
+        (1, ModelUsage { message: message.to_owned(), model: "m".to_owned(), usage, torn })
+    };
+    assert_eq!(next_usage(&mut live).await, used("msg_1", 7, 1, true));
+    call.chunk("data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":9}}\n\n").await;
+    assert_eq!(next_usage(&mut live).await, used("msg_1", 7, 9, false));
+    call.say("0\r\n\r\n").await;
+    live.finish().await;
+    // The record comes before anything that the caller can say about the answer.
+    live.start(script(8, &ask)).await;
+    upstream.next().await.answer(&ANSWER.replace("msg_1", "msg_2")).await;
+    assert_eq!(next_usage(&mut live).await, used("msg_2", 60, 4, false));
+    live.finish().await;
+    // One that is refused costs nothing, and one that breaks off as much as came.
+    live.start(script(9, &format!("{ask}; {ask}"))).await;
+    let mut refused = upstream.next().await;
+    refused.say("HTTP/1.1 529 Overloaded\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await;
+    let mut call = upstream.next().await;
+    call.begin_stream().await;
+    call.chunk(&format!("data: {}\n\n", start.replace("msg_1", "msg_3"))).await;
+    assert_eq!(next_usage(&mut live).await, used("msg_3", 7, 1, true));
+    drop(call);
+    assert_eq!(next_usage(&mut live).await, used("msg_3", 7, 1, true));
+}
+
+#[tokio::test]
+async fn a_budget_closes_the_route_for_every_process_while_no_server_lives() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    live.remote.allow(1, allowance(0, Some(100))).await.expect("sent");
+    let ask = format!("{CURL} -w ' %{{http_code}}\\n' http://localhost/v1/messages -d x");
+    // The server is gone before the first of them is answered.
+    live.start(script(
+        5,
+        &format!("({ask}; {ask}; {ask}; {CURL} http://localhost/v1/models) > out; mv out done"),
+    ))
+    .await;
+    let first = upstream.next().await;
+    drop(live);
+    first.answer(ANSWER).await;
+    upstream.next().await.answer(&ANSWER.replace("msg_1", "msg_2")).await;
+    // The third is not passed on; what costs nothing is.
+    let call = upstream.next().await;
+    assert_eq!(call.line(), "GET /v1/models HTTP/1.1");
+    call.answer("free").await;
+    let done = rig.spec.workspace.join("done");
+    timeout(DEADLINE, async {
+        while !done.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("in time");
+    let out = fs::read_to_string(done).expect("written");
+    assert!(out.contains("billing_error") && out.contains("maxTokens") && out.contains(" 402"), "{out}");
+    // Whoever comes back hears what was used, and gives more.
+    let knocked = rig.knock(9).await;
+    assert!(knocked.hello.usage);
+    let mut live = Live::of(knocked.follow(0).await.expect("followed"));
+    let (_, one) = next_usage(&mut live).await;
+    let (_, two) = next_usage(&mut live).await;
+    assert_eq!((one.message.as_str(), two.message.as_str()), ("msg_1", "msg_2"));
+}
+
+#[tokio::test]
+async fn each_session_of_a_sandbox_has_its_own_socket_and_account() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = connected(&rig, &upstream, "sesame").await;
+    live.remote.allow(1, allowance(0, Some(10))).await.expect("sent");
+    live.remote.allow(2, allowance(0, None)).await.expect("sent");
+    live.remote.thaw().await.expect("the frames before it are obeyed");
+    let second = CURL.replace("model.sock", "model.2.sock");
+    let ask =
+        |curl: &str| format!("{curl} -o /dev/null -w '%{{http_code}}\\n' http://localhost/v1/messages -d x");
+    for (curl, process) in [(CURL, 1), (second.as_str(), 2)] {
+        live.start(script(5, &ask(curl))).await;
+        upstream.next().await.answer(ANSWER).await;
+        assert_eq!(next_usage(&mut live).await.0, process);
+        live.finish().await;
+    }
+    // The first has used its own up, the second goes on; and one that has left has no way.
+    live.start(script(6, &format!("{}; {}", ask(CURL), ask(&second)))).await;
+    upstream.next().await.answer(ANSWER).await;
+    assert_eq!(live.finish().await.0, ["402", "200"]);
+    live.remote.allow(2, None).await.expect("sent");
+    assert_eq!(live.run(&ask(&second)).await.0, ["503"]);
+}
