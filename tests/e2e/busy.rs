@@ -190,7 +190,7 @@ async fn what_waits_can_be_seen_reordered_and_taken_back() {
         ("one that runs", json!({ "order": [turn(0)] }), 409, "turn_not_waiting"),
         ("one twice", json!({ "order": [turn(2), turn(2)] }), 400, "invalid_body"),
         ("nobody's", json!({ "order": [uuid::Uuid::new_v4()] }), 404, "turn_not_found"),
-        ("no list", json!({ "order": "x" }), 400, "invalid_body"),
+        ("no list", json!({ "order": { "first": 1 } }), 400, "invalid_body"),
     ] {
         let (found, refused) = client.ask(Method::PATCH, &path, Some(body)).await;
         assert_eq!((found.as_u16(), &refused["code"]), (status, &json!(code)), "{what}: {refused}");

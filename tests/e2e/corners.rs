@@ -62,7 +62,7 @@ async fn a_caller_who_hangs_up_while_a_session_is_made_leaves_a_whole_one_or_non
         server.arm(point, Point::Pause);
         let body = r#"{"agent":"tester"}"#;
         let text = format!(
-            "POST /api/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
+            "POST /api/sessions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
             crate::support::KEY,
             body.len()
         );

@@ -43,6 +43,7 @@ mod ladder;
 mod life;
 mod limits;
 mod lost_tree;
+mod manners;
 mod model;
 mod model_server;
 mod options;

@@ -102,9 +102,9 @@ async fn whoever_is_at_work_stays_and_others_are_told_or_wait() {
     let words = refused(make(&client, None).await).await;
     assert!(words.contains("Prefer: wait="), "it says what can be done: {words}");
     // Who cannot come back is as it was.
-    for path in ["resume", "messages"] {
+    for (path, body) in [("resume", json!({})), ("messages", json!({ "content": "read kept" }))] {
         let request = client.request(Method::POST, &format!("/api/sessions/{sleeper}/{path}"));
-        refused(request.json(&json!({ "content": "read kept" })).send().await.expect("an answer")).await;
+        refused(request.json(&body).send().await.expect("an answer")).await;
         assert_eq!(client.status(&sleeper).await, "paused");
     }
     let (status, body) = client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "nobody" }))).await;

@@ -5,12 +5,16 @@ use ash_model::Kind;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
+const ENDED: &str =
+    "the session has ended; its last checkpoint stays, and `ash session fork ID` goes on from it";
+const NO_SERVER: &str = "no server of yours is running here. Start one with `ash start`, or say where one is with --server or `ash link URL`";
 /// Seconds.
 const IN_LINE: u32 = 60;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     http: reqwest::Client,
+    /// Empty: there is none.
     pub(crate) url: String,
     key: Option<String>,
     settings: Settings,
@@ -62,7 +66,12 @@ impl Failure {
 impl Api {
     pub(crate) fn new(settings: &Settings) -> Api {
         let http = reqwest::Client::builder().no_proxy().build().unwrap_or_default();
-        Api { http, url: settings.server_url(), key: settings.api_key(), settings: settings.clone() }
+        Api {
+            http,
+            url: settings.server_url().unwrap_or_default(),
+            key: settings.api_key(),
+            settings: settings.clone(),
+        }
     }
 
     /// The same server, wherever it is by now.
@@ -96,6 +105,9 @@ impl Api {
     }
 
     async fn send_once(&self, request: RequestBuilder) -> Result<std::result::Result<Response, Refused>> {
+        if self.url.is_empty() {
+            return Err(Failure::new(Kind::Unavailable, NO_SERVER));
+        }
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         match response.status().is_success() {
             true => Ok(Ok(response)),
@@ -170,6 +182,9 @@ impl Api {
 
     /// The shortest beginning of an id that names only this session, at least four characters long.
     pub(crate) async fn short_id(&self, id: &str) -> String {
+        if crate::out::is_chosen(id) {
+            return id.to_owned();
+        }
         let others = self.session_ids().await.unwrap_or_default();
         let is_unique = |prefix: &str| others.iter().filter(|other| other.starts_with(prefix)).count() <= 1;
         let ends = id.char_indices().map(|(at, c)| at + c.len_utf8()).skip(3);
@@ -208,14 +223,17 @@ async fn refusal(response: Response) -> Refused {
     let status = response.status();
     let body: Value = response.json().await.unwrap_or_default();
     let said = body["error"].as_str().map_or_else(|| status.to_string(), str::to_owned);
-    let kind = kind(status);
+    let code = body["code"].as_str().unwrap_or_default().to_owned();
+    // Which status an answer has depends on what was asked; for people it is the same.
+    let has_ended = code == "session_ended" || (code == "wrong_status" && said.contains("ended"));
+    let kind = if has_ended { Kind::Gone } else { kind(status) };
     let message = match kind {
+        _ if has_ended => ENDED.to_owned(),
         Kind::Unauthorized => format!(
             "{said}. Give the server's key with ASH_API_KEY, or save it with `ASH_API_KEY=KEY ash link URL`"
         ),
         _ => said,
     };
-    let code = body["code"].as_str().unwrap_or_default().to_owned();
     Refused { code, failure: Failure { kind, message } }
 }
 

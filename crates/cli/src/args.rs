@@ -384,6 +384,9 @@ pub(crate) enum Session {
         /// To a question: the choice, or QUESTION=CHOICE if there are several
         #[arg(short, long = "answer", value_name = "CHOICE")]
         answers: Vec<String>,
+        /// And need not ask again: by this one of the rules that it suggests
+        #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1")]
+        always: Option<usize>,
     },
     /// Do not let its agent make a call
     Deny {
@@ -407,6 +410,9 @@ pub(crate) enum Session {
         /// Only events of this name
         #[arg(short = 't', long = "type")]
         kind: Option<String>,
+        /// Only what came after this: the id of an event, or how long ago (10m, 2h) [default: everything]
+        #[arg(long, value_name = "EVENT|DURATION")]
+        since: Option<String>,
     },
     /// Its files, or one of them
     Files {

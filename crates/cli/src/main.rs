@@ -1,10 +1,12 @@
 //! THE HAND: the binary `ash`. `serve` is the server; the hidden commands are what it starts of itself; everything
 //! else is a client.
 
+#[macro_use]
+mod out;
+
 mod api;
 mod args;
 mod commands;
-mod out;
 mod settings;
 mod stream;
 

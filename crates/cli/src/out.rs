@@ -1,7 +1,116 @@
-//! What people see: colours where there is a terminal, tables, times as one says them.
+//! What people see: the one printer, colours where there is a terminal, tables, times as one says them.
 
 use serde_json::Value;
-use std::{io::IsTerminal, time::Duration};
+use std::{
+    fmt,
+    hash::{BuildHasher, Hasher, RandomState},
+    io::{IsTerminal, Write},
+    sync::OnceLock,
+    time::Duration,
+};
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+// Everything that this program prints goes through the printer below: these take the place of std's macros in the whole
+// crate, so that no command can forget it.
+macro_rules! println {
+    () => { println!("") };
+    ($($words:tt)*) => { $crate::out::print(&mut std::io::stdout().lock(), format_args!($($words)*), "\n") };
+}
+macro_rules! print {
+    ($($words:tt)*) => { $crate::out::print(&mut std::io::stdout().lock(), format_args!($($words)*), "") };
+}
+macro_rules! eprintln {
+    () => { eprintln!("") };
+    ($($words:tt)*) => { $crate::out::print(&mut std::io::stderr().lock(), format_args!($($words)*), "\n") };
+}
+macro_rules! eprint {
+    ($($words:tt)*) => { $crate::out::print(&mut std::io::stderr().lock(), format_args!($($words)*), "") };
+}
+
+/// The printer. Escape sequences and bidi controls are removed here, so that nothing an agent, a model or a file is named
+/// moves the cursor or turns a line around. Our own colours carry a mark that nothing else can know.
+pub(crate) fn print(to: &mut dyn Write, words: fmt::Arguments<'_>, end: &str) {
+    // A reader that is gone ends us by its signal; a full disk is nothing that a message could be printed about.
+    to.write_all((clean(&words.to_string()) + end).as_bytes()).and_then(|()| to.flush()).ok();
+}
+
+/// Bytes of a file or a command: as they are for a program, cleaned for a person.
+pub(crate) fn data(bytes: &[u8]) -> std::io::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    if stdout.is_terminal() {
+        print(&mut stdout, format_args!("{}", String::from_utf8_lossy(bytes)), "");
+        return Ok(());
+    }
+    stdout.write_all(bytes)?;
+    stdout.flush()
+}
+
+/// Nobody outside of this process knows it: only our own colours pass the printer.
+fn mark() -> &'static str {
+    static MARK: OnceLock<String> = OnceLock::new();
+    MARK.get_or_init(|| format!("{:016x};", RandomState::new().build_hasher().finish()))
+}
+
+fn is_bidi(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn clean(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let after = &rest[c.len_utf8()..];
+        rest = match c {
+            '\x1b' => match own_colour(after) {
+                Some((code, after)) => {
+                    shown.push_str(&format!("\x1b[{code}m"));
+                    after
+                }
+                None => after_sequence(after),
+            },
+            '\u{9b}' => after_parameters(after),
+            '\n' | '\t' => {
+                shown.push(c);
+                after
+            }
+            c if c.is_control() || is_bidi(c) => after,
+            c => {
+                shown.push(c);
+                after
+            }
+        };
+    }
+    shown
+}
+
+fn own_colour(text: &str) -> Option<(&str, &str)> {
+    text.strip_prefix(']')?.strip_prefix(mark())?.split_once('\x07')
+}
+
+/// What follows the escape sequence whose first character was just read.
+fn after_sequence(text: &str) -> &str {
+    match text.chars().next() {
+        Some('[') => after_parameters(&text[1..]),
+        Some(']' | 'P' | 'X' | '^' | '_') => {
+            let end = text.find(['\x07', '\u{9c}', '\x1b']);
+            // One that does not end must not swallow what comes after it.
+            let Some(end) = end else { return &text[1..] };
+            let rest = &text[end..];
+            rest.strip_prefix("\x1b\\").unwrap_or_else(|| rest.trim_start_matches(['\x07', '\u{9c}']))
+        }
+        Some(c) if ('\x20'..='\x7e').contains(&c) => &text[1..],
+        Some(_) | None => text,
+    }
+}
+
+fn after_parameters(text: &str) -> &str {
+    let end = text.find(|c: char| !('\x20'..='\x3f').contains(&c)).unwrap_or(text.len());
+    let rest = &text[end..];
+    match rest.chars().next() {
+        Some(c) if ('\x40'..='\x7e').contains(&c) => &rest[1..],
+        Some(_) | None => rest,
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paint {
@@ -41,7 +150,11 @@ pub(crate) fn paint_err(paint: Paint, text: &str) -> String {
 }
 
 fn painted(on: bool, paint: Paint, text: &str) -> String {
-    if on { format!("\x1b[{}m{text}\x1b[0m", paint.code()) } else { text.to_owned() }
+    if !on {
+        return text.to_owned();
+    }
+    let mark = mark();
+    format!("\x1b]{mark}{}\x07{text}\x1b]{mark}0\x07", paint.code())
 }
 
 pub(crate) fn status(status: &str) -> String {
@@ -55,14 +168,21 @@ pub(crate) fn status(status: &str) -> String {
     paint(colour, status)
 }
 
+/// Data: what the printer would remove is escaped, so that a program reads what the server said.
 pub(crate) fn json(value: &Value) {
-    println!("{}", serde_json::to_string_pretty(value).unwrap_or_default());
+    println!("{}", escaped(&serde_json::to_string_pretty(value).unwrap_or_default()));
 }
 
-/// Text from an agent or a file may hold control characters; on a terminal they would be commands.
-pub(crate) fn harmless(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+/// The same JSON, without a character that the printer removes. Outside of strings there is none of them.
+pub(crate) fn escaped(json: &str) -> String {
+    let hidden = |c: char| is_bidi(c) || (c.is_control() && !matches!(c, '\n' | '\t'));
+    json.chars().map(|c| if hidden(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() }).collect()
 }
+
+/// Columns with names that somebody chose: they are never cut.
+const WHOLE: [&str; 9] = ["ID", "NAME", "AGENT", "PATH", "WORKSPACE", "SESSION", "OWNER", "KEY", "NUMBER"];
+/// A column is not made narrower than this.
+const NARROWEST: usize = 8;
 
 pub(crate) struct Table {
     head: Vec<&'static str>,
@@ -75,31 +195,90 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: Vec<(String, Option<Paint>)>) {
-        self.rows.push(cells.into_iter().map(|(text, paint)| (harmless(&text), paint)).collect());
+        // Cleaned before it is measured; one row is one line.
+        let cells = cells.into_iter().map(|(text, paint)| (clean(&text).replace(['\n', '\t'], " "), paint));
+        self.rows.push(cells.collect());
     }
 
     pub(crate) fn print(&self) {
+        self.lines(terminal_width()).iter().for_each(|line| println!("{line}"));
+    }
+
+    /// `room`: how wide a line may be, if that matters.
+    fn lines(&self, room: Option<usize>) -> Vec<String> {
         let width = |column: usize| {
-            let cells =
-                self.rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| text.chars().count());
+            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| text.width());
             cells.chain([self.head[column].len()]).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
+        let mut widths: Vec<usize> = (0..self.head.len()).map(width).collect();
+        if let Some(room) = room {
+            self.narrow(&mut widths, room);
+        }
         let head: Vec<String> =
-            self.head.iter().zip(&widths).map(|(name, width)| format!("{name:width$}")).collect();
-        println!("{}", paint(Paint::Dim, head.join("  ").trim_end()));
-        for row in &self.rows {
+            self.head.iter().zip(&widths).map(|(name, width)| cell(name, None, *width)).collect();
+        let head = paint(Paint::Dim, head.join("  ").trim_end());
+        let rows = self.rows.iter().map(|row| {
             let cells: Vec<String> =
                 row.iter().zip(&widths).map(|((text, colour), width)| cell(text, *colour, *width)).collect();
-            println!("{}", cells.join("  ").trim_end());
+            cells.join("  ").trim_end().to_owned()
+        });
+        std::iter::once(head).chain(rows).collect()
+    }
+
+    /// The widest column that may be cut gives way, until all of them fit.
+    fn narrow(&self, widths: &mut [usize], room: usize) {
+        loop {
+            let all = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
+            let Some(over) = all.checked_sub(room).filter(|over| *over > 0) else { return };
+            let may_be_cut =
+                |column: &usize| !WHOLE.contains(&self.head[*column]) && widths[*column] > NARROWEST;
+            let Some(widest) = (0..widths.len()).filter(may_be_cut).max_by_key(|column| widths[*column])
+            else {
+                return;
+            };
+            let next = (0..widths.len()).filter(|column| *column != widest).filter(may_be_cut);
+            let next = next.map(|column| widths[column]).max().unwrap_or(NARROWEST);
+            widths[widest] =
+                widths[widest].saturating_sub(over).max(next.min(widths[widest] - 1)).max(NARROWEST);
         }
     }
 }
 
 fn cell(text: &str, colour: Option<Paint>, width: usize) -> String {
-    let padding = " ".repeat(width.saturating_sub(text.chars().count()));
-    let text = colour.map_or_else(|| text.to_owned(), |colour| paint(colour, text));
+    let text = cut(text, width);
+    let padding = " ".repeat(width.saturating_sub(text.width()));
+    let text = colour.map_or_else(|| text.clone(), |colour| paint(colour, &text));
     format!("{text}{padding}")
+}
+
+/// At most so many columns of a terminal, in which some characters take two.
+fn cut(text: &str, width: usize) -> String {
+    if text.width() <= width {
+        return text.to_owned();
+    }
+    let mut left = width.saturating_sub(1);
+    let fits = |c: &char| {
+        let needs = c.width().unwrap_or(0);
+        let fits = needs <= left;
+        left = left.saturating_sub(needs);
+        fits
+    };
+    text.chars().take_while(fits).chain(['…']).collect()
+}
+
+/// None: what is printed is not for a terminal.
+fn terminal_width() -> Option<usize> {
+    // SAFETY: the call writes one winsize, which may be all zeros, into the one that it is given.
+    let (done, size) = unsafe {
+        let mut size: libc::winsize = std::mem::zeroed();
+        (libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size), size)
+    };
+    (done == 0 && size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
+/// An id that somebody chose is shown whole; of one that we made the beginning is enough.
+pub(crate) fn is_chosen(id: &str) -> bool {
+    !(id.len() == 36 && id.bytes().filter(|b| *b == b'-').count() == 4)
 }
 
 /// "3m ago", from an ISO time.
@@ -149,7 +328,7 @@ pub(crate) fn spinner(message: &str) -> indicatif::ProgressBar {
     if !std::io::stderr().is_terminal() {
         return indicatif::ProgressBar::hidden();
     }
-    let spinner = indicatif::ProgressBar::new_spinner().with_message(message.to_owned());
+    let spinner = indicatif::ProgressBar::new_spinner().with_message(clean(message));
     spinner.set_style(spinner_style());
     spinner.enable_steady_tick(TICK);
     spinner
@@ -165,7 +344,7 @@ pub(crate) fn bar(message: &str, bytes: u64) -> indicatif::ProgressBar {
     if !std::io::stderr().is_terminal() {
         return indicatif::ProgressBar::hidden();
     }
-    let bar = indicatif::ProgressBar::new(bytes).with_message(message.to_owned());
+    let bar = indicatif::ProgressBar::new(bytes).with_message(clean(message));
     bar.set_style(bar_style());
     // Drawn at once and alive, also while nothing can be counted.
     bar.enable_steady_tick(TICK);
@@ -226,8 +405,55 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_do_not_reach_a_terminal() {
-        assert_eq!(harmless("a\x1b[31mb\x07\nc\td"), "a[31mb\nc\td");
+    fn escape_sequences_and_bidi_controls_do_not_pass_the_printer() {
+        let printed = |text: &str| {
+            let mut page = Vec::new();
+            print(&mut page, format_args!("{text}"), "\n");
+            String::from_utf8(page).expect("text")
+        };
+        for (text, shown) in [
+            ("a\x1b[31mb\x07\nc\td", "ab\nc\td\n"),
+            ("\x1b]0;title\x07x", "x\n"),
+            ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link\n"),
+            ("\x1bPq#0\x1b\\x", "x\n"),
+            ("\x1b]never ends", "never ends\n"),
+            ("\u{9b}2Jx\x1bcy\rz\x08", "xyz\n"),
+            ("rm \u{202e}txt.exe\u{2066}\u{200f}", "rm txt.exe\n"),
+            ("\x1b[999;1", "\n"),
+            ("\x1b]0000000000000000;31\x07x", "x\n"),
+        ] {
+            assert_eq!(printed(text), shown, "{text:?}");
+        }
+        assert_eq!(printed(&painted(true, Paint::Red, "a\x1b[2Jb")), "\x1b[31mab\x1b[0m\n");
+    }
+
+    #[test]
+    fn json_keeps_what_the_printer_would_remove() {
+        let text = serde_json::to_string("a\u{202e}b\u{9b}c\u{7f}").expect("JSON");
+        let printed = clean(&escaped(&text));
+        assert_eq!(serde_json::from_str::<String>(&printed).expect("JSON"), "a\u{202e}b\u{9b}c\u{7f}");
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal_and_never_cuts_a_chosen_id() {
+        let mut table = Table::new(&["ID", "STATUS", "TITLE"]);
+        let long = "a-session-that-somebody-named-at-length";
+        table.row(vec![(long.into(), None), ("active".into(), None), ("x".repeat(100), None)]);
+        table.row(vec![("b".into(), None), ("active".into(), None), ("日本語".repeat(10), None)]);
+        let lines = table.lines(Some(70));
+        assert!(lines.iter().all(|line| line.width() <= 70), "{lines:#?}");
+        assert!(lines[1].starts_with(long) && lines[1].ends_with('…'), "{lines:#?}");
+        assert!(lines[2].ends_with('…'), "{lines:#?}");
+        // Where the reader is a program nothing is cut.
+        assert!(table.lines(None)[1].ends_with(&"x".repeat(100)));
+    }
+
+    #[test]
+    fn a_table_counts_double_width_characters() {
+        let mut table = Table::new(&["NAME", "SIZE"]);
+        table.row(vec![("日本".into(), None), ("1".into(), None)]);
+        table.row(vec![("abcd".into(), None), ("2".into(), None)]);
+        assert_eq!(table.lines(None)[1..], ["日本  1", "abcd  2"]);
     }
 
     #[test]

@@ -117,23 +117,22 @@ pub(crate) fn is_locked(data: &Path) -> bool {
 }
 
 impl Settings {
-    pub(crate) fn server_url(&self) -> String {
+    /// None: no server is named, and none runs here. Whatever listens on the usual port may be another user's.
+    pub(crate) fn server_url(&self) -> Option<String> {
         let url = self
             .server
             .clone()
             .or_else(|| Saved::load().server_url)
             .or_else(|| running().map(|running| running.url));
-        url.map_or_else(|| "http://127.0.0.1:4100".to_owned(), |url| url.trim_end_matches('/').to_owned())
+        url.map(|url| url.trim_end_matches('/').to_owned())
     }
 
     /// The key file of the local server is only for the local server.
     pub(crate) fn api_key(&self) -> Option<String> {
         let saved = Saved::load();
         let local = || {
-            let url = self.server_url();
-            let is_local = running().is_some_and(|running| running.url == url)
-                || url.contains("//127.0.0.1:")
-                || url.contains("//localhost:");
+            let url = self.server_url()?.replace("//localhost:", "//127.0.0.1:");
+            let is_local = running().is_some_and(|running| running.url == url);
             let file = data_dir().filter(|_| is_local)?.join("initial-api-key");
             fs::read_to_string(file).ok().map(|key| key.trim().to_owned())
         };

@@ -2,7 +2,7 @@
 //! frame of it once.
 
 use crate::api::{Api, Failure, Result, encoded};
-use reqwest::{Method, Response};
+use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -23,7 +23,8 @@ pub(crate) struct Stream {
     response: Option<Response>,
     buffer: Vec<u8>,
     last: String,
-    /// Of a stream that is read again from the log: only this turn's frames are wanted.
+    /// Of the stream of one message: only its turn's frames are wanted, also when it is read again from the log.
+    one_turn: bool,
     turn: Option<String>,
     /// The last frame said why the stream ends.
     failed: bool,
@@ -45,25 +46,27 @@ impl Stream {
         let request =
             api.request(Method::POST, &format!("/api/sessions/{}/messages", encoded(session))).json(&body);
         let response = api.send(request.header("accept", "text/event-stream")).await?;
-        Ok(Stream::new(api, session, Some(response), String::new()))
+        Ok(Stream { one_turn: true, ..Stream::new(api, session, response, String::new()) })
     }
 
     /// Follows everything after `last`.
     pub(crate) async fn follow(api: &Api, session: &str, last: &str) -> Result<Stream> {
         let response = connect(api, session, last).await?;
-        Ok(Stream::new(api, session, Some(response), last.to_owned()))
+        Ok(Stream::new(api, session, response, last.to_owned()))
     }
 
-    fn new(api: &Api, session: &str, response: Option<Response>, last: String) -> Stream {
+    fn new(api: &Api, session: &str, response: Response, last: String) -> Stream {
         Stream {
             api: api.clone(),
             session: session.to_owned(),
-            response,
+            // Nothing will ever come.
+            over: response.status() == StatusCode::NO_CONTENT,
+            response: Some(response),
             buffer: Vec::new(),
             last,
+            one_turn: false,
             turn: None,
             failed: false,
-            over: false,
         }
     }
 
@@ -103,7 +106,7 @@ impl Stream {
             self.last.clone_from(&frame.id);
         }
         self.failed = frame.event == "error";
-        if self.turn.is_none() && frame.event == "session_start" {
+        if self.one_turn && self.turn.is_none() && frame.event == "session_start" {
             self.turn = frame.data["turn"].as_str().map(str::to_owned);
         }
         let of_turn =
@@ -125,6 +128,7 @@ impl Stream {
         loop {
             match connect(&self.api, &self.session, &self.last).await {
                 Ok(response) => {
+                    self.over = response.status() == StatusCode::NO_CONTENT;
                     self.response = Some(response);
                     return Ok(());
                 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 /// The call by which Claude Code puts a question to a person.
 const QUESTION: &str = "AskUserQuestion";
 const SETTING: &str = "set-";
+const LONGEST_TOOL_NAME: usize = 128;
 
 /// What the agent asks of us. All that we offered to decide is whether a call is made.
 pub(crate) fn asked(value: &Value) -> Option<Heard> {
@@ -16,7 +17,7 @@ pub(crate) fn asked(value: &Value) -> Option<Heard> {
         return None;
     }
     let text = |name: &str| request.get(name).and_then(Value::as_str).map(str::to_owned);
-    let tool = text("tool_name")?;
+    let tool = tool_name(request.get("tool_name")?.as_str()?)?;
     Some(Heard::Asked {
         request: value.get("request_id")?.as_str()?.to_owned(),
         question: tool == QUESTION,
@@ -31,6 +32,14 @@ pub(crate) fn asked(value: &Value) -> Option<Heard> {
     })
 }
 
+/// `[A-Za-z0-9_-]{1,128}`, as every service for models wants it. What else an agent calls a tool is shown without the
+/// characters that could mislead a reader; a name of nothing else is no name.
+fn tool_name(given: &str) -> Option<String> {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    let name: String = given.chars().filter(plain).take(LONGEST_TOOL_NAME).collect();
+    Some(name).filter(|name| !name.is_empty())
+}
+
 pub(crate) fn withdrawn(value: &Value) -> Option<Heard> {
     let request = value.get("request_id")?.as_str()?.to_owned();
     Some(Heard::Withdrawn { request })
@@ -39,12 +48,16 @@ pub(crate) fn withdrawn(value: &Value) -> Option<Heard> {
 /// `input` is what the call was to be made with: the agent wants it back, changed or not.
 pub(crate) fn answer(request: &str, input: &Value, verdict: &Verdict) -> Value {
     let decided = match verdict {
-        Verdict::Allow { updated_input, answers } => {
+        Verdict::Allow { updated_input, answers, updated_permissions } => {
             let mut input = updated_input.as_ref().unwrap_or(input).clone();
             if let (false, Some(input)) = (answers.is_empty(), input.as_object_mut()) {
                 input.insert("answers".to_owned(), json!(answers));
             }
-            json!({ "behavior": "allow", "updatedInput": input })
+            let mut decided = json!({ "behavior": "allow", "updatedInput": input });
+            if !updated_permissions.is_empty() {
+                decided["updatedPermissions"] = json!(updated_permissions);
+            }
+            decided
         }
         Verdict::Deny { message } => json!({ "behavior": "deny", "message": message }),
     };
@@ -105,6 +118,18 @@ mod tests {
     }
 
     #[test]
+    fn a_tools_name_is_letters_digits_dashes_and_underscores() {
+        let name = |given: &str| match hear(ask(given)).pop() {
+            Some(Heard::Asked { tool, .. }) => Some(tool),
+            _ => None,
+        };
+        assert_eq!(name("mcp__git-hub__list_9").as_deref(), Some("mcp__git-hub__list_9"));
+        assert_eq!(name("Read\u{202e}\x1b[2J(ok)").as_deref(), Some("Read2Jok"));
+        assert_eq!(name(&"x".repeat(500)), Some("x".repeat(128)));
+        assert_eq!(name("\u{202e}"), None);
+    }
+
+    #[test]
     fn what_asks_for_nothing_that_we_decide_is_no_request() {
         for request in
             [json!(null), json!({}), json!({"subtype": "hook_callback"}), json!({"subtype": "can_use_tool"})]
@@ -132,12 +157,25 @@ mod tests {
         };
         let answers = || [("Which?".to_owned(), "A".to_owned())].into();
         assert_eq!(said(Verdict::allow()), json!({"behavior": "allow", "updatedInput": {"command": "ls"}}));
-        let other =
-            Verdict::Allow { updated_input: Some(json!({"command": "pwd"})), answers: Default::default() };
+        let other = Verdict::Allow {
+            updated_input: Some(json!({"command": "pwd"})),
+            answers: Default::default(),
+            updated_permissions: Vec::new(),
+        };
         assert_eq!(said(other), json!({"behavior": "allow", "updatedInput": {"command": "pwd"}}));
-        let chosen = Verdict::Allow { updated_input: None, answers: answers() };
+        let chosen =
+            Verdict::Allow { updated_input: None, answers: answers(), updated_permissions: Vec::new() };
         let whole = json!({"command": "ls", "answers": {"Which?": "A"}});
         assert_eq!(said(chosen), json!({"behavior": "allow", "updatedInput": whole}));
+        let rules = vec![json!({"type": "addRules", "behavior": "allow"})];
+        let always = Verdict::Allow {
+            updated_input: None,
+            answers: Default::default(),
+            updated_permissions: rules.clone(),
+        };
+        let expected =
+            json!({"behavior": "allow", "updatedInput": {"command": "ls"}, "updatedPermissions": rules});
+        assert_eq!(said(always), expected);
         assert_eq!(said(Verdict::deny("no")), json!({"behavior": "deny", "message": "no"}));
     }
 

@@ -71,6 +71,9 @@ pub enum Verdict {
         /// To a question: what was chosen, by the words of each.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         answers: BTreeMap<String, String>,
+        /// Those of the agent's suggestions that hold from now on, so that it need not ask again.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        updated_permissions: Vec<Value>,
     },
     Deny {
         message: String,
@@ -79,7 +82,7 @@ pub enum Verdict {
 
 impl Verdict {
     pub fn allow() -> Verdict {
-        Verdict::Allow { updated_input: None, answers: BTreeMap::new() }
+        Verdict::Allow { updated_input: None, answers: BTreeMap::new(), updated_permissions: Vec::new() }
     }
 
     pub fn deny(message: &str) -> Verdict {

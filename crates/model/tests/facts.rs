@@ -472,6 +472,7 @@ fn permissions() -> Vec<Fact> {
     let chosen = Verdict::Allow {
         updated_input: Some(json!({"command": "pwd"})),
         answers: [("Which?".to_owned(), "A".to_owned())].into(),
+        updated_permissions: Vec::new(),
     };
     let agent = AgentName::parse("helper").expect("a name");
     let options = Options {

@@ -3,7 +3,7 @@
 use crate::{
     alone::Alone,
     config::{Config, Sandbox},
-    database,
+    data_dir, database,
     disk::Disk,
     edge::{self, AllowedHosts, Edge, FailedKeys, KeyStreams, LargeBodies},
     enforced::Enforced,
@@ -24,7 +24,6 @@ use std::{
     fs,
     io::Write,
     net::SocketAddr,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -90,7 +89,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     config.check_keys().map_err(Failure)?;
     edge::return_large_blocks();
     let open_files = edge::raise_open_files();
-    make_private(&data)?;
+    data_dir::own(&data).map_err(Failure)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
     let full = Arc::default();
@@ -159,7 +158,7 @@ pub async fn restore(
     tell: &mut (dyn FnMut(&Returned) + Send),
 ) -> Result<Returned, Failure> {
     let data = config.data_dir().map_err(Failure)?;
-    make_private(&data)?;
+    data_dir::own(&data).map_err(Failure)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
     let full = Arc::default();
@@ -179,7 +178,7 @@ pub async fn restore(
 /// Brings back what packs and the object store know better than the database. No server may run here.
 pub async fn repair(config: &Config, how: Repair) -> Result<Repaired, Failure> {
     let data = config.data_dir().map_err(Failure)?;
-    make_private(&data)?;
+    data_dir::own(&data).map_err(Failure)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
     let full = Arc::new(AtomicBool::new(false));
@@ -282,7 +281,7 @@ async fn build(
         database_damage: database::damage(data).map(|damage| damage.error),
     };
     for dir in [&settings.live_dir, &settings.repo_dir, &data.join("scratch")] {
-        make_private(dir)?;
+        data_dir::make(dir).map_err(Failure)?;
     }
     clear(&data.join("scratch"));
     spread(&settings.live_dir);
@@ -580,14 +579,6 @@ fn lock(data: &Path) -> Result<fs::File, Failure> {
         "another ash server uses {}. Stop it, or choose another directory with --data-dir",
         data.display()
     )))
-}
-
-fn make_private(path: &Path) -> Result<(), Failure> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|error| Failure(format!("cannot make {}: {error}", path.display())))
 }
 
 /// Tells ext4 that the trees beneath have nothing to do with each other, so that each gets a part of the disk of its

@@ -6,6 +6,7 @@ mod app;
 mod archive;
 mod auth;
 mod config;
+mod data_dir;
 mod database;
 mod disk;
 mod edge;

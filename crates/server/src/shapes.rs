@@ -168,26 +168,17 @@ fn id(session: &Session, seq: u64, part: usize) -> Uuid {
     Uuid::new_v5(&session.workspace.0, format!("{}/{seq}/{part}", session.id).as_bytes())
 }
 
-/// A message, if the event is one: what the user sent, and what the agent answered.
-pub(crate) fn message(session: &Session, event: &Event) -> Option<Value> {
+/// A message: what the user sent, and what the agent answered. `ordinal`: of all messages of the session.
+pub(crate) fn message(session: &Session, event: &Event, ordinal: u64) -> Option<Value> {
     let (role, content) = match &event.fact {
         Fact::Queued { content, .. } => ("user", json!({ "type": "user", "content": content }).to_string()),
-        Fact::Said { line } => {
-            let kind = serde_json::from_str::<Kind>(line).ok()?;
-            matches!(kind.kind, "assistant" | "result").then(|| ("assistant", line.clone()))?
-        }
+        Fact::Said { line } => ("assistant", line.clone()),
         _ => return None,
     };
     Some(json!({
         "id": id(session, event.seq, 0), "sessionId": session.id, "tenantId": session.tenant, "role": role,
-        "content": content, "sequence": event.seq, "turn": event.turn, "createdAt": event.at,
+        "content": content, "sequence": ordinal, "turn": event.turn, "createdAt": event.at,
     }))
-}
-
-#[derive(serde::Deserialize)]
-struct Kind<'a> {
-    #[serde(rename = "type", borrow)]
-    kind: &'a str,
 }
 
 /// An event as zero or more entries of the timeline, in the types that clients know.

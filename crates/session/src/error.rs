@@ -344,6 +344,7 @@ impl Error {
             | Error::Gone
             | Error::Moved
             | Error::Distrusted => "try_again",
+            Error::Store(ash_store::Error::Closed) => "server_stopped",
             Error::Store(_) => "store_failed",
             Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) => "object_store_failed",
             Error::Far(_) => "object_store_damaged",

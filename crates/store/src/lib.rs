@@ -32,7 +32,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{0}")]
-    Database(#[from] sqlx::Error),
+    Database(sqlx::Error),
     #[error("the database cannot be brought up to date: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
     #[error("the disk is full: nothing was written; free some space")]
@@ -56,10 +56,19 @@ pub enum Error {
     Damaged { what: &'static str, why: String },
     #[error("the secret cannot be unsealed: was it written with another seal.key?")]
     Sealed,
-    #[error("the writer is gone")]
+    #[error("The server has stopped; send it again when it is back")]
     Closed,
     #[error("SQLite {found} is older than {needed}, which fixes a loss of data")]
     TooOld { found: String, needed: &'static str },
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Error {
+        match error {
+            sqlx::Error::PoolClosed => Error::Closed,
+            error => Error::Database(error),
+        }
+    }
 }
 
 impl Error {
@@ -133,6 +142,8 @@ pub trait Store: Send + Sync {
     async fn facts(&self, no: SessionNo) -> Result<Vec<Event>>;
     /// Events and deltas after `after`, in order, the parents' included.
     async fn read(&self, no: SessionNo, after: Cursor, limit: u32) -> Result<Vec<Item>>;
+    /// What clients know as messages, with their ordinals in the whole log; those above `after`.
+    async fn messages(&self, no: SessionNo, after: u64, limit: u32) -> Result<Vec<(u64, Event)>>;
     /// Events only, by kind, the parents' included.
     async fn events(&self, no: SessionNo, query: &EventQuery) -> Result<Vec<Event>>;
     /// How far each session has heard what a sandbox said in which it is at work.

@@ -4,6 +4,7 @@ mod audit;
 mod census;
 mod far;
 mod list;
+mod messages;
 mod read;
 mod resources;
 mod trash;
@@ -31,6 +32,7 @@ use sqlx::{
 };
 use std::{
     collections::{HashMap, HashSet},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::Path,
     sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
@@ -58,6 +60,7 @@ impl Sqlite {
 
     /// `full` becomes true as soon as a write fails for want of space. Nothing here makes it false again.
     pub async fn open_reporting(path: &Path, seal: Seal, full: Arc<AtomicBool>) -> Result<Sqlite> {
+        make_private(path)?;
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(true)
@@ -95,6 +98,22 @@ impl Sqlite {
         self.lines.lock().expect("nobody panics while holding it").insert(no, line.clone());
         Ok(line)
     }
+}
+
+/// SQLite makes its other files with the mode of this one.
+fn make_private(path: &Path) -> Result<()> {
+    let failed = |error: std::io::Error| Error::Database(sqlx::Error::Io(error));
+    let file =
+        std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(failed)?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    for end in ["-wal", "-shm"] {
+        let beside = std::path::PathBuf::from([path.as_os_str(), end.as_ref()].join("".as_ref()));
+        match std::fs::set_permissions(beside, std::fs::Permissions::from_mode(0o600)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 async fn check_version(connection: &mut sqlx::SqliteConnection) -> Result<()> {
@@ -252,6 +271,10 @@ impl Store for Sqlite {
 
     async fn read(&self, no: SessionNo, after: Cursor, limit: u32) -> Result<Vec<Item>> {
         read::items(&self.readers, &self.line(no).await?, after, limit).await
+    }
+
+    async fn messages(&self, no: SessionNo, after: u64, limit: u32) -> Result<Vec<(u64, Event)>> {
+        messages::messages(&self.readers, &self.line(no).await?, after, limit).await
     }
 
     async fn events(&self, no: SessionNo, query: &EventQuery) -> Result<Vec<Event>> {

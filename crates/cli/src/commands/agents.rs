@@ -147,12 +147,21 @@ async fn list(api: &Api, as_json: bool) -> Result<()> {
             (out::ago(&text("updatedAt"), now), Some(Paint::Dim)),
         ]);
     }
+    // The built-in one is there without a deploy, and made by its first session.
+    if !answer["agents"].as_array().into_iter().flatten().any(|agent| agent["name"] == "default") {
+        table.row(vec![
+            ("default".to_owned(), Some(Paint::Bold)),
+            ("-".to_owned(), None),
+            ("builtin".to_owned(), None),
+            ("not used yet".to_owned(), Some(Paint::Dim)),
+        ]);
+    }
     table.print();
     Ok(())
 }
 
 fn info(agent: &Value) {
-    let text = |name: &str| out::harmless(agent[name].as_str().unwrap_or_default());
+    let text = |name: &str| agent[name].as_str().unwrap_or_default().to_owned();
     println!("{}", paint(Paint::Bold, &text("name")));
     println!("  version   {}", agent["version"]);
     println!("  runtime   {}", text("runtime"));

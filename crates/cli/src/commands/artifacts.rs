@@ -6,7 +6,7 @@ use crate::{
     out::{self, Paint, Table},
 };
 use reqwest::Method;
-use std::{io::Write, path::Path};
+use std::path::Path;
 
 pub(crate) async fn plan(api: &Api, id: &str, checkpoint: Option<u64>, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
@@ -17,10 +17,10 @@ pub(crate) async fn plan(api: &Api, id: &str, checkpoint: Option<u64>, as_json: 
         return Ok(0);
     }
     match answer["plan"].as_str() {
-        Some(plan) => println!("{}", out::harmless(plan).trim_end()),
+        Some(plan) => println!("{}", plan.to_owned().trim_end()),
         None => eprintln!(
             "no plan; its agent keeps one in {}",
-            out::harmless(answer["path"].as_str().unwrap_or_default())
+            answer["path"].as_str().unwrap_or_default().to_owned()
         ),
     }
     Ok(0)
@@ -36,7 +36,7 @@ pub(crate) async fn list(api: &Api, id: &str, checkpoint: Option<u64>, as_json: 
     }
     let found = answer["artifacts"].as_array().map(Vec::as_slice).unwrap_or_default();
     if found.is_empty() {
-        let place = out::harmless(answer["path"].as_str().unwrap_or_default());
+        let place = answer["path"].as_str().unwrap_or_default().to_owned();
         eprintln!("no documents; its agent puts them into {place}");
         return Ok(0);
     }
@@ -70,7 +70,7 @@ pub(crate) async fn read(
     let bytes = response.bytes().await.map_err(|error| api.unreachable(&error))?;
     let written = match to {
         Some(file) => std::fs::write(file, &bytes),
-        None => std::io::stdout().write_all(&bytes),
+        None => out::data(&bytes),
     };
     written.map_err(Failure::local("cannot write"))?;
     Ok(0)

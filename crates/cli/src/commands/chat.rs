@@ -20,7 +20,7 @@ use std::io::{IsTerminal, Read};
 pub(crate) async fn run(chat: Chat) -> Result<u8> {
     let api = Api::new(&chat.settings);
     let dir = chat.dir.as_deref().map(folder::existing).transpose()?;
-    let id = session(&api, &chat).await?;
+    let (id, agent) = session(&api, &chat).await?;
     if let Some(dir) = &dir {
         folder::push(&api, &id, dir, folder::Which::of(chat.all)).await?;
     }
@@ -30,7 +30,7 @@ pub(crate) async fn run(chat: Chat) -> Result<u8> {
     };
     let code = match message {
         Some(message) => one_shot(&api, &id, &message, chat.settings.json).await?,
-        None => talk(&api, &id, &chat.agent).await?,
+        None => talk(&api, &id, &agent).await?,
     };
     if chat.end {
         api.delete(&sessions::path(&id, "")).await?;
@@ -40,17 +40,18 @@ pub(crate) async fn run(chat: Chat) -> Result<u8> {
     Ok(code)
 }
 
-async fn session(api: &Api, chat: &Chat) -> Result<String> {
+/// Its id, and its agent, which a session that comes back brings along.
+async fn session(api: &Api, chat: &Chat) -> Result<(String, String)> {
     match (&chat.resume, &chat.session_id) {
         (Some(id), _) | (None, Some(id)) => {
             let id = if id.is_empty() { api.last_session().await? } else { api.session_id(id).await? };
             let answer = sessions::bring_back(api, &id, &json!({})).await?;
             show::receipt(&answer["resume"]);
-            Ok(id)
+            Ok((id, answer["session"]["agentName"].as_str().unwrap_or_default().to_owned()))
         }
         (None, None) => {
             let made = sessions::create(api, &chat.agent, json!({})).await?;
-            Ok(made["session"]["id"].as_str().unwrap_or_default().to_owned())
+            Ok((made["session"]["id"].as_str().unwrap_or_default().to_owned(), chat.agent.clone()))
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
 use ash_model::Kind;
 use std::{
     fs,
-    io::{Read, Seek, Write},
+    io::{Read, Seek},
     os::unix::{fs::DirBuilderExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -36,6 +36,12 @@ pub(crate) async fn start(daemon: Daemon) -> Result<()> {
     let data = place()?;
     if let Some(running) = wait_for_the_dying().await {
         eprintln!("ash {} is running already at {} (pid {})", running.version, running.url, running.pid);
+        if !daemon.env.is_empty() || daemon.port.is_some() || daemon.take_over {
+            eprintln!(
+                "{} nothing was changed: -e, --port and --take-over count only when a server starts. `ash restart` with the same flags starts it again with them; its sessions go on",
+                out::paint_err(Paint::Yellow, "!")
+            );
+        }
         return Ok(());
     }
     fs::DirBuilder::new()
@@ -173,7 +179,11 @@ pub(crate) async fn status(settings: &Settings) -> Result<()> {
         return Ok(());
     }
     let number = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
-    println!("{} at {}", out::status(health["status"].as_str().unwrap_or("?")), settings.server_url());
+    println!(
+        "{} at {}",
+        out::status(health["status"].as_str().unwrap_or("?")),
+        settings.server_url().unwrap_or_default()
+    );
     if let Some(running) = running() {
         println!("  pid       {}", running.pid);
     }
@@ -208,11 +218,10 @@ pub(crate) async fn logs(follow: bool) -> Result<()> {
     let mut file = fs::File::open(&path).map_err(|_| {
         Failure::new(Kind::NotFound, format!("there is no log at {}; `ash start` writes one", path.display()))
     })?;
-    let mut stdout = std::io::stdout();
     loop {
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(Failure::local("cannot read the log"))?;
-        if stdout.write_all(&text).and_then(|()| stdout.flush()).is_err() || !follow {
+        if out::data(&text).is_err() || !follow {
             return Ok(());
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -131,9 +131,9 @@ fn show(checks: &[Check]) {
             Level::Warning => (Paint::Yellow, "!"),
             Level::Problem => (Paint::Red, "✗"),
         };
-        println!("{} {:width$}  {}", paint(colour, mark), check.name, out::harmless(&check.found));
+        println!("{} {:width$}  {}", paint(colour, mark), check.name, check.found);
         for line in &check.remedy {
-            println!("{:indent$}{}", "", paint(Paint::Dim, &out::harmless(line)), indent = width + 4);
+            println!("{:indent$}{}", "", paint(Paint::Dim, &line), indent = width + 4);
         }
     }
     println!("\n{}", verdict(count(checks, Level::Problem), count(checks, Level::Warning)));

@@ -41,14 +41,14 @@ pub(super) async fn sessions(from: String, as_json: bool) -> Result<()> {
     let now = jiff::Timestamp::now();
     let mut table = Table::new(&["ID", "TENANT", "AGENT", "STATUS", "TURNS", "ACTIVE", "TITLE"]);
     for one in found {
-        let mut cells = vec![out::harmless(one.id.as_str()), out::harmless(one.tenant.as_str())];
+        let mut cells = vec![one.id.as_str().to_owned(), one.tenant.as_str().to_owned()];
         match one.manifest {
             Some(told) => cells.extend([
-                out::harmless(told.agent.as_str()),
+                told.agent.as_str().to_owned(),
                 told.status.as_str().to_owned(),
                 told.turns.to_string(),
                 out::ago(&told.last_active_at.to_string(), now),
-                out::harmless(&out::shortened(told.title.as_deref().unwrap_or_default(), 40)),
+                out::shortened(told.title.as_deref().unwrap_or_default(), 40),
             ]),
             None => cells.push("sealed".to_owned()),
         }
@@ -83,7 +83,7 @@ pub(super) async fn restore(from: String, lazy: bool, as_json: bool) -> Result<u
         let many = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         let (sessions, agents) = (many(sessions, "session"), many(agents, "agent"));
         eprintln!("{sessions} and {agents} are back, {:.1} MB", returned.bytes as f64 / 1e6);
-        returned.failed.iter().for_each(|failed| eprintln!("not back: {}", out::harmless(failed)));
+        returned.failed.iter().for_each(|failed| eprintln!("not back: {}", failed));
         eprintln!("next: ash start, then ash session resume ID");
     }
     Ok(u8::from(!returned.failed.is_empty()))

@@ -21,7 +21,6 @@ use changes::{Changes, Server};
 use serde_json::{Value, json};
 use std::{
     fs,
-    io::Write,
     path::{Path, PathBuf},
 };
 
@@ -145,7 +144,6 @@ pub(crate) async fn diff(
     if changes.files.is_empty() {
         eprintln!("{}", paint_err(Paint::Dim, "no changes"));
     }
-    let mut stdout = std::io::stdout();
     for change in &changes.files {
         let text = if name_only {
             format!("{}\n", printable(&change.path))
@@ -153,7 +151,7 @@ pub(crate) async fn diff(
             patch::of(&server, change).await?
         };
         // A reader that has seen enough, as `head` does, is no failure.
-        if stdout.write_all(text.as_bytes()).is_err() {
+        if out::data(text.as_bytes()).is_err() {
             return Ok(0);
         }
     }

@@ -41,7 +41,7 @@ pub(crate) async fn run(api: &Api, command: Key, as_json: bool) -> Result<()> {
             if as_json {
                 out::json(&answer);
             } else {
-                eprintln!("{} opens nothing any more", out::harmless(&id));
+                eprintln!("{} opens nothing any more", id);
             }
         }
     }

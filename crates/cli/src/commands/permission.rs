@@ -1,10 +1,13 @@
 //! What agents wait for: leave to make a call, and answers to questions.
 
+mod details;
+
 use super::sessions::path;
 use crate::{
     api::{Api, Failure, Result, encoded},
-    out::{self, Paint, Table, paint_err},
+    out::{self, Paint, paint, paint_err},
 };
+use details::{details, first, rule};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use std::{
@@ -16,8 +19,8 @@ use std::{
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// How much of a call is shown.
-const FOLDED: usize = 300;
+/// A file that a call replaces is compared with it up to this size.
+const MOST_COMPARED: u64 = 1 << 20;
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(crate) async fn list(api: &Api, id: &str, as_json: bool) -> Result<u8> {
@@ -32,34 +35,60 @@ pub(crate) async fn list(api: &Api, id: &str, as_json: bool) -> Result<u8> {
         eprintln!("nothing waits for you");
         return Ok(0);
     }
-    let mut table = Table::new(&["ID", "TOOL", "UNTIL", "WHAT"]);
     for asked in found {
-        let text = |name: &str| asked[name].as_str().unwrap_or_default().to_owned();
-        table.row(vec![
-            (text("id"), Some(Paint::Bold)),
-            (text("tool"), Some(Paint::Cyan)),
-            (text("expiresAt"), Some(Paint::Dim)),
-            (out::shortened(&summary(asked), FOLDED), None),
-        ]);
+        let text = |name: &str| asked[name].as_str().unwrap_or_default();
+        println!(
+            "{}  {}  {}",
+            paint(Paint::Bold, text("id")),
+            paint(Paint::Cyan, text("tool")),
+            paint(Paint::Dim, &format!("until {}", text("expiresAt")))
+        );
+        println!("{}", whole(asked, "").trim_end());
+        for (n, suggestion) in (1..).zip(suggestions(asked)) {
+            println!("  --always {n}  {}", rule(suggestion));
+        }
     }
-    table.print();
     Ok(0)
+}
+
+/// All of what will happen, or what is asked.
+pub(super) fn whole(asked: &Value, before: &str) -> String {
+    match asked["question"] == true && !questions(asked).is_empty() {
+        true => summary(asked),
+        false => details(asked["tool"].as_str().unwrap_or_default(), &asked["input"], before),
+    }
+}
+
+fn suggestions(asked: &Value) -> &[Value] {
+    asked["suggestions"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// `answers`: QUESTION=CHOICE each, or only the choice where there is one question.
 pub(crate) async fn allow(
     api: &Api,
     (id, permission): (&str, &str),
-    answers: &[String],
+    (answers, always): (&[String], Option<usize>),
     as_json: bool,
 ) -> Result<u8> {
     let id = api.session_id(id).await?;
     let mut body = json!({ "behavior": "allow" });
-    if !answers.is_empty() {
+    if !answers.is_empty() || always.is_some() {
         let pending = api.get(&path(&id, "/permissions")).await?;
         let asked = entries(&pending).iter().find(|asked| asked["id"] == permission);
+        if let (Some(number), Some(asked)) = (always, asked) {
+            let chosen = number.checked_sub(1).and_then(|n| suggestions(asked).get(n));
+            let chosen = chosen.ok_or_else(|| {
+                let there = suggestions(asked).len();
+                Failure::invalid(format!(
+                    "--always {number}: its agent suggests {there} rules; `ash session permissions` lists them"
+                ))
+            })?;
+            body["updatedPermissions"] = json!([chosen]);
+        }
         let asked: Vec<&str> = asked.map(questions).unwrap_or_default();
-        body["answers"] = Value::Object(chosen(&asked, answers)?);
+        if !answers.is_empty() {
+            body["answers"] = Value::Object(chosen(&asked, answers)?);
+        }
     }
     tell(api, (&id, permission), &body, as_json).await
 }
@@ -139,7 +168,8 @@ pub(crate) async fn meanwhile<T>(api: &Api, id: &str, answer: impl Future<Output
         let pending = api.get(&path(id, "/permissions")).await.unwrap_or_default();
         for asked in entries(&pending) {
             if seen.insert(asked["id"].to_string()) {
-                eprintln!("{}", json!({ "event": "permission_request", "data": asked }));
+                let line = json!({ "event": "permission_request", "data": asked });
+                eprintln!("{}", out::escaped(&line.to_string()));
             }
         }
     }
@@ -147,6 +177,8 @@ pub(crate) async fn meanwhile<T>(api: &Api, id: &str, answer: impl Future<Output
 
 /// The person at the terminal, if there is one, is asked one thing after the other.
 pub(crate) struct Desk {
+    api: Api,
+    session: String,
     waiting: VecDeque<Value>,
     asking: Option<(Value, BoxFuture<'static, std::io::Result<Option<Value>>>)>,
 }
@@ -160,8 +192,8 @@ pub(crate) enum Decided {
 }
 
 impl Desk {
-    pub(crate) fn new() -> Desk {
-        Desk { waiting: VecDeque::new(), asking: None }
+    pub(crate) fn new(api: &Api, session: &str) -> Desk {
+        Desk { api: api.clone(), session: session.to_owned(), waiting: VecDeque::new(), asking: None }
     }
 
     pub(crate) fn put(&mut self, asked: Value) {
@@ -181,8 +213,12 @@ impl Desk {
             if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
                 return Decided::Open { asked };
             }
-            let question = asked.clone();
-            self.asking = Some((asked, Box::pin(async move { ask(&question).await })));
+            let (question, api, session) = (asked.clone(), self.api.again(), self.session.clone());
+            let asking = async move {
+                let before = before(&api, &session, &question).await;
+                ask(&question, &before).await
+            };
+            self.asking = Some((asked, Box::pin(asking)));
         }
         let Some((_, asking)) = &mut self.asking else { return std::future::pending().await };
         let said = asking.await;
@@ -196,23 +232,62 @@ impl Desk {
     }
 }
 
+/// What is in the file that a call replaces. Nothing if there is none, or it is not in the workspace.
+async fn before(api: &Api, session: &str, asked: &Value) -> String {
+    let file = asked["input"]["file_path"].as_str().filter(|_| asked["tool"] == "Write");
+    let Some(file) = file.map(|file| file.strip_prefix("/workspace/").unwrap_or(file)) else {
+        return String::new();
+    };
+    let name: Vec<String> = file.split('/').map(encoded).collect();
+    let request = api.request(reqwest::Method::GET, &path(session, &format!("/files/{}", name.join("/"))));
+    match api.send(request).await {
+        Ok(found) if found.content_length().is_some_and(|size| size <= MOST_COMPARED) => {
+            found.text().await.unwrap_or_default()
+        }
+        Ok(_) | Err(_) => String::new(),
+    }
+}
+
 /// The answer as the server takes it; `None`: the keyboard is closed.
-async fn ask(asked: &Value) -> std::io::Result<Option<Value>> {
+async fn ask(asked: &Value, before: &str) -> std::io::Result<Option<Value>> {
     if asked["question"] == true {
         return ask_questions(asked).await;
     }
-    let tool = out::harmless(asked["tool"].as_str().unwrap_or("a tool"));
-    let what = out::harmless(&out::shortened(&summary(asked), FOLDED));
-    eprintln!("{} {what}", paint_err(Paint::Yellow, &format!("? {tool}")));
-    let said = prompt("allow? [y/N, or why not] ").await?;
-    Ok(said.map(|said| leave(&said)))
+    let tool = asked["tool"].as_str().unwrap_or("a tool");
+    let all = whole(asked, before);
+    let (mut shown, mut hidden) = first(&all);
+    eprintln!("{}", paint_err(Paint::Yellow, &format!("? {tool}")));
+    loop {
+        eprintln!("{shown}");
+        for (n, suggestion) in (1..).zip(suggestions(asked)) {
+            eprintln!("  a{n}. always: {}", rule(suggestion));
+        }
+        let more = match hidden.lines().count() {
+            0 => String::new(),
+            lines => format!(", m: show more ({})", out::plural(lines as u64, "line")),
+        };
+        let always = if suggestions(asked).is_empty() { "" } else { ", a1: allow always" };
+        let Some(said) = prompt(&format!("allow? [y/N{more}{always}, or why not] ")).await? else {
+            return Ok(None);
+        };
+        if said.eq_ignore_ascii_case("m") && !hidden.is_empty() {
+            (shown, hidden) = first(hidden.trim_start_matches('\n'));
+            continue;
+        }
+        return Ok(Some(leave(&said, suggestions(asked))));
+    }
 }
 
-fn leave(said: &str) -> Value {
-    match said.to_lowercase().as_str() {
-        "y" | "yes" => json!({ "behavior": "allow" }),
-        "" | "n" | "no" => json!({ "behavior": "deny" }),
-        _ => json!({ "behavior": "deny", "message": said }),
+fn leave(said: &str, suggestions: &[Value]) -> Value {
+    let always = said.to_lowercase().strip_prefix('a').and_then(|number| match number {
+        "" => suggestions.first(),
+        number => number.parse::<usize>().ok()?.checked_sub(1).and_then(|n| suggestions.get(n)),
+    });
+    match (said.to_lowercase().as_str(), always) {
+        (_, Some(rule)) => json!({ "behavior": "allow", "updatedPermissions": [rule] }),
+        ("y" | "yes", _) => json!({ "behavior": "allow" }),
+        ("" | "n" | "no", _) => json!({ "behavior": "deny" }),
+        (_, None) => json!({ "behavior": "deny", "message": said }),
     }
 }
 
@@ -220,7 +295,7 @@ async fn ask_questions(asked: &Value) -> std::io::Result<Option<Value>> {
     let mut answers = Map::new();
     for question in asked["input"]["questions"].as_array().into_iter().flatten() {
         let words = question["question"].as_str().unwrap_or_default();
-        eprintln!("{} {}", paint_err(Paint::Yellow, "?"), out::harmless(words));
+        eprintln!("{} {}", paint_err(Paint::Yellow, "?"), words);
         let choices: Vec<&str> = question["options"]
             .as_array()
             .into_iter()
@@ -228,7 +303,7 @@ async fn ask_questions(asked: &Value) -> std::io::Result<Option<Value>> {
             .filter_map(|c| c["label"].as_str())
             .collect();
         for (n, choice) in (1..).zip(&choices) {
-            eprintln!("  {n}. {}", out::harmless(choice));
+            eprintln!("  {n}. {}", choice);
         }
         let several = if question["multiSelect"] == true { "s, with commas between" } else { "" };
         let Some(said) = prompt(&format!("number{several}, or your own words: ")).await? else {
@@ -279,11 +354,23 @@ mod tests {
 
     #[test]
     fn only_a_yes_is_leave() {
-        assert_eq!(leave("Yes"), json!({"behavior": "allow"}));
+        assert_eq!(leave("Yes", &[]), json!({"behavior": "allow"}));
         for no in ["", "n", "NO"] {
-            assert_eq!(leave(no), json!({"behavior": "deny"}));
+            assert_eq!(leave(no, &[]), json!({"behavior": "deny"}));
         }
-        assert_eq!(leave("use tabs"), json!({"behavior": "deny", "message": "use tabs"}));
+        assert_eq!(leave("use tabs", &[]), json!({"behavior": "deny", "message": "use tabs"}));
+    }
+
+    #[test]
+    fn always_takes_one_of_the_agents_own_suggestions() {
+        let rules = [json!({"type": "addRules"}), json!({"type": "setMode"})];
+        for (said, rule) in [("a", &rules[0]), ("A1", &rules[0]), ("a2", &rules[1])] {
+            assert_eq!(leave(said, &rules), json!({"behavior": "allow", "updatedPermissions": [rule]}));
+        }
+        for no in ["a3", "a0", "always"] {
+            assert_eq!(leave(no, &rules)["behavior"], "deny", "{no}");
+        }
+        assert_eq!(leave("a", &[])["behavior"], "deny");
     }
 
     #[test]

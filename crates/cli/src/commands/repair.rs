@@ -48,7 +48,7 @@ fn tell(repaired: &Repaired, yes: bool) {
         return;
     }
     if let Some(damaged) = &repaired.damaged {
-        eprintln!("the database cannot be read: {}", out::harmless(damaged));
+        eprintln!("the database cannot be read: {}", damaged);
         match &repaired.aside {
             Some(aside) => eprintln!("it is kept as {}; a new one was made", aside.display()),
             None => {
@@ -63,11 +63,11 @@ fn tell(repaired: &Repaired, yes: bool) {
             ash_model::Witness::Bucket => "the object store",
         };
         let what = match (&one.failed, yes) {
-            (Some(error), _) => paint(Paint::Red, &format!("not back: {}", out::harmless(error))),
+            (Some(error), _) => paint(Paint::Red, &format!("not back: {}", error)),
             (None, true) => paint(Paint::Green, "back"),
             (None, false) => "would come back".to_owned(),
         };
-        let id = out::harmless(one.session.as_str());
+        let id = one.session.as_str().to_owned();
         println!("{id}  {known}, {} events in {from}: {what}", one.proven);
     }
     for (number, workspace) in repaired.orphans.iter().enumerate() {

@@ -10,7 +10,7 @@ use crate::{
 use ash_model::Kind;
 use reqwest::Method;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, io::Write, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8> {
     match command {
@@ -131,14 +131,16 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             Ok(0)
         }
         Session::Permissions { id } => permission::list(api, &id, as_json).await,
-        Session::Allow { id, permission, answers } => {
-            permission::allow(api, (&id, &permission), &answers, as_json).await
+        Session::Allow { id, permission, answers, always } => {
+            permission::allow(api, (&id, &permission), (&answers, always), as_json).await
         }
         Session::Deny { id, permission, message } => {
             permission::deny(api, (&id, &permission), message.as_deref(), as_json).await
         }
         Session::Exec { id, command, timeout } => exec(api, &id, &command, timeout, as_json).await,
-        Session::Tail { id, kind } => tail(api, &id, kind.as_deref(), as_json).await,
+        Session::Tail { id, kind, since } => {
+            tail(api, &id, (kind.as_deref(), since.as_deref()), as_json).await
+        }
         Session::Checkpoints { id, limit, before } => history::list(api, &id, (limit, before), as_json).await,
         Session::Checkpoint { id, number } => history::one(api, &id, number, as_json).await,
         Session::Rewind { id, checkpoint, files } => {
@@ -181,7 +183,7 @@ pub(crate) fn path(id: &str, rest: &str) -> String {
 }
 
 fn short(id: &str) -> String {
-    id.chars().take(8).collect()
+    if out::is_chosen(id) { id.to_owned() } else { id.chars().take(8).collect() }
 }
 
 fn map(env: &[String]) -> Result<BTreeMap<String, String>> {
@@ -265,7 +267,7 @@ async fn resume(api: &Api, id: &str, options: &Value, (detach, as_json): (bool, 
         return Ok(0);
     }
     eprintln!("{}", out::paint_err(Paint::Dim, "following; Ctrl-C leaves it running"));
-    follow(api, &id, &last_event(api, &id).await?, None).await
+    follow(api, &id, &last_event(api, &id).await?, (None, false)).await
 }
 
 async fn last_event(api: &Api, id: &str) -> Result<String> {
@@ -324,33 +326,54 @@ async fn send(api: &Api, id: &str, body: Value, (raw, as_json): (bool, bool)) ->
 async fn print_raw(mut stream: Stream) -> Result<u8> {
     loop {
         match stream.next().await? {
-            Next::Frame(frame) => println!("[{}] {}", frame.event, frame.data),
+            Next::Frame(frame) => println!("[{}] {}", frame.event, out::escaped(&frame.data.to_string())),
             Next::Waiting => eprintln!("(waiting for the server)"),
             Next::Over => return Ok(0),
         }
     }
 }
 
-async fn tail(api: &Api, id: &str, kind: Option<&str>, as_json: bool) -> Result<u8> {
+/// From the start, or from `since` on, until the reader leaves or nothing can come any more.
+async fn tail(api: &Api, id: &str, (kind, since): (Option<&str>, Option<&str>), as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
-    if !as_json {
-        return follow(api, &id, "", kind).await;
+    let last = match since {
+        None => String::new(),
+        Some(since) => event_before(api, &id, since).await?,
+    };
+    follow(api, &id, &last, (kind, as_json)).await
+}
+
+/// The last event before `since`: the id of an event as tail shows it, or how long ago.
+async fn event_before(api: &Api, id: &str, since: &str) -> Result<String> {
+    if since.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ':')) && !since.is_empty() {
+        return Ok(since.to_owned());
     }
-    let mut stream = Stream::follow(api, &id, "").await?;
+    let ago = ash_model::duration(since).map_err(|error| {
+        Failure::invalid(format!("--since {since:?}: {error}, or give the id of an event as tail shows it"))
+    })?;
+    let from = jiff::Timestamp::now().saturating_sub(jiff::SignedDuration::try_from(ago).unwrap_or_default());
+    let from = from.unwrap_or(jiff::Timestamp::MIN);
+    let mut before = 0;
     loop {
-        match stream.next().await? {
-            Next::Frame(frame) if kind.is_none_or(|kind| kind == frame.event) => {
-                println!("{}", json!({ "id": frame.id, "event": frame.event, "data": frame.data }));
+        let page = api.get(&path(id, &format!("/events?limit=1000&after={before}"))).await?;
+        let events = page["events"].as_array().cloned().unwrap_or_default();
+        if events.is_empty() {
+            return Ok(before.to_string());
+        }
+        for event in &events {
+            let at = event["createdAt"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
+            if at.is_some_and(|at| at >= from) {
+                return Ok(before.to_string());
             }
-            Next::Frame(frame) if frame.event == "ended" => return Ok(0),
-            Next::Frame(_) | Next::Waiting => {}
-            Next::Over => return Ok(0),
+            before = event["sequence"].as_u64().unwrap_or(before);
         }
     }
 }
 
-/// Prints a line for each event until the session ends or the reader leaves.
-async fn follow(api: &Api, id: &str, last: &str, kind: Option<&str>) -> Result<u8> {
+/// Prints a line for each event until the reader leaves or nothing can come any more.
+async fn follow(api: &Api, id: &str, last: &str, (kind, as_json): (Option<&str>, bool)) -> Result<u8> {
+    // The first event of all has no cursor before it.
+    let last = if last == "0" { "" } else { last };
     let mut stream = Stream::follow(api, id, last).await?;
     loop {
         let next = tokio::select! {
@@ -358,19 +381,18 @@ async fn follow(api: &Api, id: &str, last: &str, kind: Option<&str>) -> Result<u
             _ = tokio::signal::ctrl_c() => return Ok(0),
         };
         match next {
-            Next::Frame(frame) => {
-                if kind.is_none_or(|kind| kind == frame.event) && (kind.is_some() || frame.event != "message")
-                {
-                    println!(
-                        "{} {}",
-                        paint(Paint::Cyan, &format!("{:>8} {:<14}", frame.id, frame.event)),
-                        out::harmless(&out::shortened(&frame.data.to_string(), 160))
-                    );
-                }
-                if frame.event == "ended" {
-                    return Ok(0);
-                }
+            Next::Frame(frame) if kind.is_some_and(|kind| kind != frame.event) => {}
+            Next::Frame(frame) if as_json => {
+                let line = json!({ "id": frame.id, "event": frame.event, "data": frame.data });
+                println!("{}", out::escaped(&line.to_string()));
             }
+            // What it says is in the events beside it.
+            Next::Frame(frame) if kind.is_none() && frame.event == "message" => {}
+            Next::Frame(frame) => println!(
+                "{} {}",
+                paint(Paint::Cyan, &format!("{:>8} {:<14}", frame.id, frame.event)),
+                out::shortened(&frame.data.to_string(), 160)
+            ),
             Next::Waiting => eprintln!("{}", out::paint_err(Paint::Dim, "(waiting for the server)")),
             Next::Over => return Ok(0),
         }
@@ -385,10 +407,8 @@ async fn exec(api: &Api, id: &str, command: &str, timeout: u64, as_json: bool) -
         out::json(&answer);
         return Ok(code);
     }
-    let write =
-        |mut to: Box<dyn Write>, text: &Value| to.write_all(text.as_str().unwrap_or_default().as_bytes());
-    write(Box::new(std::io::stdout()), &answer["stdout"]).ok();
-    write(Box::new(std::io::stderr()), &answer["stderr"]).ok();
+    out::data(answer["stdout"].as_str().unwrap_or_default().as_bytes()).ok();
+    eprint!("{}", answer["stderr"].as_str().unwrap_or_default());
     if answer["timedOut"] == true {
         eprintln!(
             "{}",
@@ -412,7 +432,7 @@ async fn files(
         let url = path(&id, &format!("/files/{}{at}", name.join("/")));
         let response = api.send(api.request(Method::GET, &url)).await.map_err(named)?;
         let bytes = response.bytes().await.map_err(|error| api.unreachable(&error))?;
-        std::io::stdout().write_all(&bytes).map_err(Failure::local("cannot write"))?;
+        out::data(&bytes).map_err(Failure::local("cannot write"))?;
         return Ok(0);
     }
     let answer = api.get(&path(&id, &format!("/files{at}"))).await.map_err(named)?;

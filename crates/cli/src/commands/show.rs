@@ -1,6 +1,6 @@
 //! Showing turns, sessions and receipts to people.
 
-use super::permission::{Decided, Desk, summary};
+use super::permission::{Decided, Desk, summary, whole};
 use crate::{
     api::{Api, Result},
     out::{self, Paint, Table, paint, paint_err},
@@ -34,9 +34,7 @@ pub(crate) fn sessions(sessions: &[Value]) {
 fn shortest(id: &str, all: &[&str]) -> String {
     let ends = id.char_indices().map(|(at, c)| at + c.len_utf8()).skip(7);
     let unique = |prefix: &str| all.iter().filter(|other| other.starts_with(prefix)).count() <= 1;
-    let is_uuid = id.len() == 36 && id.bytes().filter(|b| *b == b'-').count() == 4;
-    // A name that somebody chose is shown whole.
-    if !is_uuid {
+    if out::is_chosen(id) {
         return id.to_owned();
     }
     ends.map(|end| &id[..end]).find(|prefix| unique(prefix)).unwrap_or(id).to_owned()
@@ -54,7 +52,7 @@ fn colour(status: &str) -> Paint {
 
 pub(crate) fn session(session: &Value) {
     let now = jiff::Timestamp::now();
-    let text = |name: &str| out::harmless(session[name].as_str().unwrap_or_default());
+    let text = |name: &str| session[name].as_str().unwrap_or_default().to_owned();
     println!("{}  {}", paint(Paint::Bold, &text("id")), out::status(&text("status")));
     let line = |name: &str, value: String| println!("  {name:<11} {value}");
     if !text("title").is_empty() {
@@ -71,25 +69,25 @@ pub(crate) fn session(session: &Value) {
     line("created", out::ago(&text("createdAt"), now));
     line("active", out::ago(&text("lastActiveAt"), now));
     if let Some(parent) = session["parentSessionId"].as_str() {
-        line("fork of", out::harmless(parent));
+        line("fork of", parent.to_owned());
     }
     if let Some(owner) = session["owner"].as_str() {
-        line("owner", out::harmless(owner));
+        line("owner", owner.to_owned());
     }
     for (name, value) in session["metadata"].as_object().into_iter().flatten() {
-        line("noted", out::harmless(&format!("{name}={}", value.as_str().unwrap_or_default())));
+        line("noted", format!("{name}={}", value.as_str().unwrap_or_default()));
     }
     if let Some(expires) = session["expiresAt"].as_str() {
-        line("goes", out::harmless(expires));
+        line("goes", expires.to_owned());
     }
     for asked in session["pending"].as_array().into_iter().flatten() {
         let (tool, id) =
             (asked["tool"].as_str().unwrap_or_default(), asked["id"].as_str().unwrap_or_default());
-        let what = out::harmless(&out::shortened(&format!("{tool} {}", summary(asked)), FOLDED));
+        let what = out::shortened(&format!("{tool} {}", summary(asked)), FOLDED);
         line("waits for", format!("{what} ({id})"));
     }
     if let Some(error) = session["error"]["error"].as_str() {
-        line("error", paint(Paint::Red, &out::harmless(error)));
+        line("error", paint(Paint::Red, &error.to_owned()));
     }
     if !text("lastText").is_empty() {
         line("last said", text("lastText"));
@@ -125,7 +123,7 @@ pub(crate) fn receipt(receipt: &Value) {
 pub(crate) async fn turn(mut stream: Stream, api: &Api, session: &str) -> Result<u8> {
     let mut printer = Printer::new();
     let mut interrupted = false;
-    let mut desk = Desk::new();
+    let mut desk = Desk::new(api, session);
     loop {
         let next = tokio::select! {
             next = stream.next() => next?,
@@ -174,10 +172,10 @@ async fn decide(decided: Decided, printer: &mut Printer, api: &Api, session: &st
             }
         }
         Decided::Open { asked } => {
-            let what = out::harmless(&out::shortened(&summary(&asked), FOLDED));
+            let what = whole(&asked, "");
             let (tool, id) =
                 (asked["tool"].as_str().unwrap_or_default(), asked["id"].as_str().unwrap_or_default());
-            printer.note(&format!("waits for leave: {} {what}", out::harmless(tool)));
+            printer.note(&format!("waits for leave: {} {what}", tool));
             printer.note(&format!("ash session allow {session} {id}, or deny"));
         }
     }
@@ -209,7 +207,7 @@ impl Printer {
                 self.line(&format!(
                     "{} {}",
                     paint(Paint::Cyan, &format!("▸ {name}")),
-                    paint(Paint::Dim, &out::harmless(&out::shortened(&shown, FOLDED)))
+                    paint(Paint::Dim, &out::shortened(&shown, FOLDED))
                 ));
             }
             "tool_result" => self.result(&frame.data),
@@ -247,7 +245,7 @@ impl Printer {
     fn result(&mut self, data: &Value) {
         let text = data["content"].as_str().map_or_else(|| data["content"].to_string(), str::to_owned);
         let lines = text.lines().count();
-        let first = out::harmless(&out::shortened(text.lines().next().unwrap_or_default(), FOLDED));
+        let first = out::shortened(text.lines().next().unwrap_or_default(), FOLDED);
         let first = if text.trim().is_empty() { "(no output)".to_owned() } else { first };
         let more = if lines > 1 { format!(" (+{} lines)", lines - 1) } else { String::new() };
         let mark =
@@ -258,7 +256,7 @@ impl Printer {
 
     fn text(&mut self, text: &str) {
         self.spinner.finish_and_clear();
-        let text = out::harmless(text);
+        let text = text.to_owned();
         print!("{text}");
         std::io::stdout().flush().ok();
         self.open = !text.ends_with('\n');

@@ -35,7 +35,7 @@ pub(super) async fn run(api: &Api, command: Workspace, as_json: bool) -> Result<
         Workspace::Delete { name } => eprintln!("{name} is gone; its conversations stay readable"),
         Workspace::Files { .. } => {
             for file in answer["files"].as_array().into_iter().flatten() {
-                println!("{}", out::harmless(file["path"].as_str().unwrap_or_default()));
+                println!("{}", file["path"].as_str().unwrap_or_default());
             }
         }
         Workspace::Checkpoints { .. } => checkpoints(&answer),
@@ -47,7 +47,7 @@ fn list(answer: &Value) {
     let now = jiff::Timestamp::now();
     let mut table = Table::new(&["NAME", "AGENT", "SESSIONS", "CHECKPOINT", "CREATED"]);
     for workspace in answer["workspaces"].as_array().into_iter().flatten() {
-        let text = |name: &str| out::harmless(workspace[name].as_str().unwrap_or_default());
+        let text = |name: &str| workspace[name].as_str().unwrap_or_default().to_owned();
         let checkpoint =
             workspace["checkpoint"].as_u64().map_or_else(String::new, |number| number.to_string());
         table.row(vec![
@@ -63,7 +63,7 @@ fn list(answer: &Value) {
 
 fn info(answer: &Value) {
     let workspace = &answer["workspace"];
-    let text = |name: &str| out::harmless(workspace[name].as_str().unwrap_or_default());
+    let text = |name: &str| workspace[name].as_str().unwrap_or_default().to_owned();
     println!("{}", paint(Paint::Bold, &text("slug")));
     println!("  agent       {}", text("agentName"));
     println!("  status      {}", text("status"));
@@ -72,7 +72,7 @@ fn info(answer: &Value) {
         workspace["checkpoint"].as_u64().map_or("none yet".to_owned(), |n| n.to_string())
     );
     for session in answer["sessions"].as_array().into_iter().flatten() {
-        let text = |name: &str| out::harmless(session[name].as_str().unwrap_or_default());
+        let text = |name: &str| session[name].as_str().unwrap_or_default().to_owned();
         println!("  session     {} {} {}", text("id"), out::status(&text("status")), text("title"));
     }
 }

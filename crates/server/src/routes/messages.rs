@@ -1,12 +1,9 @@
 //! The conversation: sending a message, following the stream, reading what was said.
 
 use super::{
-    MOST_MODEL,
     locks::Held,
-    take::{
-        Asked, FromFields, ListAsked, Part, StrictBody, at_most, can_wait, patience, session,
-        session_anywhere,
-    },
+    options::has_a_name,
+    take::{Asked, FromFields, ListAsked, Part, StrictBody, can_wait, patience, session, session_anywhere},
     usage,
 };
 use crate::{
@@ -97,7 +94,7 @@ fn wants_json(headers: &HeaderMap) -> bool {
 
 fn prompt(message: Message) -> Answer<Prompt> {
     check_content(&message.content)?;
-    at_most("model", message.model.as_deref(), MOST_MODEL)?;
+    has_a_name(message.model.as_deref())?;
     usage::check(&Limits {
         max_turns: message.max_turns,
         max_budget_usd: message.max_budget_usd,
@@ -251,12 +248,23 @@ pub(super) async fn list(
     let session = session(&app, &caller, &id).await?;
     let limit = asked.limit(100)?;
     let past = if asked.all == Some(true) { Past::default() } else { app.sessions.past(&session).await? };
-    let show = |event: &Event| match past.hides(event) {
-        true => Vec::new(),
-        false => shapes::message(&session, event).into_iter().collect(),
-    };
-    let messages = read(&app, &session, (asked.after.unwrap_or(0), limit), &["queued", "said"], show).await?;
-    Ok(Json(json!({ "messages": messages })))
+    let (mut shown, mut bytes, mut after) = (Vec::new(), 0, asked.after.unwrap_or(0));
+    loop {
+        // A few more than are asked for: some may be hidden.
+        let page = PAGE.min(u32::try_from(limit).unwrap_or(PAGE) + 8);
+        let found = app.sessions.rooms().store.messages(session.no, after, page).await?;
+        let Some((last, _)) = found.last() else { break };
+        after = *last;
+        for (ordinal, event) in found.iter().filter(|(_, event)| !past.hides(event)) {
+            let Some(entry) = shapes::message(&session, event, *ordinal) else { continue };
+            bytes += size(&entry);
+            if shown.len() == limit || (!shown.is_empty() && bytes > MOST_BYTES) {
+                return Ok(Json(json!({ "messages": shown })));
+            }
+            shown.push(entry);
+        }
+    }
+    Ok(Json(json!({ "messages": shown })))
 }
 
 pub(super) async fn events(
@@ -270,7 +278,7 @@ pub(super) async fn events(
     let wanted =
         |entry: &Value| asked.kind.as_deref().is_none_or(|kind| kind.is_empty() || entry["type"] == kind);
     let show = |event: &Event| shapes::timeline(&session, event).into_iter().filter(wanted).collect();
-    let events = read(&app, &session, (asked.after.unwrap_or(0), limit), &[], show).await?;
+    let events = read(&app, &session, (asked.after.unwrap_or(0), limit), show).await?;
     Ok(Json(json!({ "events": events })))
 }
 
@@ -284,11 +292,10 @@ async fn read(
     app: &App,
     session: &Session,
     (after, limit): (u64, usize),
-    kinds: &[&'static str],
     show: impl Fn(&Event) -> Vec<Value>,
 ) -> Answer<Vec<Value>> {
     let (mut shown, mut bytes) = (Vec::<Value>::new(), 0);
-    let mut query = EventQuery { after: after.min(i64::MAX as u64), limit: PAGE, kinds: kinds.to_vec() };
+    let mut query = EventQuery { after: after.min(i64::MAX as u64), limit: PAGE, kinds: Vec::new() };
     loop {
         let events = app.sessions.rooms().store.events(session.no, &query).await?;
         let Some(last) = events.last() else { return Ok(shown) };

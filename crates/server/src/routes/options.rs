@@ -94,7 +94,7 @@ impl Settable {
     }
 
     pub(super) fn over(self, before: Options) -> Answer<Options> {
-        at_most("model", self.model.as_deref(), MOST_MODEL)?;
+        has_a_name(self.model.as_deref())?;
         at_most("systemPrompt", self.system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
         at_most("appendSystemPrompt", self.append_system_prompt.as_deref(), MOST_APPENDED)?;
         if let Some(mode) = &self.permission_mode
@@ -186,6 +186,17 @@ impl Settable {
             limits: limits::over(self.limits, before.limits)?,
             base: before.base,
         })
+    }
+}
+
+/// A model is named, or left out; nothing in between.
+pub(super) fn has_a_name(model: Option<&str>) -> Answer<()> {
+    at_most("model", model, MOST_MODEL)?;
+    match model.is_some_and(|model| model.trim().is_empty()) {
+        true => {
+            Err(Problem::invalid("invalid_body", "model must not be empty; leave it out for the usual one"))
+        }
+        false => Ok(()),
     }
 }
 

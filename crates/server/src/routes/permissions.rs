@@ -41,6 +41,16 @@ pub(super) async fn answer(
         Verdict::Allow { .. } => "allow",
         Verdict::Deny { .. } => "deny",
     };
+    if let Verdict::Allow { updated_permissions, .. } = &verdict {
+        // Whether it is still open is for the session to say.
+        let pending = app.sessions.pending(&found).await?;
+        let asked = pending.iter().find(|asked| asked.id == id);
+        if asked.is_some_and(|asked| updated_permissions.iter().any(|rule| !asked.suggestions.contains(rule)))
+        {
+            let error = "updatedPermissions must be some of the request's own suggestions";
+            return Err(Problem::new(Kind::Unprocessable, "invalid_answer", error));
+        }
+    }
     app.sessions.answer(found.no, id, verdict).await?;
     Ok(Json(json!({ "id": id, "behavior": behavior })))
 }
@@ -52,6 +62,7 @@ struct Given {
     message: Option<String>,
     updated_input: Option<Map<String, Value>>,
     answers: Option<BTreeMap<String, Chosen>>,
+    updated_permissions: Option<Vec<Value>>,
 }
 
 #[derive(Deserialize, PartialEq, Eq)]
@@ -80,8 +91,9 @@ impl Chosen {
 
 fn verdict(body: Value) -> Answer<Verdict> {
     let invalid = |error: String| Problem::new(Kind::Unprocessable, "invalid_answer", error);
-    let Given { behavior, message, updated_input, answers } = serde_json::from_value(body)
-        .map_err(|error| invalid(format!("The body is not as expected: {error}")))?;
+    let Given { behavior, message, updated_input, answers, updated_permissions } =
+        serde_json::from_value(body)
+            .map_err(|error| invalid(format!("The body is not as expected: {error}")))?;
     if message.as_ref().is_some_and(|message| message.chars().count() > MOST_MESSAGE) {
         return Err(invalid(format!("message must not be longer than {MOST_MESSAGE} characters")));
     }
@@ -92,10 +104,15 @@ fn verdict(body: Value) -> Answer<Verdict> {
         Behavior::Allow => {
             let answers = answers.unwrap_or_default();
             let answers = answers.into_iter().map(|(question, chosen)| (question, chosen.words())).collect();
-            Ok(Verdict::Allow { updated_input: updated_input.map(Value::Object), answers })
+            let updated_permissions = updated_permissions.unwrap_or_default();
+            Ok(Verdict::Allow {
+                updated_input: updated_input.map(Value::Object),
+                answers,
+                updated_permissions,
+            })
         }
-        Behavior::Deny if updated_input.is_some() || answers.is_some() => {
-            Err(invalid("updatedInput and answers go with allow".to_owned()))
+        Behavior::Deny if updated_input.is_some() || answers.is_some() || updated_permissions.is_some() => {
+            Err(invalid("updatedInput, answers and updatedPermissions go with allow".to_owned()))
         }
         Behavior::Deny => {
             let message = message.filter(|message| !message.trim().is_empty());
@@ -131,6 +148,9 @@ mod tests {
         assert_eq!(read(json!({"behavior": "deny", "message": "no"})), Ok(Verdict::deny("no")));
         let chosen = json!({"behavior": "allow", "answers": {"One?": "A", "Some?": ["B", "C"]}});
         let answers = [("One?".to_owned(), "A".to_owned()), ("Some?".to_owned(), "B, C".to_owned())].into();
-        assert_eq!(read(chosen), Ok(Verdict::Allow { updated_input: None, answers }));
+        assert_eq!(
+            read(chosen),
+            Ok(Verdict::Allow { updated_input: None, answers, updated_permissions: Vec::new() })
+        );
     }
 }

@@ -23,7 +23,7 @@ impl State {
     pub(super) fn answer(&self, id: PermissionId, verdict: &Verdict) -> Result<Vec<Fact>, Refused> {
         let pending = self.pending.iter().find(|pending| pending.asked.id == id);
         let (pending, awake) = pending.zip(self.awake.as_ref()).ok_or(Refused::Unasked)?;
-        if let Verdict::Allow { updated_input, answers } = verdict {
+        if let Verdict::Allow { updated_input, answers, .. } = verdict {
             let given = !answers.is_empty()
                 || updated_input.as_ref().is_some_and(|input| input.get("answers").is_some());
             match (pending.asked.question, given) {

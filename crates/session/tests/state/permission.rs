@@ -70,8 +70,11 @@ fn an_answer_is_told_under_the_next_number_and_only_once() {
 
 #[test]
 fn a_question_wants_answers_and_nothing_else_does() {
-    let chosen =
-        || Verdict::Allow { updated_input: None, answers: [("Which?".to_owned(), "A".to_owned())].into() };
+    let chosen = || Verdict::Allow {
+        updated_input: None,
+        answers: [("Which?".to_owned(), "A".to_owned())].into(),
+        updated_permissions: Vec::new(),
+    };
     let question = waiting(Asked { question: true, ..asked(OnPermissionTimeout::Deny) });
     assert_eq!(answer(&question, Verdict::allow()), Err(Refused::NoAnswers));
     assert!(answer(&question, chosen()).is_ok() && answer(&question, Verdict::deny("no")).is_ok());

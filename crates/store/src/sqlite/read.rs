@@ -264,7 +264,7 @@ pub(super) async fn line(db: &SqlitePool, no: SessionNo) -> Result<Vec<(SessionN
 }
 
 /// Each session of the line with the part of the log that is read from it: after `.1`, up to `.2`. Oldest first.
-fn parts(line: &Line) -> Vec<(SessionNo, Seq, Seq)> {
+pub(super) fn parts(line: &Line) -> Vec<(SessionNo, Seq, Seq)> {
     let mut upto = i64::MAX as u64;
     let mut parts = Vec::new();
     for &(no, own_after) in line.iter() {
@@ -288,7 +288,7 @@ pub(super) async fn facts(db: &SqlitePool, no: SessionNo) -> Result<Vec<Event>> 
 const MOST_BYTES: u64 = 8 << 20;
 
 /// How many rows of these sizes fit, after `used` bytes of others.
-fn fitting(sizes: &[SqliteRow], used: &mut u64) -> Result<u32> {
+pub(super) fn fitting(sizes: &[SqliteRow], used: &mut u64) -> Result<u32> {
     let mut count = 0;
     for row in sizes {
         let size = unsigned(row, "size")?;
@@ -381,7 +381,7 @@ pub(super) async fn events(db: &SqlitePool, line: &Line, asked: &EventQuery) -> 
     Ok(events)
 }
 
-fn event(row: &SqliteRow) -> Result<Event> {
+pub(super) fn event(row: &SqliteRow) -> Result<Event> {
     let kind: String = row.try_get("kind")?;
     Ok(Event {
         seq: unsigned(row, "seq")?,

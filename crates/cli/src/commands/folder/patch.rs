@@ -3,14 +3,10 @@
 use super::changes::{Change, Contents, Leaf, When};
 use crate::{
     api::Result,
-    out::{Paint, harmless, paint},
+    out::{Paint, paint},
 };
 use similar::{ChangeTag, TextDiff};
-use std::{
-    fmt::Write,
-    io::{IsTerminal, stdout},
-    time::Duration,
-};
+use std::{fmt::Write, time::Duration};
 
 /// Longer than this nobody reads; it is said to differ.
 const MOST_BYTES: u64 = 4 << 20;
@@ -114,7 +110,6 @@ fn hunks(old: &str, new: &str, head: &str) -> String {
 fn line(text: &mut String, tag: ChangeTag, value: &str) {
     let bare = value.strip_suffix('\n');
     let shown = bare.unwrap_or(value);
-    let shown = if stdout().is_terminal() { harmless(shown) } else { shown.to_owned() };
     let painted = match tag {
         ChangeTag::Equal => format!(" {shown}"),
         ChangeTag::Delete => paint(Paint::Red, &format!("-{shown}")),

@@ -64,7 +64,7 @@ pub(super) fn verify(place: &Place, read_data: bool) -> Result<u8> {
     } else {
         show(&harms, &missing);
         for block in &verified.marred {
-            println!("{} {}", paint(Paint::Yellow, "!"), out::harmless(block));
+            println!("{} {}", paint(Paint::Yellow, "!"), block);
         }
         warn_of(&listing.broken, place);
         if verified.remote > 0 {
@@ -152,26 +152,22 @@ fn json_of(harm: &Harm<'_>) -> Value {
 
 fn show(harms: &[Harm<'_>], missing: &[String]) {
     for Harm { one, what, intact } in harms {
-        println!("{} {} {}", paint(Paint::Red, "✗"), short(&one.tree), out::harmless(&one.shown()));
+        println!("{} {} {}", paint(Paint::Red, "✗"), short(&one.tree), one.shown());
         for fault in what.iter().take(SHOWN) {
-            println!("    {}", out::harmless(fault));
+            println!("    {}", fault);
         }
         if what.len() > SHOWN {
             println!("    and more; --json has all that was found");
         }
         match intact {
             Some(intact) => {
-                println!(
-                    "    the newest that is whole: {} {}",
-                    short(&intact.tree),
-                    out::harmless(&intact.shown())
-                );
+                println!("    the newest that is whole: {} {}", short(&intact.tree), intact.shown());
             }
             None => println!("    none of it is whole; is there a copy of the repository?"),
         }
     }
     for what in missing {
-        println!("{} {}", paint(Paint::Red, "✗"), out::harmless(what));
+        println!("{} {}", paint(Paint::Red, "✗"), what);
     }
 }
 

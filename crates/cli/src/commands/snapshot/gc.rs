@@ -107,12 +107,7 @@ fn report(place: &Place, gone: &[&Listed], collected: Option<&Collected>) {
     }
     let now = jiff::Timestamp::now();
     for one in gone {
-        println!(
-            "{} {} {}",
-            short(&one.tree),
-            out::ago(&one.at.to_string(), now),
-            out::harmless(&one.shown())
-        );
+        println!("{} {} {}", short(&one.tree), out::ago(&one.at.to_string(), now), one.shown());
     }
     let forgotten = plural(gone.len() as u64, "snapshot");
     let what = match collected {

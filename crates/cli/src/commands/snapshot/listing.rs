@@ -168,7 +168,7 @@ fn unique<'l>(one: &'l Listed, all: &[Listed]) -> &'l str {
 
 pub(super) fn warn_of(broken: &[String], place: &Place) {
     for what in broken {
-        eprintln!("{} {}", out::paint_err(Paint::Red, "✗"), out::harmless(what));
+        eprintln!("{} {}", out::paint_err(Paint::Red, "✗"), what);
     }
     if !broken.is_empty() {
         eprintln!("  `ash snapshot verify --repo {}` says what that means", place.dir.display());
@@ -254,7 +254,7 @@ pub(super) fn diff(place: &Place, from: &str, other: Option<&str>) -> Result<u8>
     }
     for change in &found {
         let (letter, colour, _) = kind(change);
-        println!("{} {}", paint(colour, letter), out::harmless(&String::from_utf8_lossy(&change.path)));
+        println!("{} {}", paint(colour, letter), String::from_utf8_lossy(&change.path));
     }
     Ok(0)
 }

@@ -99,7 +99,7 @@ fn report(place: &Place, taken: &Taken, base: Option<&TreeId>) -> u8 {
     };
     eprintln!("{} {what}", paint_err(Paint::Green, "✓"));
     for skipped in lost.iter().take(NAMED) {
-        let path = out::harmless(&inside(&skipped.path));
+        let path = inside(&skipped.path);
         eprintln!("{} {path}: {}", paint_err(Paint::Yellow, "!"), skipped.why);
     }
     if lost.len() > NAMED {

@@ -145,7 +145,7 @@ impl World {
         let answers = pending.iter().filter(|asked| asked.question);
         let answers = answers.map(|_| ("Which?".to_owned(), "A".to_owned())).collect();
         let verdict = match luck {
-            Luck::Good => Verdict::Allow { updated_input: None, answers },
+            Luck::Good => Verdict::Allow { updated_input: None, answers, updated_permissions: Vec::new() },
             Luck::Bad => Verdict::deny("no"),
         };
         let id = pending.map_or_else(|| PermissionId(self.next_fresh()), |asked| asked.id);

@@ -1,0 +1,61 @@
+//! Messages by their ordinal: what users, the agent and its results said, counted over the whole log of a session, also
+//! what a rewind or a death superseded. An ordinal never changes, because the log only grows.
+
+use super::{
+    Line,
+    read::{event, fitting, parts},
+};
+use crate::Result;
+use ash_model::Event;
+use sqlx::{Row, SqlitePool, query};
+
+/// In the words of the index `message_rows`, which SQLite compares as text.
+macro_rules! of_messages {
+    ($what:literal, $rest:literal) => {
+        concat!(
+            "SELECT ",
+            $what,
+            " FROM events INDEXED BY message_rows WHERE session = ?1 AND seq > ?2 AND seq <= ?3 AND (kind = 'queued' OR (kind = 'said' AND CASE WHEN json_valid(json) THEN json_extract(json, '$.type') END IN ('assistant', 'result')))",
+            $rest
+        )
+    };
+}
+
+const COUNT: &str = of_messages!("count(*)", "");
+const SIZES: &str = of_messages!("octet_length(json) AS size", " ORDER BY seq LIMIT ?4 OFFSET ?5");
+const ROWS: &str = of_messages!("*", " ORDER BY seq LIMIT ?4 OFFSET ?5");
+
+/// Those with an ordinal above `after`, each with its own. As many as fit into one answer, at most `limit`.
+pub(super) async fn messages(
+    db: &SqlitePool,
+    line: &Line,
+    after: u64,
+    limit: u32,
+) -> Result<Vec<(u64, Event)>> {
+    let (mut found, mut used) = (Vec::new(), 0);
+    // How many messages there are before the part, and how many of the part are not asked for.
+    let (mut before, mut skip) = (0_u64, i64::try_from(after).unwrap_or(i64::MAX));
+    for (no, own_after, upto) in parts(line) {
+        let part = |sql: &'static str| query(sql).bind(no.0).bind(own_after as i64).bind(upto as i64);
+        // Only a fork's ancestors end before the log does, and only their length has to be known.
+        let length = match upto < i64::MAX as u64 {
+            true => part(COUNT).fetch_one(db).await?.try_get::<i64, _>(0)?,
+            false => i64::MAX,
+        };
+        let left = limit - found.len() as u32;
+        if skip < length && left > 0 {
+            let sizes = part(SIZES).bind(left).bind(skip).fetch_all(db).await?;
+            let fitting = fitting(&sizes, &mut used)?;
+            let first = before + skip as u64 + 1;
+            for (ordinal, row) in (first..).zip(&part(ROWS).bind(fitting).bind(skip).fetch_all(db).await?) {
+                found.push((ordinal, event(row)?));
+            }
+            if (fitting as usize) < sizes.len() {
+                return Ok(found);
+            }
+        }
+        skip = (skip - length).max(0);
+        before += length as u64;
+    }
+    Ok(found)
+}
