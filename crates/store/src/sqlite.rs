@@ -68,6 +68,8 @@ impl Sqlite {
             // FULL: a returned append survives power loss, not only our crash.
             .synchronous(SqliteSynchronous::Full)
             .foreign_keys(true)
+            // What is deleted is overwritten: a purged session leaves nothing in free pages.
+            .pragma("secure_delete", "ON")
             .busy_timeout(Duration::from_secs(10))
             .statement_cache_capacity(200)
             .disable_statement_logging();
@@ -475,7 +477,12 @@ impl Store for Sqlite {
     }
 
     async fn bury(&self, no: SessionNo, at: Timestamp) -> Result<bool> {
-        self.writer.write(move |db| Box::pin(async move { trash::bury(db, no, at).await })).await
+        let done =
+            self.writer.write(move |db| Box::pin(async move { trash::bury(db, no, at).await })).await?;
+        if done {
+            self.writer.erase_log().await;
+        }
+        Ok(done)
     }
 
     async fn doom(&self, keys: &[String], at: Timestamp) -> Result<()> {

@@ -18,6 +18,7 @@ pub(super) async fn put(db: &mut Db, no: SessionNo, at: Timestamp, by: &Order) -
     let done = done.bind(at.0).bind(no.0).execute(&mut *db).await?.rows_affected() > 0;
     if done {
         audit::of_session(db, no, (Deed::Purged, at), by).await?;
+        usage::forget(db, no).await?;
     }
     Ok(done)
 }

@@ -26,6 +26,8 @@ pub(super) struct Writer {
 
 enum Message {
     Job(Box<dyn Job>),
+    /// Empty the write-ahead log, which still has what was overwritten in the main file.
+    EraseLog(oneshot::Sender<()>),
     Close(oneshot::Sender<()>),
 }
 
@@ -108,6 +110,14 @@ impl Writer {
         done
     }
 
+    /// Returns when the log is empty, or a reader kept it from being emptied: then it is tried after every commit.
+    pub(super) async fn erase_log(&self) {
+        let (reply, tried) = oneshot::channel();
+        if self.jobs.send(Message::EraseLog(reply)).await.is_ok() {
+            tried.await.ok();
+        }
+    }
+
     pub(super) async fn close(&self) {
         let (reply, closed) = oneshot::channel();
         if self.jobs.send(Message::Close(reply)).await.is_ok() {
@@ -117,21 +127,29 @@ impl Writer {
 }
 
 async fn run(mut db: SqliteConnection, mut inbox: mpsc::Receiver<Message>) {
+    let mut owes_erasure = false;
     while let Some(message) = inbox.recv().await {
         let mut next = Some(message);
         let mut batch: Vec<Box<dyn Job>> = Vec::new();
-        let mut close = None;
+        let (mut close, mut erased) = (None, None);
         while let Some(message) = next.take() {
             match message {
                 Message::Job(job) => batch.push(job),
+                Message::EraseLog(reply) => erased = Some(reply),
                 Message::Close(reply) => close = Some(reply),
             }
-            if close.is_none() && batch.len() < SHARED {
+            if close.is_none() && erased.is_none() && batch.len() < SHARED {
                 next = inbox.try_recv().ok();
             }
         }
         if !batch.is_empty() {
             commit(&mut db, batch).await;
+        }
+        if owes_erasure || erased.is_some() {
+            owes_erasure = !is_log_erased(&mut db).await;
+        }
+        if let Some(reply) = erased {
+            reply.send(()).ok();
         }
         if let Some(reply) = close {
             // Closing checkpoints the log into the main file.
@@ -140,6 +158,22 @@ async fn run(mut db: SqliteConnection, mut inbox: mpsc::Receiver<Message>) {
             return;
         }
     }
+}
+
+/// Moves everything into the main file and cuts the log to nothing, unless somebody still reads from it. That is not
+/// waited for: all others would wait, too.
+async fn is_log_erased(db: &mut SqliteConnection) -> bool {
+    let emptied = async {
+        sqlx::query("PRAGMA busy_timeout = 0").execute(&mut *db).await?;
+        let row = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(&mut *db).await?;
+        let busy: i64 = sqlx::Row::try_get(&row, 0)?;
+        Ok::<bool, sqlx::Error>(busy == 0)
+    };
+    let emptied = emptied.await;
+    if let Err(error) = sqlx::query("PRAGMA busy_timeout = 10000").execute(&mut *db).await {
+        tracing::warn!(%error, "the database may answer busy sooner than it should");
+    }
+    emptied.unwrap_or(false)
 }
 
 async fn commit(db: &mut SqliteConnection, mut batch: Vec<Box<dyn Job>>) {

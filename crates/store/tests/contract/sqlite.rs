@@ -130,3 +130,23 @@ async fn another_key_opens_the_log_but_no_secret() {
     assert_eq!(whole(&again, session.no).await, before);
     assert!(matches!(again.env(session.no).await, Err(Error::Sealed)));
 }
+
+#[tokio::test]
+async fn what_was_purged_is_in_no_file_of_the_database_any_more() {
+    const WORD: &str = "a-word-that-nothing-else-says";
+    let (store, dir) = fresh().await;
+    let session = crate::fixture::make(&store, "gone").await;
+    let said = (0..200).map(|number| crate::fixture::said(&format!("{WORD} {number}")));
+    let mut last = crate::fixture::step(session.no, 2, said);
+    last.card.status = ash_model::Status::Ended;
+    crate::fixture::append(&store, &session, last).await;
+    let found = || {
+        let files = std::fs::read_dir(dir.path()).expect("a directory").flatten();
+        let bytes = files.map(|file| std::fs::read(file.path()).expect("read"));
+        bytes.filter(|bytes| bytes.windows(WORD.len()).any(|part| part == WORD.as_bytes())).count()
+    };
+    assert!(found() > 0, "it is there first");
+    store.trash(session.no, Timestamp(5), crate::fixture::by("k")).await.expect("put there");
+    while !store.bury(session.no, Timestamp(10)).await.expect("buried") {}
+    assert_eq!(found(), 0);
+}
