@@ -133,7 +133,7 @@ fn show(checks: &[Check]) {
         };
         println!("{} {:width$}  {}", paint(colour, mark), check.name, check.found);
         for line in &check.remedy {
-            println!("{:indent$}{}", "", paint(Paint::Dim, &line), indent = width + 4);
+            println!("{:indent$}{}", "", paint(Paint::Dim, line), indent = width + 4);
         }
     }
     println!("\n{}", verdict(count(checks, Level::Problem), count(checks, Level::Warning)));

@@ -87,7 +87,7 @@ pub(crate) fn session(session: &Value) {
         line("waits for", format!("{what} ({id})"));
     }
     if let Some(error) = session["error"]["error"].as_str() {
-        line("error", paint(Paint::Red, &error.to_owned()));
+        line("error", paint(Paint::Red, error));
     }
     if !text("lastText").is_empty() {
         line("last said", text("lastText"));
