@@ -3,4 +3,5 @@
 mod crowds;
 mod keys;
 mod limits;
+mod quotas;
 mod surface;

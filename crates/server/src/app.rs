@@ -1,7 +1,6 @@
 //! Putting the server together: the one place that picks backends. Recovery is the normal way to start.
 
 use crate::{
-    alone::Alone,
     config::{Config, Sandbox},
     data_dir, database,
     disk::Disk,
@@ -11,11 +10,11 @@ use crate::{
     metrics::Metrics,
     routes, walls,
 };
-use ash_model::{TenantId, Timestamp};
+use ash_model::{SessionNo, TenantId, Timestamp};
 use ash_sandbox::{Backend, Bare, Bubblewrap, Docker};
 use ash_session::{
-    ClaimConflict, Claimant, Far, FarSession, Reading, Repair, Returned, Rooms, Sessions, Settings,
-    TrustedClock, Uids,
+    ClaimConflict, Claimant, Far, FarSession, KeyedMutex, Reading, Repair, Returned, Rooms, Sessions,
+    Settings, TrustedClock, Uids,
 };
 use ash_store::{Seal, Sqlite, Store};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -54,7 +53,9 @@ pub(crate) struct App {
     pub(crate) provider_urls: Vec<String>,
     pub(crate) own_providers: crate::config::OwnProviders,
     /// Held by whoever changes a session's options: they are read, changed and written as one.
-    pub(crate) changing_options: Arc<Alone>,
+    pub(crate) changing_options: Arc<KeyedMutex<SessionNo>>,
+    /// A tenant's keys and agents are counted and made one after the other.
+    pub(crate) growing: Arc<KeyedMutex<TenantId>>,
     pub(crate) minting: keys::Secret,
     pub(crate) retention: ash_session::Retention,
     pub(crate) enforced: Enforced,
@@ -257,6 +258,7 @@ async fn build(
         repo_dir: data.join("repo"),
         limits: config.limits(),
         most: config.limits_max,
+        quotas: config.quotas,
         max_sandboxes: config.max_sandboxes,
         min_memory: config.min_memory_mb.saturating_mul(1 << 20),
         prewarm: config.prewarm,
@@ -318,6 +320,7 @@ async fn build(
         provider_urls: config.provider_urls.clone(),
         own_providers: config.own_providers,
         changing_options: Arc::default(),
+        growing: Arc::default(),
         minting: keys::Secret::of(&data.join("seal.key"))?,
         retention: config.retention.clone(),
         enforced,

@@ -91,6 +91,12 @@ pub struct Config {
     /// ask for anything]
     #[arg(long, env = "ASH_LIMITS_MAX", value_name = "LIMITS", default_value = "", hide_default_value = true, value_parser = bounds)]
     pub limits_max: ash_model::Bounds,
+    /// What one tenant may make the server keep, as NAME=NUMBER,… of sessionMessages (1000) and sessionQueuedKb (65536), which wait
+    /// in one session; tenantMessages (20000) and tenantQueuedKb (524288), which wait in all of its sessions; keys (1000), agents
+    /// (1000), prewarmed (16) sandboxes; prewarmedTotal (64), of all tenants; labelBytes (1024), configKb (4096) and metadataKb (64),
+    /// the size of each; 0: no limit
+    #[arg(long, env = "ASH_QUOTAS", value_name = "QUOTAS", default_value = "", hide_default_value = true, value_parser = quotas)]
+    pub quotas: ash_model::Quotas,
     /// Walls without which the server does not start, and no sandbox is made, comma-separated: sandbox, seccomp, landlock, scopes,
     /// limits, uid, no-userns; or all
     #[arg(long, env = "ASH_WALLS_REQUIRED", value_name = "WALLS", default_value = "", hide_default_value = true, value_parser = walls)]
@@ -280,6 +286,10 @@ fn cpu_millis(text: &str) -> Result<u64, String> {
 
 fn bounds(text: &str) -> Result<ash_model::Bounds, String> {
     ash_model::Bounds::parse(text).map_err(|error| error.to_string())
+}
+
+fn quotas(text: &str) -> Result<ash_model::Quotas, String> {
+    ash_model::Quotas::parse(text).map_err(|error| error.to_string())
 }
 
 fn walls(text: &str) -> Result<ash_sandbox::Required, String> {

@@ -1,7 +1,6 @@
 //! THE DOOR: the Ash REST API over HTTP. Takes requests apart, calls `ash_session`, answers.
 //! `routes.rs` is the API as a table; `app.rs` alone picks backends.
 
-mod alone;
 mod app;
 mod archive;
 mod auth;

@@ -1,6 +1,6 @@
 //! Saying no: one table from kinds of failure to HTTP statuses, one shape for every error body.
 
-use ash_model::Kind;
+use ash_model::{Kind, QuotaReached};
 use axum::{
     Json,
     http::StatusCode,
@@ -89,7 +89,19 @@ impl IntoResponse for Problem {
 impl From<ash_session::Error> for Problem {
     fn from(error: ash_session::Error) -> Problem {
         // A name that is taken is the caller's to change; the words are meant for them.
-        Problem::new(error.kind(), error.code(), error.to_string())
+        let problem = Problem::new(error.kind(), error.code(), error.to_string());
+        match error {
+            ash_session::Error::Quota(QuotaReached { quota, limit, used, .. }) => {
+                problem.with("quota", quota.as_str()).with("limit", limit).with("used", used)
+            }
+            _ => problem,
+        }
+    }
+}
+
+impl From<QuotaReached> for Problem {
+    fn from(reached: QuotaReached) -> Problem {
+        ash_session::Error::from(reached).into()
     }
 }
 

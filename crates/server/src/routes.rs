@@ -17,6 +17,7 @@ mod owners;
 mod permissions;
 mod provider;
 mod queue;
+mod quotas;
 mod secrets;
 mod sessions;
 mod take;

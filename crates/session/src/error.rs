@@ -2,7 +2,7 @@
 
 use crate::state::Refused;
 use ash_model::{
-    Dialect, Kind, Lock, Options, Problem, Reached, Runtime, SessionId, Slug, Status, Timestamp,
+    Dialect, Kind, Lock, Options, Problem, QuotaReached, Reached, Runtime, SessionId, Slug, Status, Timestamp,
 };
 
 pub type Result<T> = std::result::Result<T, Error>;
@@ -125,6 +125,8 @@ pub enum Error {
         "Sandbox capacity reached ({0}), and every one is at work; try again later, wait in line with the header `Prefer: wait=60`, end or stop a session, or raise ASH_MAX_SANDBOXES"
     )]
     Capacity(usize),
+    #[error(transparent)]
+    Quota(#[from] QuotaReached),
     /// Between us: whoever asked gets a place for it and asks again.
     #[error("The session has no sandbox any more; try again")]
     Placeless,
@@ -166,6 +168,7 @@ pub enum Error {
 
 const DISK_FULL: &str = "disk_full";
 pub(crate) const DISK_LIMIT: &str = "disk_limit";
+const QUOTA_REACHED: &str = "quota_reached";
 pub(crate) const SETUP_FAILED: &str = "setup_failed";
 pub(crate) const SETUP_TIMEOUT: &str = "setup_timeout";
 
@@ -189,6 +192,7 @@ fn kind_of(code: &str) -> Kind {
         "session_paused" | "session_stopped" | "setup_stopped" | "sandbox_ended" => Kind::Conflict,
         "session_ended" => Kind::Gone,
         "agent_not_found" => Kind::NotFound,
+        QUOTA_REACHED => Kind::TooMany,
         DISK_FULL
         | "capacity_reached"
         | "server_stopping"
@@ -266,6 +270,7 @@ impl Error {
                 Kind::Unavailable
             }
             Error::TooManyFiles(_) | Error::NoRoom(_) => Kind::TooLarge,
+            Error::Quota(_) => Kind::TooMany,
             Error::Stopping
             | Error::LittleSpace(_)
             | Error::Crowded
@@ -332,6 +337,7 @@ impl Error {
             Error::Key(_) => "snapshot_key_missing",
             Error::TooManyFiles(_) => "too_many_files",
             Error::NoRoom(_) => DISK_LIMIT,
+            Error::Quota(_) => QUOTA_REACHED,
             Error::Save(_) => "checkpoint_failed",
             Error::Stopping => "server_stopping",
             Error::Capacity(_) | Error::LongLine(_) | Error::LittleMemory(_) | Error::Crowded => {

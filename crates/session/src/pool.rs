@@ -14,7 +14,7 @@ use crate::{
     actor::{Answer, Reply, Request},
     logs::Logs,
 };
-use ash_model::{SessionNo, WorkspaceId};
+use ash_model::{Quotas, SessionNo, WorkspaceId};
 use place::{Places, Ticket};
 use std::{
     collections::{HashMap, HashSet},
@@ -141,12 +141,12 @@ enum Way {
 }
 
 impl Pool {
-    pub(crate) fn new(most: usize, least_memory: u64) -> Pool {
+    pub(crate) fn new(most: usize, least_memory: u64, quotas: Quotas) -> Pool {
         LazyLock::force(&BEGAN);
         Pool {
             keepers: Keepers::default(),
             places: Places::new(most),
-            shelf: Shelf::default(),
+            shelf: Shelf::new(quotas),
             least_memory,
             left: Mutex::default(),
             going: Mutex::default(),

@@ -9,11 +9,12 @@ use crate::{
     keys,
     live::{Live, Uids},
     pool::Pool,
+    queued::QueueLedger,
     witness::Witnesses,
 };
 use ash_model::{
-    Bounds, Dialect, Durability, Needs, Options, Prices, Provider, Receipt, Runtime, Saved, TakenBack,
-    TenantId, Timestamp, Used, WorkspaceId,
+    Bounds, Dialect, Durability, Needs, Options, Prices, Provider, Quotas, Receipt, Runtime, Saved,
+    TakenBack, TenantId, Timestamp, Used, WorkspaceId,
 };
 use ash_sandbox::{Backend, Egress, Inside, Limits, Required, Spec, UserNamespaces};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
@@ -54,6 +55,8 @@ pub struct Settings {
     /// What sandboxes may take of the machine, unless their agents or sessions say otherwise, and at most.
     pub limits: Bounds,
     pub most: Bounds,
+    /// What one tenant and one session may make the server keep.
+    pub quotas: Quotas,
     pub max_sandboxes: usize,
     /// With fewer bytes of memory available nobody new comes in, and who waits makes way.
     pub min_memory: u64,
@@ -162,6 +165,7 @@ pub struct Rooms {
     pub(crate) mends: Semaphore,
     pub(crate) walks: Semaphore,
     pub(crate) pool: Pool,
+    pub(crate) queued: QueueLedger,
     pub(crate) witnesses: Witnesses,
     /// Workspaces whose sessions somebody looks after.
     commons: Mutex<HashMap<WorkspaceId, Weak<Common>>>,
@@ -196,7 +200,7 @@ impl Rooms {
         watch: Arc<dyn Watch>,
         (uids, settings, now): (Uids, Settings, fn() -> Timestamp),
     ) -> Rooms {
-        let pool = Pool::new(settings.max_sandboxes, settings.min_memory);
+        let pool = Pool::new(settings.max_sandboxes, settings.min_memory, settings.quotas);
         let tracker = ash_snapshot::Watch::start(&settings.live_dir)
             .inspect_err(|why| tracing::debug!(%why, "captures look at every file"))
             .ok();
@@ -214,6 +218,7 @@ impl Rooms {
             mends: Semaphore::new(MENDS),
             walks: Semaphore::new(WALKS),
             pool,
+            queued: QueueLedger::default(),
             witnesses: Witnesses::default(),
             commons: Mutex::default(),
             repos: Mutex::default(),

@@ -1,7 +1,7 @@
 //! Agents: deployed from a folder on the server or from uploaded files; each deploy is a version.
 
 use super::{
-    MOST_SYSTEM_PROMPT, limits,
+    MOST_SYSTEM_PROMPT, limits, quotas,
     take::{Body, ListAsked, NoParameters, Part, at_most, blocking, environment},
 };
 use crate::{
@@ -163,6 +163,8 @@ pub(super) async fn deploy(
         limits::within(&app, &caller, new.limits)?;
     }
     app.sessions.rooms().permits(&new.needs, None, new.limits)?;
+    let _alone = app.growing.lock(caller.tenant().clone()).await;
+    quotas::agent(&app, caller.tenant(), &name, &new.needs).await?;
     // After everything that refuses: a deploy that was refused leaves no key behind.
     let claim = once(&app, &caller.0, &headers, (ROUTE, &body.bytes), name.to_string()).await?;
     let claim = claim.key.map(|key| DeployClaim { route: ROUTE.to_owned(), key });
@@ -305,6 +307,8 @@ pub(super) async fn make_default(app: &App, tenant: &TenantId, name: &AgentName)
         claim: None,
         at: rooms.clock(),
     };
+    let _alone = app.growing.lock(tenant.clone()).await;
+    quotas::agent(app, tenant, name, &agent.needs).await?;
     rooms.store.deploy(agent).await?;
     Ok(())
 }
@@ -337,6 +341,7 @@ pub(super) async fn change(
 ) -> Answer<Json<Value>> {
     let agent = find(&app, caller.tenant(), &name).await?;
     let config = body.value.config.map(|change| merged(&agent, change));
+    config.as_deref().map_or(Ok(()), |config| quotas::config(&app, config))?;
     let env = body.value.env.map(environment).transpose()?;
     app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, config, env).await?;
     get(State(app), caller, Part(name)).await
@@ -363,6 +368,7 @@ pub(super) async fn change_config(
 ) -> Answer<Json<Value>> {
     let agent = find(&app, caller.tenant(), &name).await?;
     let config = merged(&agent, body.value);
+    quotas::config(&app, &config)?;
     app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, Some(config), None).await?;
     self::config(State(app), caller, Part(name)).await
 }

@@ -1,5 +1,6 @@
 //! API keys of a tenant.
 
+use super::quotas;
 use super::take::{Body, ListAsked, NoParameters, Part};
 use crate::{
     app::App,
@@ -59,7 +60,11 @@ pub(super) async fn create(
     let store = app.sessions.rooms().store.clone();
     let New { label, owner } = body.value;
     let label = label.unwrap_or_else(|| "dashboard-key".to_owned());
+    quotas::label(&app, &label)?;
+    let _alone = app.growing.lock(caller.tenant().clone()).await;
     let (by, tenant) = (caller.order(), caller.tenant().clone());
+    // Before an idempotency key is taken: what is refused leaves none behind.
+    quotas::one_more_key(&app, &tenant).await?;
     if once::key(&headers)?.is_none() {
         let (key, text) = keys::mint(store.as_ref(), Scope { tenant, owner }, label, by).await?;
         return Ok((StatusCode::CREATED, Json(made(&key, &text))));
@@ -98,6 +103,9 @@ pub(super) async fn create_for_tenant(
     let tenant =
         TenantId::parse(&tenant).map_err(|error| Problem::invalid("invalid_tenant", error.to_string()))?;
     let label = body.value.label.unwrap_or_else(|| "tenant-key".to_owned());
+    quotas::label(&app, &label)?;
+    let _alone = app.growing.lock(tenant.clone()).await;
+    quotas::one_more_key(&app, &tenant).await?;
     let scope = Scope { tenant, owner: body.value.owner };
     let (key, text) = keys::mint(app.sessions.rooms().store.as_ref(), scope, label, caller.order()).await?;
     let mut shown = made(&key, &text);

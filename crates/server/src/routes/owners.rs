@@ -1,5 +1,6 @@
 //! Whose sessions and workspaces are, and what is noted on them.
 
+use super::quotas;
 use super::sessions::answer;
 use super::take::{Body, Part, open_session};
 use crate::{
@@ -27,7 +28,8 @@ pub(super) fn for_whom(caller: &Caller, named: Option<OwnerId>) -> Answer<Scope>
     }
 }
 
-pub(super) fn metadata(given: BTreeMap<String, String>) -> Answer<Metadata> {
+pub(super) fn metadata(app: &App, given: BTreeMap<String, String>) -> Answer<Metadata> {
+    quotas::metadata(app, given.iter())?;
     Metadata::try_from(given).map_err(|error| Problem::invalid("invalid_metadata", error.to_string()))
 }
 
@@ -45,6 +47,6 @@ pub(super) async fn change(
     body: Body<Change>,
 ) -> Answer<Json<Value>> {
     let found = open_session(&app, &caller, &id).await?;
-    let metadata = metadata(body.value.metadata)?;
+    let metadata = metadata(&app, body.value.metadata)?;
     Ok(answer(&app, &app.sessions.label(found.no, metadata).await?))
 }

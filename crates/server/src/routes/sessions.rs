@@ -3,7 +3,7 @@
 use super::{
     agents, infinite, limits, locks,
     options::{Settable, with_provider},
-    owners,
+    owners, quotas,
     secrets::KnownSecrets,
     take::{
         Asked, Body, FromFields, ListAsked, Part, StrictBody, can_wait, environment, open_session, patience,
@@ -101,7 +101,7 @@ pub(super) async fn create(
         return Err(Problem::invalid("invalid_credential", "Invalid or inaccessible credential"));
     }
     let owner = owners::for_whom(&caller, owner)?.owner;
-    let metadata = owners::metadata(metadata.unwrap_or_default())?;
+    let metadata = owners::metadata(&app, metadata.unwrap_or_default())?;
     let agent = AgentName::parse(&agent)
         .map_err(|_| Problem::not_found("agent_not_found", &format!("Agent \"{agent}\" not found")))?;
     let workspace = workspace.map(|name| workspaces::slug(&name)).transpose()?;
@@ -110,6 +110,7 @@ pub(super) async fn create(
     let wanted = options.wanted(&app)?;
     let secrets = options.secrets(KnownSecrets::default())?.unwrap_or_default();
     let (options, way) = with_provider(options.over(Options::default())?, wanted)?;
+    fits(&app, &options)?;
     usage::can_count(&app, &options)?;
     limits::allowed(&app, &caller, options.limits)?;
     let env = variables(env, extra_env)?.unwrap_or_default();
@@ -143,6 +144,12 @@ pub(super) async fn create(
         }
     };
     Ok((StatusCode::CREATED, Json(json!({ "session": shown_with_env(&app, &made).await? }))))
+}
+
+/// All of its options together: each is bounded for itself, but there are many.
+fn fits(app: &App, options: &Options) -> Answer<()> {
+    let json = serde_json::to_string(options).map_err(Problem::internal)?;
+    quotas::config(app, &json)
 }
 
 /// With the names of what is in its environment.
@@ -224,6 +231,7 @@ async fn change_live(app: App, caller: Caller, no: SessionNo, change: Change) ->
     let known = KnownSecrets::of(&mut before, known)?;
     let secrets = change.secrets(known)?;
     let (options, way) = with_provider(change.over(before)?, wanted)?;
+    fits(&app, &options)?;
     usage::can_count(&app, &options)?;
     infinite::check(options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.may_bring(&session, &options)?;

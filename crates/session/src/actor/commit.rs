@@ -1,7 +1,11 @@
 //! The log first, then the agent: facts are stored before anybody hears of them.
 
 use super::Actor;
-use crate::{Error, Result, state::State};
+use crate::{
+    Error, Result,
+    queued::NewMessage,
+    state::{Phase, State, Wish},
+};
 use ash_driver::Say;
 use ash_model::{Delta, Fact, JournalPosition, Note, Status, TurnId, Used};
 use ash_store::{Append, Checkpoint};
@@ -60,8 +64,12 @@ impl Actor {
             journal: position,
             at,
         };
+        let requeued = !append.turns.is_empty();
         self.rooms.store.append(&self.lease, append).await?;
         let before = std::mem::replace(&mut self.state, state).status;
+        if requeued {
+            self.settle_queue();
+        }
         self.forget_key(before).await;
         self.allow(position).await;
         if noted {
@@ -74,6 +82,21 @@ impl Actor {
         (0..ended).for_each(|_| self.rooms.watch.turn_over());
         self.rooms.bells.ring(self.session.no);
         Ok(())
+    }
+
+    /// What waits here now is what counts towards the tenant's quotas.
+    pub(super) fn settle_queue(&self) {
+        let waiting = self.state.turns.iter().filter(|turn| turn.phase == Phase::Queued);
+        let waiting = waiting.map(|turn| (turn.id, &turn.content));
+        self.rooms.queued.settle(&self.session.tenant, self.session.no, waiting);
+    }
+
+    /// Whether the quotas of the session and its tenant have room for a message.
+    pub(super) fn admit_to_queue(&self, wish: &Wish) -> Result<()> {
+        let Wish::Prompt { turn, content, .. } = wish else { return Ok(()) };
+        let (tenant, session) = (&self.session.tenant, self.session.no);
+        let new = NewMessage { tenant, session, turn: *turn, content };
+        Ok(self.rooms.queued.admit(&self.rooms.settings.quotas, &new)?)
     }
 
     /// A key that a client brought is kept as long as the session is active, or may go on by itself.

@@ -77,6 +77,7 @@ impl Actor {
         }
         let mut actor = Actor::with(rooms, session, state, (lease, common.clone()), seat);
         actor.state.last_seq = actor.session.last_seq;
+        actor.settle_queue();
         actor.deltas = actor.count_deltas().await?;
         actor.listen_again().await?;
         actor.take_over(first).await?;

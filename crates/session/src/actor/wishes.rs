@@ -270,7 +270,18 @@ impl Actor {
                 reply.send(Ok(Answer { turn: Some(turn), ..Answer::default() })).ok();
                 Ok(())
             }
-            Wish::Prompt { turn, .. } => self.accept(turn, &wish, facts, reply).await,
+            Wish::Prompt { turn, .. } => match self.admit_to_queue(&wish) {
+                Ok(()) => {
+                    let accepted = self.accept(turn, &wish, facts, reply).await;
+                    // Also if it could not be written.
+                    self.settle_queue();
+                    accepted
+                }
+                Err(reached) => {
+                    reply.send(Err(reached)).ok();
+                    Ok(())
+                }
+            },
             Wish::Withdraw { .. } | Wish::Reorder { .. } => {
                 let noted = if facts.is_empty() { Ok(()) } else { self.note(facts).await };
                 let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));

@@ -10,7 +10,7 @@ use crate::{
     live::Recipe,
     rooms::Rooms,
 };
-use ash_model::{AgentName, Epoch, Image, Incarnation, Options, TenantId, WorkspaceId};
+use ash_model::{AgentName, Epoch, Image, Incarnation, Options, Quota, Quotas, TenantId, WorkspaceId};
 use ash_sandbox::{Limits, Records, Spec, UserNamespaces, What};
 use ash_snapshot::{Progress, TreeId};
 use ash_store::Version;
@@ -212,9 +212,9 @@ async fn clear_away(rooms: &Arc<Rooms>, common: &Common) {
 }
 
 /// Where they wait.
-#[derive(Default)]
 pub(crate) struct Shelf {
     inner: Mutex<Inner>,
+    quotas: Quotas,
     /// Something is wanted, or was taken.
     bell: Notify,
 }
@@ -239,6 +239,10 @@ struct Wanted {
 }
 
 impl Shelf {
+    pub(super) fn new(quotas: Quotas) -> Shelf {
+        Shelf { inner: Mutex::default(), quotas, bell: Notify::new() }
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().expect("nobody panics while holding it")
     }
@@ -301,9 +305,17 @@ impl Shelf {
         if inner.closed {
             return None;
         }
-        let count = |kind: &Kind| inner.ready.iter().filter(|ready| ready.kind == *kind).count();
+        let ready = inner.ready.iter().map(|ready| &ready.kind);
+        let count = |kind: &Kind| ready.clone().filter(|ready| *ready == kind).count();
+        let of_tenant =
+            |kind: &Kind| ready.clone().filter(|ready| ready.tenant == kind.tenant).count() as u64;
+        if self.quotas.admit(Quota::PrewarmedTotal, inner.ready.len() as u64, 1).is_err() {
+            return None;
+        }
+        // One tenant's agents never take the others' turn.
+        let has_room = |kind: &&Kind| self.quotas.admit(Quota::Prewarmed, of_tenant(kind), 1).is_ok();
         let is_due = |wanted: &&Wanted| wanted.not_before.is_none_or(|at| at <= now);
-        let mut due = inner.wanted.iter().filter(is_due).map(|wanted| &wanted.kind);
+        let mut due = inner.wanted.iter().filter(is_due).map(|wanted| &wanted.kind).filter(has_room);
         let kind = due.find(|kind| count(kind) < kind.target)?.clone();
         inner.making = Some(kind.clone());
         Some(kind)
@@ -426,7 +438,7 @@ mod tests {
 
     #[test]
     fn one_that_cannot_be_built_holds_no_other_up() {
-        let (shelf, now) = (Shelf::default(), Instant::now());
+        let (shelf, now) = (Shelf::new(Quotas::default()), Instant::now());
         let (broken, sound) = (kind("broken"), kind("sound"));
         shelf.want(broken.clone());
         shelf.want(sound.clone());

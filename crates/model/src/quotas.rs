@@ -1,0 +1,165 @@
+//! How much one tenant, and one session, may make the server keep: the operator sets it, and no caller can raise it.
+
+/// Which of them: their names in `ASH_QUOTAS` and in answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quota {
+    SessionMessages,
+    SessionQueuedKb,
+    TenantMessages,
+    TenantQueuedKb,
+    Keys,
+    Agents,
+    Prewarmed,
+    PrewarmedTotal,
+    LabelBytes,
+    ConfigKb,
+    MetadataKb,
+}
+
+impl Quota {
+    /// With what each is if the operator sets nothing.
+    const ALL: [(Quota, &'static str, u64); Quotas::COUNT] = [
+        (Quota::SessionMessages, "sessionMessages", 1000),
+        (Quota::SessionQueuedKb, "sessionQueuedKb", 65_536),
+        (Quota::TenantMessages, "tenantMessages", 20_000),
+        (Quota::TenantQueuedKb, "tenantQueuedKb", 524_288),
+        (Quota::Keys, "keys", 1000),
+        (Quota::Agents, "agents", 1000),
+        (Quota::Prewarmed, "prewarmed", 16),
+        (Quota::PrewarmedTotal, "prewarmedTotal", 64),
+        (Quota::LabelBytes, "labelBytes", 1024),
+        (Quota::ConfigKb, "configKb", 4096),
+        (Quota::MetadataKb, "metadataKb", 64),
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        Quota::ALL[self as usize].1
+    }
+}
+
+/// All of them, each a whole number; 0: no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quotas([u64; Quotas::COUNT]);
+
+/// More is a mistake, and must not overflow when it is counted in bytes.
+const MAX_QUOTA: u64 = 1 << 40;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadQuotas {
+    #[error("there is no quota {0:?}; there are: {names}", names = Quota::ALL.map(|(_, name, _)| name).join(", "))]
+    Unknown(String),
+    #[error("{0:?} is not NAME=NUMBER, as keys=1000; 0 is no limit, and {MAX_QUOTA} the most")]
+    NotANumber(String),
+}
+
+/// A quota that has no room for what a caller asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "Quota {name} reached: {used} of {limit} are used, and this needs {wanted} more. {remedy}, or have the operator raise {name} in ASH_QUOTAS",
+    name = .quota.as_str(), remedy = .quota.remedy()
+)]
+pub struct QuotaReached {
+    pub quota: Quota,
+    pub limit: u64,
+    pub used: u64,
+    pub wanted: u64,
+}
+
+impl Quota {
+    fn remedy(self) -> &'static str {
+        match self {
+            Quota::SessionMessages | Quota::SessionQueuedKb => {
+                "Wait until messages of the session are answered, or withdraw some"
+            }
+            Quota::TenantMessages | Quota::TenantQueuedKb => {
+                "Wait until messages of the tenant's sessions are answered, or withdraw some"
+            }
+            Quota::Keys => "Delete a key",
+            Quota::Agents => "Delete an agent",
+            Quota::Prewarmed | Quota::PrewarmedTotal => "Ask for fewer with sandbox.prewarm in ash.toml",
+            Quota::LabelBytes | Quota::ConfigKb | Quota::MetadataKb => "Send less",
+        }
+    }
+}
+
+impl Default for Quotas {
+    fn default() -> Quotas {
+        Quotas(Quota::ALL.map(|(_, _, usual)| usual))
+    }
+}
+
+impl Quotas {
+    const COUNT: usize = 11;
+
+    /// `None`: no limit.
+    pub fn get(&self, quota: Quota) -> Option<u64> {
+        Some(self.0[quota as usize]).filter(|limit| *limit > 0)
+    }
+
+    /// Whether there is room for `wanted` more where `used` is taken.
+    pub fn admit(&self, quota: Quota, used: u64, wanted: u64) -> Result<(), QuotaReached> {
+        match self.get(quota) {
+            Some(limit) if used.saturating_add(wanted) > limit => {
+                Err(QuotaReached { quota, limit, used, wanted })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// The same of bytes, where the quota is in KiB.
+    pub fn admit_bytes(&self, quota: Quota, used: u64, wanted: u64) -> Result<(), QuotaReached> {
+        match self.get(quota) {
+            Some(limit) if used.saturating_add(wanted) > limit << 10 => {
+                Err(QuotaReached { quota, limit, used: used.div_ceil(1024), wanted: wanted.div_ceil(1024) })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// `keys=50,agents=20`, as in a setting: what it does not name is as usual.
+    pub fn parse(text: &str) -> Result<Quotas, BadQuotas> {
+        let shortened = |text: &str| text.chars().take(60).collect::<String>();
+        let mut quotas = Quotas::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let wrong = || BadQuotas::NotANumber(shortened(part));
+            let (name, number) = part.split_once('=').ok_or_else(wrong)?;
+            let known = Quota::ALL.iter().find(|(_, known, _)| *known == name.trim());
+            let (quota, ..) = known.ok_or_else(|| BadQuotas::Unknown(shortened(name)))?;
+            let number = number.trim().parse().ok().filter(|number| *number <= MAX_QUOTA);
+            quotas.0[*quota as usize] = number.ok_or_else(wrong)?;
+        }
+        Ok(quotas)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_quota_is_where_its_number_says() {
+        for (place, (quota, name, _)) in Quota::ALL.into_iter().enumerate() {
+            assert_eq!((quota as usize, quota.as_str()), (place, name));
+        }
+    }
+
+    #[test]
+    fn an_operator_sets_some_and_the_rest_is_as_usual() {
+        let quotas = Quotas::parse("keys=2, agents=0").expect("quotas");
+        assert_eq!(quotas.get(Quota::Keys), Some(2));
+        assert_eq!(quotas.get(Quota::Agents), None);
+        assert_eq!(quotas.get(Quota::ConfigKb), Quotas::default().get(Quota::ConfigKb));
+        assert!(quotas.admit(Quota::Keys, 1, 1).is_ok() && quotas.admit(Quota::Agents, 9, u64::MAX).is_ok());
+        let reached = quotas.admit(Quota::Keys, 2, 1).expect_err("full");
+        assert_eq!((reached.quota.as_str(), reached.limit, reached.used), ("keys", 2, 2));
+    }
+
+    #[test]
+    fn what_is_wrong_with_quotas_is_named() {
+        let said = |text: &str| Quotas::parse(text).expect_err(text).to_string();
+        assert!(said("key=2").contains("there are: sessionMessages, sessionQueuedKb"));
+        for wrong in ["keys", "keys=-1", "keys=a", "keys=1099511627777"] {
+            assert!(said(wrong).contains("NAME=NUMBER"), "{wrong}");
+        }
+    }
+}

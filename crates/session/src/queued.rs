@@ -1,0 +1,138 @@
+//! What waits in the queues of all sessions, by tenant: so that no tenant fills the server with messages nobody answers yet.
+//! A session at rest whose keeper went still counts. Sessions with open turns are looked after from the start on, so a new
+//! server knows of all of them.
+
+use ash_model::{Quota, QuotaReached, Quotas, SessionNo, TenantId, TurnId};
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+};
+
+#[derive(Default)]
+pub(crate) struct QueueLedger(Mutex<HashMap<TenantId, HashMap<SessionNo, SessionQueue>>>);
+
+/// The bytes of each message that waits.
+type SessionQueue = HashMap<TurnId, u64>;
+
+/// A message about to be queued.
+pub(crate) struct NewMessage<'a> {
+    pub(crate) tenant: &'a TenantId,
+    pub(crate) session: SessionNo,
+    pub(crate) turn: TurnId,
+    pub(crate) content: &'a Value,
+}
+
+impl QueueLedger {
+    fn tenants(&self) -> MutexGuard<'_, HashMap<TenantId, HashMap<SessionNo, SessionQueue>>> {
+        self.0.lock().expect("nobody panics while holding it")
+    }
+
+    /// Counts a message in, if there is room for it. Whatever becomes of it, `settle` says.
+    pub(crate) fn admit(&self, quotas: &Quotas, new: &NewMessage<'_>) -> Result<(), QuotaReached> {
+        let size = size(new.content);
+        let mut tenants = self.tenants();
+        let sessions = tenants.entry(new.tenant.clone()).or_default();
+        let total = |count: &dyn Fn(&SessionQueue) -> u64| sessions.values().map(count).sum::<u64>();
+        let messages = |queue: &SessionQueue| queue.len() as u64;
+        let bytes = |queue: &SessionQueue| queue.values().sum::<u64>();
+        let own = sessions.get(&new.session);
+        quotas.admit(Quota::SessionMessages, own.map_or(0, messages), 1)?;
+        quotas.admit_bytes(Quota::SessionQueuedKb, own.map_or(0, bytes), size)?;
+        quotas.admit(Quota::TenantMessages, total(&messages), 1)?;
+        quotas.admit_bytes(Quota::TenantQueuedKb, total(&bytes), size)?;
+        sessions.entry(new.session).or_default().insert(new.turn, size);
+        Ok(())
+    }
+
+    /// These wait in a session now, and no others.
+    pub(crate) fn settle<'a>(
+        &self,
+        tenant: &TenantId,
+        session: SessionNo,
+        waiting: impl Iterator<Item = (TurnId, &'a Value)>,
+    ) {
+        let mut tenants = self.tenants();
+        let mut before = tenants.get_mut(tenant).and_then(|sessions| sessions.remove(&session));
+        let known = |turn| before.as_mut().and_then(|queue| queue.remove(&turn));
+        let queue: SessionQueue = sized(waiting, known);
+        match queue.is_empty() {
+            false => drop(tenants.entry(tenant.clone()).or_default().insert(session, queue)),
+            true => tenants.retain(|_, sessions| !sessions.is_empty()),
+        }
+    }
+}
+
+/// What is long is measured once.
+fn sized<'a>(
+    waiting: impl Iterator<Item = (TurnId, &'a Value)>,
+    mut known: impl FnMut(TurnId) -> Option<u64>,
+) -> SessionQueue {
+    waiting.map(|(turn, content)| (turn, known(turn).unwrap_or_else(|| size(content)))).collect()
+}
+
+fn size(content: &Value) -> u64 {
+    match content {
+        Value::String(text) => text.len() as u64,
+        content => content.to_string().len() as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    struct Queues {
+        ledger: QueueLedger,
+        quotas: Quotas,
+    }
+
+    impl Queues {
+        fn new(quotas: &str) -> Queues {
+            Queues { ledger: QueueLedger::default(), quotas: Quotas::parse(quotas).expect("quotas") }
+        }
+
+        /// `None`: there was room.
+        fn send(&self, tenant: &str, session: i64, content: &Value) -> Option<(&'static str, u64, u64)> {
+            let tenant = TenantId::parse(tenant).expect("a name");
+            let new =
+                NewMessage { tenant: &tenant, session: SessionNo(session), turn: TurnId::fresh(), content };
+            let refused = self.ledger.admit(&self.quotas, &new).err()?;
+            Some((refused.quota.as_str(), refused.limit, refused.used))
+        }
+    }
+
+    #[test]
+    fn messages_that_wait_are_counted_by_session_and_by_tenant() {
+        let queues = Queues::new("sessionMessages=2,tenantMessages=3");
+        let hi = json!("hi");
+        assert_eq!([queues.send("a", 1, &hi), queues.send("a", 1, &hi)], [None, None]);
+        assert_eq!(queues.send("a", 1, &hi), Some(("sessionMessages", 2, 2)));
+        assert_eq!(queues.send("a", 2, &hi), None);
+        assert_eq!(queues.send("a", 3, &hi), Some(("tenantMessages", 3, 3)));
+        assert_eq!(queues.send("b", 4, &hi), None, "another tenant's are not counted");
+    }
+
+    #[test]
+    fn bytes_that_wait_are_counted_by_session_and_by_tenant() {
+        let queues = Queues::new("sessionQueuedKb=2,tenantQueuedKb=3");
+        let kilobyte = json!("x".repeat(1024));
+        assert_eq!([queues.send("a", 1, &kilobyte), queues.send("a", 1, &kilobyte)], [None, None]);
+        assert_eq!(queues.send("a", 1, &json!("x")), Some(("sessionQueuedKb", 2, 2)));
+        assert_eq!(queues.send("a", 2, &json!([{ "type": "text", "text": "x" }])), None);
+        assert_eq!(queues.send("a", 3, &kilobyte), Some(("tenantQueuedKb", 3, 3)));
+        assert_eq!(queues.send("b", 4, &kilobyte), None);
+    }
+
+    #[test]
+    fn what_waits_no_more_makes_room() {
+        let queues = Queues::new("tenantMessages=1");
+        let (tenant, turn, hi) = (TenantId::parse("a").expect("a name"), TurnId::fresh(), json!("hi"));
+        // As a new server finds it.
+        queues.ledger.settle(&tenant, SessionNo(1), [(turn, &hi)].into_iter());
+        assert_eq!(queues.send("a", 2, &hi), Some(("tenantMessages", 1, 1)));
+        queues.ledger.settle(&tenant, SessionNo(1), std::iter::empty());
+        assert_eq!(queues.send("a", 2, &hi), None);
+    }
+}
