@@ -4,10 +4,11 @@ use crate::{
     claude,
     gcs::Gcs,
     servers,
-    support::{Client, Server, eventually},
+    support::{Client, Point, Server, eventually},
 };
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// A server that sends everything to an S3 server.
 struct Stage {
@@ -393,4 +394,28 @@ async fn the_object_stores_keys_stay_outside() {
         let found = grep.args(["-rlaF", "an-object-stores-secret"]).arg(place).output().expect("grep");
         assert_eq!(String::from_utf8_lossy(&found.stdout), "");
     }
+}
+
+/// While the object store takes long to say whether it has a session of one tenant, others are answered.
+#[tokio::test]
+async fn a_slow_look_up_of_one_tenant_keeps_no_other_waiting() {
+    const SECRET: &str = "a-secret-for-internal-use";
+    let shelf = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}", shelf.path().display());
+    let server = Server::with(&[("ASH_SNAPSHOT_URL", &url), ("ASH_INTERNAL_SECRET", SECRET)]).await;
+    let tenant = async |name: &str| {
+        let minted =
+            server.client_with(SECRET).post("/api/internal/api-keys", json!({ "tenantId": name })).await;
+        server.client_with(minted["key"].as_str().expect("a key"))
+    };
+    let (slow, other) = (tenant("slow").await, tenant("other").await);
+    let resume = "/api/sessions/unknown/resume";
+    server.arm("far.back.slow", Point::Pause);
+    let held = tokio::spawn(async move { slow.ask(Method::POST, resume, None).await.0 });
+    server.reached("far.back.slow").await;
+    let answered = tokio::time::timeout(Duration::from_secs(20), other.ask(Method::POST, resume, None)).await;
+    assert_eq!(answered.expect("answered meanwhile").0, StatusCode::NOT_FOUND);
+    assert!(!held.is_finished());
+    server.release("far.back.slow");
+    assert_eq!(held.await.expect("no panic"), StatusCode::NOT_FOUND);
 }

@@ -251,8 +251,11 @@ async fn one_whose_files_cannot_be_saved_costs_nobody_else_a_sandbox() {
     let server = Server::with(&env).await;
     let client = server.client();
     let inner = server.client_with("inner");
-    let key = inner.post("/api/internal/api-keys", json!({ "tenantId": "other" })).await;
-    let other = server.client_with(key["key"].as_str().expect("a key"));
+    let tenant = async |name: &str| {
+        let key = inner.post("/api/internal/api-keys", json!({ "tenantId": name })).await;
+        server.client_with(key["key"].as_str().expect("a key"))
+    };
+    let (other, newcomer) = (tenant("other").await, tenant("newcomer").await);
     let unlucky = other.create().await;
     other.say(&unlucky, "write mine: here").await;
     let idle = client.create().await;
@@ -263,9 +266,10 @@ async fn one_whose_files_cannot_be_saved_costs_nobody_else_a_sandbox() {
     let session = other.session(&unlucky).await;
     let live = server.data.join("live").join(session["workspaceId"].as_str().expect("an id"));
     std::fs::write(live.join("tree/workspace/more"), "unsaved").expect("written");
-    let third = client.create().await;
+    // Who has no place may have one of either; the one that was used last stays.
+    let third = newcomer.create().await;
     assert!(server.log().contains("the workspace could not be saved"), "or it shows nothing");
-    let statuses = [other.status(&unlucky).await, client.status(&idle).await, client.status(&third).await];
+    let statuses = [other.status(&unlucky).await, client.status(&idle).await, newcomer.status(&third).await];
     assert_eq!(statuses, ["paused", "active", "active"]);
     std::fs::rename(repo.join("away"), repo.join("other")).expect("moved back");
     assert_eq!(other.text(&unlucky, "read more").await, "unsaved");

@@ -190,8 +190,7 @@ impl Sessions {
     /// The object store, if it may be cleaned up.
     async fn cleaned(&self) -> Option<&Far> {
         let (rooms, far) = (self.rooms(), self.rooms().far.as_ref()?);
-        let _alone = self.returning.lock().await;
-        match far.take_census(rooms).await {
+        match far.take_census(rooms, &self.returning).await {
             Ok(()) => Some(far),
             Err(error) => {
                 tracing::warn!(%error, "nothing is deleted in the object store: not everybody who is there is known");

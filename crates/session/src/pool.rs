@@ -1,6 +1,6 @@
 //! The sandboxes of this server: how many there may be, and who makes room when there are as many. Those that were made in
-//! advance go first, then those that wait for a message, the one that nobody used for longest first; whoever is at work
-//! stays. A session whose sandbox goes is captured and paused, and comes back with its next message.
+//! advance go first, then those that wait for a message: of the tenant that has the most, the one that nobody used for longest;
+//! whoever is at work stays. A session whose sandbox goes is captured and paused, and comes back with its next message.
 
 mod memory;
 mod place;
@@ -14,9 +14,10 @@ use crate::{
     actor::{Answer, Reply, Request},
     logs::Logs,
 };
-use ash_model::{Quotas, SessionNo, WorkspaceId};
+use ash_model::{Quotas, SessionNo, TenantId, WorkspaceId};
 use place::{Places, Ticket};
 use std::{
+    cmp::Reverse,
     collections::{HashMap, HashSet},
     sync::{
         Arc, LazyLock, Mutex, MutexGuard,
@@ -35,6 +36,10 @@ use warm::Shelf;
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a session may take to let go of its sandbox, for whoever waits for its place.
 const MAKING_WAY: Duration = Duration::from_secs(60);
+
+/// A tenant loses an idle sandbox to one that has as many places or more only when nobody used it for so long: a conversation is
+/// not put to rest between two messages.
+const RESTED: Duration = Duration::from_secs(60);
 
 /// What a session's sandbox is at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,12 +63,15 @@ pub(crate) struct MoodCell {
 /// Instants are kept as numbers, which count from here.
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
+fn millis(at: Instant) -> u64 {
+    u64::try_from(at.saturating_duration_since(*BEGAN).as_millis()).unwrap_or(u64::MAX)
+}
+
 impl MoodCell {
     pub(crate) fn set(&self, mood: Mood, can_go: bool, used: Instant) {
         self.mood.store(mood as u8, Ordering::Relaxed);
         self.can_go.store(can_go, Ordering::Relaxed);
-        let millis = used.saturating_duration_since(*BEGAN).as_millis();
-        self.used.store(u64::try_from(millis).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.used.store(millis(used), Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self) -> Mood {
@@ -89,6 +97,7 @@ pub(crate) struct Keeper {
     pub(crate) logs: Arc<Logs>,
     pub(crate) mood: Arc<MoodCell>,
     pub(crate) workspace: WorkspaceId,
+    pub(crate) tenant: TenantId,
     /// It gave up because the disk is full.
     pub(crate) full: Arc<AtomicBool>,
 }
@@ -182,8 +191,8 @@ impl Pool {
     }
 
     /// A sandbox that a dead server left: it has a place before anybody else is given one.
-    pub(crate) fn expect(&self, workspace: WorkspaceId) {
-        let room = self.places.count_in();
+    pub(crate) fn expect(&self, workspace: WorkspaceId, tenant: &TenantId) {
+        let room = self.places.count_in(tenant);
         self.left.lock().expect("nobody panics while holding it").insert(workspace, room);
     }
 
@@ -192,26 +201,26 @@ impl Pool {
     }
 
     /// Of a sandbox that is there, or is found not to be.
-    pub(crate) fn found(&self, workspace: WorkspaceId) -> Room {
+    pub(crate) fn found(&self, workspace: WorkspaceId, tenant: &TenantId) -> Room {
         let left = self.left.lock().expect("nobody panics while holding it").remove(&workspace);
-        left.unwrap_or_else(|| self.places.count_in())
+        left.unwrap_or_else(|| self.places.count_in(tenant))
     }
 
     /// Room for a sandbox that somebody may want later: nobody makes way for it.
-    pub(crate) fn spare(&self) -> Option<Room> {
-        self.places.spare().filter(|_| self.short_of_memory().is_none())
+    pub(crate) fn spare(&self, tenant: &TenantId) -> Option<Room> {
+        self.places.spare(tenant).filter(|_| self.short_of_memory().is_none())
     }
 
     /// Room for one more sandbox. If there is none somebody makes way; if nobody can, it is waited for that long, or without
-    /// end, in the order in which they came. Whoever makes way is waited for in any case.
+    /// end: the tenant with the fewest places is served first, and its requests in the order in which they came. Whoever makes way is waited for in any case.
     ///
     /// Whoever comes looks once whether somebody can go. After that only the front of the line does; the others wait until
     /// they are there.
-    pub(crate) async fn room(&self, patience: Option<Duration>) -> Result<Room> {
+    pub(crate) async fn room(&self, tenant: &TenantId, patience: Option<Duration>) -> Result<Room> {
         let deadline = patience.map(|patience| Instant::now() + patience);
         let ticket = match deadline {
-            Some(_) => self.places.line_up()?,
-            None => self.places.line_up_anyway(),
+            Some(_) => self.places.line_up(tenant)?,
+            None => self.places.line_up_anyway(tenant),
         };
         let (mut stay, mut came) = (HashSet::new(), true);
         loop {
@@ -221,7 +230,7 @@ impl Pool {
             };
             let enough = self.enough_are_going(&ticket);
             let front = ticket.is_in_front();
-            if (came || front) && !enough && self.make_way(&mut stay).await != Way::None {
+            if (came || front) && !enough && self.make_way(Some(tenant), &mut stay).await != Way::None {
                 continue;
             }
             let over = deadline.filter(|_| !enough);
@@ -247,7 +256,7 @@ impl Pool {
     pub(crate) async fn ease(&self) -> usize {
         let (mut stay, mut gone) = (HashSet::new(), 0);
         while self.short_of_memory().is_some() {
-            match self.make_way(&mut stay).await {
+            match self.make_way(None, &mut stay).await {
                 Way::Made => gone += 1,
                 Way::Refused => {}
                 Way::None => break,
@@ -273,15 +282,15 @@ impl Pool {
         }
     }
 
-    /// Asks one sandbox to go, and waits until it has. `stay` are those who were asked before.
-    async fn make_way(&self, stay: &mut HashSet<WorkspaceId>) -> Way {
+    /// Asks one sandbox to go, for a tenant's request or for memory, and waits until it has. `stay` are those who were asked before.
+    async fn make_way(&self, wanted_by: Option<&TenantId>, stay: &mut HashSet<WorkspaceId>) -> Way {
         if let Some(prepared) = self.shelf.oldest() {
             let _going = Going::new(self, prepared.workspace);
             // To its end, whoever hangs up meanwhile.
             tokio::spawn(prepared.discard()).await.ok();
             return Way::Made;
         }
-        let Some((going, sessions)) = self.least_used(stay).await else { return Way::None };
+        let Some((going, sessions)) = self.least_used(wanted_by, stay).await else { return Way::None };
         stay.insert(going.workspace);
         match ask_to_go(sessions).await {
             true => Way::Made,
@@ -289,12 +298,15 @@ impl Pool {
         }
     }
 
-    /// The sandbox that nobody used for longest, of those whose sessions all can go, and those sessions.
+    /// Of the sandboxes whose sessions all can go, one of the tenant that has the most places: the one that nobody used for
+    /// longest. And the sessions of it.
     async fn least_used(
         &self,
+        wanted_by: Option<&TenantId>,
         stay: &HashSet<WorkspaceId>,
     ) -> Option<(Going<'_>, Vec<mpsc::Sender<Request>>)> {
         struct Sandbox {
+            tenant: TenantId,
             used: u64,
             busy: bool,
             sessions: Vec<mpsc::Sender<Request>>,
@@ -306,7 +318,8 @@ impl Pool {
             if mood == Mood::Cold {
                 continue;
             }
-            let new = || Sandbox { used: 0, busy: false, sessions: Vec::new() };
+            let tenant = keeper.tenant.clone();
+            let new = || Sandbox { tenant, used: 0, busy: false, sessions: Vec::new() };
             let sandbox = sandboxes.entry(keeper.workspace).or_insert_with(new);
             sandbox.used = sandbox.used.max(keeper.mood.used.load(Ordering::Relaxed));
             sandbox.busy |= mood != Mood::Waiting || !keeper.mood.can_go.load(Ordering::Relaxed);
@@ -314,10 +327,21 @@ impl Pool {
         }
         let least = {
             let going = self.going();
-            let can_go = |(workspace, sandbox): &(WorkspaceId, Sandbox)| {
-                !sandbox.busy && !stay.contains(workspace) && !going.contains(workspace)
+            let rested =
+                millis(Instant::now()).saturating_sub(u64::try_from(RESTED.as_millis()).unwrap_or(u64::MAX));
+            let is_fair = |sandbox: &Sandbox| {
+                wanted_by.is_none_or(|by| {
+                    let (own, theirs) = (self.places.held(by), self.places.held(&sandbox.tenant));
+                    *by == sandbox.tenant || own < theirs || sandbox.used < rested
+                })
             };
-            sandboxes.into_iter().filter(can_go).min_by_key(|(_, sandbox)| sandbox.used)
+            let can_go = |(workspace, sandbox): &(WorkspaceId, Sandbox)| {
+                !sandbox.busy && is_fair(sandbox) && !stay.contains(workspace) && !going.contains(workspace)
+            };
+            let order = |(_, sandbox): &(WorkspaceId, Sandbox)| {
+                (Reverse(self.places.held(&sandbox.tenant)), sandbox.used)
+            };
+            sandboxes.into_iter().filter(can_go).min_by_key(order)
         };
         // The keepers are still ours, so nobody else has found the same one.
         let (workspace, sandbox) = least?;

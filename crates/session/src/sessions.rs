@@ -9,12 +9,13 @@ use crate::{
     Error, Follower, LogLine, Result,
     actor::{Answer, Purpose, Reply, Request, WantedLock},
     files,
+    keyed_mutex::KeyedMutex,
     pool::{Counts, Mood, Passage, Room},
     rooms::Rooms,
     state::{Turn, Wake, Wish},
 };
 use ash_model::{
-    Ask, Cursor, Lock, Metadata, OnBusy, Receipt, SessionId, SessionNo, Status, TurnId, WorkspaceId,
+    Ask, Cursor, Lock, Metadata, OnBusy, Receipt, SessionId, SessionNo, Status, TenantId, TurnId, WorkspaceId,
 };
 use ash_store::{Fate, Order, Scope, Session};
 use std::{
@@ -40,8 +41,8 @@ pub struct Sessions {
     stopping: Arc<AtomicBool>,
     /// Bytes that are left on the disk.
     free: Arc<AtomicU64>,
-    /// Held while a session is brought back from the object store: two would do it twice.
-    pub(crate) returning: Arc<tokio::sync::Mutex<()>>,
+    /// Held while a session of a tenant is brought back from the object store: two would do it twice. No other tenant waits.
+    pub(crate) returning: Arc<KeyedMutex<TenantId>>,
 }
 
 /// A place for a sandbox, if one is needed.
@@ -76,11 +77,16 @@ impl Sessions {
     }
 
     /// Room for a sandbox, unless the workspace has one.
-    async fn room(&self, known: Option<WorkspaceId>, patience: Option<Duration>) -> Result<Option<Room>> {
+    async fn room(
+        &self,
+        tenant: &TenantId,
+        known: Option<WorkspaceId>,
+        patience: Option<Duration>,
+    ) -> Result<Option<Room>> {
         if known.is_some_and(|workspace| self.rooms.common(workspace).is_inhabited()) {
             return Ok(None);
         }
-        self.rooms.pool.room(Some(self.patience(patience))).await.map(Some)
+        self.rooms.pool.room(tenant, Some(self.patience(patience))).await.map(Some)
     }
 
     /// Of whoever does not say, the usual one.
@@ -97,7 +103,7 @@ impl Sessions {
         let mood = self.rooms.pool.keepers.lock().await.get(&session.no).map(|keeper| keeper.mood.get());
         match mood {
             Some(Mood::Warming | Mood::Waiting | Mood::Running) => Ok(None),
-            Some(Mood::Cold) | None => self.room(Some(session.workspace), patience).await,
+            Some(Mood::Cold) | None => self.room(&session.tenant, Some(session.workspace), patience).await,
         }
     }
 
@@ -111,7 +117,8 @@ impl Sessions {
     ) -> Result<Answer> {
         match self.ask(no, |reply| request(room, reply)).await {
             Err(Error::Placeless) => {
-                let room = self.rooms.pool.room(Some(patience)).await?;
+                let tenant = self.get(no).await?.tenant;
+                let room = self.rooms.pool.room(&tenant, Some(patience)).await?;
                 self.ask(no, |reply| request(Some(room), reply)).await
             }
             answered => answered,
@@ -126,7 +133,7 @@ impl Sessions {
     pub async fn find_anywhere(&self, scope: &Scope, id: &SessionId) -> Result<Session> {
         match (self.find(scope, id).await, &self.rooms.far) {
             (Err(Error::NotFound), Some(far)) => {
-                let _alone = self.returning.lock().await;
+                let _alone = self.returning.lock(scope.tenant.clone()).await;
                 Box::pin(far.bring_back(&self.rooms, scope, id)).await?;
                 self.find(scope, id).await
             }

@@ -75,3 +75,49 @@ async fn a_long_line_costs_little_ends_somewhere_and_is_served_in_order() {
     }
     assert!(made.is_sorted(), "first come, first served: {made:?}");
 }
+
+/// One tenant has all places and waits for more; another gets the first that frees.
+#[tokio::test]
+async fn a_tenant_that_waits_gets_its_share_of_places_before_one_that_has_more() {
+    const SECRET: &str = "a-secret-for-internal-use";
+    let server = Server::with(&[("ASH_MAX_SANDBOXES", "2"), ("ASH_INTERNAL_SECRET", SECRET)]).await;
+    let tenant = async |name: &str| {
+        let minted =
+            server.client_with(SECRET).post("/api/internal/api-keys", json!({ "tenantId": name })).await;
+        let client = server.client_with(minted["key"].as_str().expect("a key"));
+        client.deploy("tester").await;
+        client
+    };
+    let (greedy, modest) = (tenant("greedy").await, tenant("modest").await);
+    let made = async |client: &Client, id: &str| {
+        client.post("/api/sessions", json!({ "agent": "tester", "sessionId": id })).await;
+    };
+    for id in ["one", "two"] {
+        made(&greedy, id).await;
+        busy(&greedy, id).await;
+    }
+    let queued = async |count: u64| {
+        eventually("they wait", async || (pool(&server.client()).await["queued"] == count).then_some(()))
+            .await;
+    };
+    let wait = |client: &Client, id: &str| {
+        let new = json!({ "agent": "tester", "sessionId": id });
+        let request = client.request(Method::POST, "/api/sessions").json(&new).header("prefer", "wait=60");
+        tokio::spawn(async move { request.send().await.expect("an answer").status() })
+    };
+    let more = wait(&greedy, "three");
+    queued(1).await;
+    let share = wait(&modest, "its");
+    queued(2).await;
+    greedy.exec("one", "touch go").await;
+    assert_eq!(share.await.expect("no panic"), StatusCode::CREATED);
+    assert!(!more.is_finished(), "it came first, and has more");
+    assert_eq!(modest.status("its").await, "active", "it rests between two messages, and keeps its place");
+    greedy.exec("two", "touch go").await;
+    assert_eq!(more.await.expect("no panic"), StatusCode::CREATED);
+    busy(&modest, "its").await;
+    let_go(&modest, "its").await;
+    made(&modest, "another").await;
+    assert_eq!(modest.status("its").await, "paused", "who has as many makes way for itself");
+    assert_eq!(greedy.status("three").await, "active");
+}

@@ -39,8 +39,8 @@ impl Waking {
     /// there is one.
     pub(super) async fn reserve(&mut self) -> Result<()> {
         if self.room.is_none() {
-            let rooms = self.rooms.clone();
-            self.room = Some(self.unless_halted(rooms.pool.room(self.patience)).await??);
+            let (rooms, tenant) = (self.rooms.clone(), self.session.tenant.clone());
+            self.room = Some(self.unless_halted(rooms.pool.room(&tenant, self.patience)).await??);
         }
         Ok(())
     }

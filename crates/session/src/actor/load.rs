@@ -219,7 +219,7 @@ impl Actor {
 
     /// A shim that outlived the last server is taken over; any other is ended.
     async fn find_sandbox(&mut self) -> Result<Found> {
-        let room = self.rooms.pool.found(self.session.workspace);
+        let room = self.rooms.pool.found(self.session.workspace, &self.session.tenant);
         let knocked = match ash_sandbox::knock(&self.live.run(), self.lease.epoch).await {
             Ok(Some(knocked)) => knocked,
             Ok(None) => return Ok(Found::Dead),

@@ -133,6 +133,7 @@ impl Far {
     /// Brings a session back, and the sessions that it is a fork of. False: there is none that they may see.
     pub async fn bring_back(&self, rooms: &Rooms, scope: &Scope, id: &SessionId) -> Result<bool> {
         let (tenant, everybody) = (&scope.tenant, Scope::all(&scope.tenant));
+        ash_failpoint::reach_async(&format!("far.back.{tenant}")).await;
         let mut line = Vec::new();
         let mut next = Some(id.clone());
         while let Some(id) = next.take() {

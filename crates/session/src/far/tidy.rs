@@ -4,7 +4,7 @@
 //! since. What they need must stay, so they are brought back first, without their files.
 
 use super::{Far, keys, trouble};
-use crate::{Result, rooms::Rooms};
+use crate::{Result, keyed_mutex::KeyedMutex, rooms::Rooms};
 use ash_model::{SessionId, TenantId, far::Tombstone};
 use ash_snapshot::Repo;
 use ash_store::{Scope, Session};
@@ -19,7 +19,7 @@ const PAGE: u32 = 1000;
 
 impl Far {
     /// Everybody who is there is known from now on. Until this has worked nothing is deleted there.
-    pub(crate) async fn take_census(&self, rooms: &Rooms) -> Result<()> {
+    pub(crate) async fn take_census(&self, rooms: &Rooms, returning: &KeyedMutex<TenantId>) -> Result<()> {
         // In an outage nobody waits for it: what is here is collected all the same.
         if let Some((why, _)) = self.trouble() {
             return Err(trouble(why));
@@ -31,6 +31,7 @@ impl Far {
         for tenant in self.tenants().await? {
             for id in self.newest(&tenant).await?.into_keys() {
                 if rooms.store.find(&Scope::all(&tenant), &id).await?.is_none() {
+                    let _alone = returning.lock(tenant.clone()).await;
                     Box::pin(self.bring_back(rooms, &Scope::all(&tenant), &id)).await?;
                     tracing::info!(session = %id, %tenant, "found in the object store");
                 }

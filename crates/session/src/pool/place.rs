@@ -1,8 +1,10 @@
-//! So many sandboxes and no more, first come, first served.
+//! So many sandboxes and no more. A place that frees goes to the tenant that waits and has the fewest; among requests of one
+//! tenant, and between tenants that have as many, to the first that came.
 
 use crate::{Error, Result};
+use ash_model::TenantId;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -11,7 +13,7 @@ use tokio::{
     time::Instant,
 };
 
-/// So many requests wait at once; whoever comes then is told at once.
+/// So many requests of one tenant wait at once; whoever comes then is told at once.
 pub(super) const LONGEST_LINE: usize = 512;
 /// So many of those who wait look for somebody who makes way. As many sandboxes are made at the same time, so more of them
 /// would get nobody in earlier, and a long line would keep the server busy with itself.
@@ -26,14 +28,22 @@ pub(crate) struct Places {
 #[derive(Default)]
 struct Line {
     taken: usize,
+    /// How many of those each tenant has, if any.
+    held: HashMap<TenantId, usize>,
     next: u64,
-    /// By number, so the first comes first; each with a bell of its own.
-    waiting: BTreeMap<u64, Arc<Notify>>,
+    /// By number, so the first comes first.
+    waiting: BTreeMap<u64, Waiter>,
+}
+
+struct Waiter {
+    tenant: TenantId,
+    bell: Arc<Notify>,
 }
 
 /// One of the sandboxes that this server may have; given back when it is dropped.
 pub(crate) struct Room {
     places: Arc<Places>,
+    tenant: TenantId,
 }
 
 /// What whoever wants a session back brings along.
@@ -85,44 +95,54 @@ impl Places {
     /// There may be room, or somebody who makes way: those whose turn it is look. A bell that rang while its owner
     /// looked is heard afterwards, so nothing is missed.
     pub(super) fn ring(&self) {
-        self.line().waiting.values().take(FRONT).for_each(|bell| bell.notify_one());
+        let line = self.line();
+        line.order().take(FRONT).for_each(|number| line.waiting[&number].bell.notify_one());
+        drop(line);
         self.changed.notify_waiters();
     }
 
     /// Whatever else: it is there.
-    pub(super) fn count_in(self: &Arc<Self>) -> Room {
-        self.line().taken += 1;
-        Room { places: self.clone() }
+    pub(super) fn count_in(self: &Arc<Self>, tenant: &TenantId) -> Room {
+        self.room(&mut self.line(), tenant)
+    }
+
+    fn room(self: &Arc<Self>, line: &mut Line, tenant: &TenantId) -> Room {
+        line.taken += 1;
+        *line.held.entry(tenant.clone()).or_default() += 1;
+        Room { places: self.clone(), tenant: tenant.clone() }
+    }
+
+    /// How many a tenant has.
+    pub(super) fn held(&self, tenant: &TenantId) -> usize {
+        self.line().held.get(tenant).copied().unwrap_or(0)
     }
 
     /// If there is room for everybody who waits, too.
-    pub(super) fn spare(self: &Arc<Self>) -> Option<Room> {
+    pub(super) fn spare(self: &Arc<Self>, tenant: &TenantId) -> Option<Room> {
         let mut line = self.line();
         let free = line.taken + line.waiting.len() < self.most;
-        free.then(|| {
-            line.taken += 1;
-            Room { places: self.clone() }
-        })
+        free.then(|| self.room(&mut line, tenant))
     }
 
     /// For whoever wants one for a request.
-    pub(super) fn line_up(self: &Arc<Self>) -> Result<Ticket> {
+    pub(super) fn line_up(self: &Arc<Self>, tenant: &TenantId) -> Result<Ticket> {
         let mut line = self.line();
-        match line.waiting.len() < LONGEST_LINE {
-            true => Ok(self.ticket(&mut line)),
+        let own = line.waiting.values().filter(|waiter| waiter.tenant == *tenant).count();
+        match own < LONGEST_LINE {
+            true => Ok(self.ticket(&mut line, tenant)),
             false => Err(Error::LongLine(LONGEST_LINE)),
         }
     }
 
     /// For a session that comes back by itself: it cannot try again later, so it waits however long the line is.
-    pub(super) fn line_up_anyway(self: &Arc<Self>) -> Ticket {
-        self.ticket(&mut self.line())
+    pub(super) fn line_up_anyway(self: &Arc<Self>, tenant: &TenantId) -> Ticket {
+        self.ticket(&mut self.line(), tenant)
     }
 
-    fn ticket(self: &Arc<Self>, line: &mut Line) -> Ticket {
+    fn ticket(self: &Arc<Self>, line: &mut Line, tenant: &TenantId) -> Ticket {
         let (number, bell) = (line.next, Arc::new(Notify::new()));
         line.next += 1;
-        line.waiting.insert(number, bell.clone());
+        line.waiting.insert(number, Waiter { tenant: tenant.clone(), bell: bell.clone() });
         Ticket { places: self.clone(), number, bell }
     }
 }
@@ -134,9 +154,8 @@ impl Ticket {
         if line.lacking(self.number, self.places.most) > 0 {
             return None;
         }
-        line.taken += 1;
-        line.waiting.remove(&self.number);
-        Some(Room { places: self.places.clone() })
+        let waiter = line.waiting.remove(&self.number)?;
+        Some(self.places.room(&mut line, &waiter.tenant))
     }
 
     /// How many have to go before there is room for it, and for everybody before it.
@@ -145,7 +164,7 @@ impl Ticket {
     }
 
     pub(super) fn is_in_front(&self) -> bool {
-        self.places.line().waiting.keys().take(FRONT).any(|number| *number == self.number)
+        self.places.line().order().take(FRONT).any(|number| number == self.number)
     }
 
     /// Something changed, and it is in front; or it is so late.
@@ -159,8 +178,25 @@ impl Ticket {
 
 impl Line {
     fn lacking(&self, number: u64, most: usize) -> usize {
-        let before = self.waiting.range(..number).count();
+        let before = self.order().take_while(|next| *next != number).count();
         (self.taken + before + 1).saturating_sub(most)
+    }
+
+    /// Who gets the next place, and the next, if nobody comes or goes: each goes to the tenant that has the fewest by then. So
+    /// a request of a tenant that has `n` counts as its place number `n + 1`, the next one as `n + 2`.
+    fn order(&self) -> impl Iterator<Item = u64> {
+        let mut next = self.held.clone();
+        let mut order: Vec<(usize, u64)> = self
+            .waiting
+            .iter()
+            .map(|(number, waiter)| {
+                let places = next.entry(waiter.tenant.clone()).or_default();
+                *places += 1;
+                (*places, *number)
+            })
+            .collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, number)| number)
     }
 }
 
@@ -173,7 +209,14 @@ impl Drop for Ticket {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.places.line().taken -= 1;
+        {
+            let mut line = self.places.line();
+            line.taken -= 1;
+            if let Some(held) = line.held.get_mut(&self.tenant) {
+                *held -= 1;
+            }
+            line.held.retain(|_, held| *held > 0);
+        }
         self.places.ring();
     }
 }
@@ -183,12 +226,46 @@ mod tests {
     use super::*;
     use futures::FutureExt as _;
 
+    fn main() -> TenantId {
+        TenantId::main()
+    }
+
+    #[test]
+    fn a_tenant_that_has_all_places_and_waits_for_more_is_behind_others() {
+        let places = Places::new(3);
+        let (greedy, modest) = (main(), TenantId::parse("modest").expect("a name"));
+        let mut rooms: Vec<Room> = (0..3).map(|_| places.count_in(&greedy)).collect();
+        let more: Vec<Ticket> = (0..3).map(|_| places.line_up(&greedy).expect("a short line")).collect();
+        let one = places.line_up(&modest).expect("a short line");
+        let two = places.line_up(&modest).expect("a short line");
+        assert_eq!((one.lacking(), two.lacking(), more[0].lacking()), (1, 2, 3));
+        rooms.pop();
+        assert!(more[0].take().is_none(), "it is another tenant's turn");
+        let first = one.take().expect("its share");
+        rooms.pop();
+        // One each, and both want a second: the first that came.
+        assert!(two.take().is_none(), "both have one now, and the other one was first");
+        assert!(more[0].take().is_some());
+        drop(first);
+    }
+
+    #[test]
+    fn a_full_line_of_one_tenant_is_no_other_tenants() {
+        let places = Places::new(1);
+        let _room = places.count_in(&main());
+        let _line: Vec<_> =
+            (0..LONGEST_LINE).map(|_| places.line_up(&main()).expect("not long yet")).collect();
+        assert!(places.line_up(&main()).is_err());
+        let other = places.line_up(&TenantId::parse("other").expect("a name")).expect("its own line");
+        assert!(other.is_in_front() && other.lacking() == 1);
+    }
+
     #[test]
     fn whoever_came_first_gets_the_place() {
         let places = Places::new(1);
-        let only = places.line_up().expect("a short line").take().expect("there is one");
+        let only = places.line_up(&main()).expect("a short line").take().expect("there is one");
         let (first, second) =
-            (places.line_up().expect("a short line"), places.line_up().expect("a short line"));
+            (places.line_up(&main()).expect("a short line"), places.line_up(&main()).expect("a short line"));
         assert!(first.take().is_none());
         drop(only);
         assert!(second.take().is_none(), "it is the first one's");
@@ -202,7 +279,7 @@ mod tests {
     fn whoever_gives_up_is_in_nobodys_way() {
         let places = Places::new(1);
         let (first, second) =
-            (places.line_up().expect("a short line"), places.line_up().expect("a short line"));
+            (places.line_up(&main()).expect("a short line"), places.line_up(&main()).expect("a short line"));
         drop(first);
         assert!(second.take().is_some());
         drop(second);
@@ -212,31 +289,32 @@ mod tests {
     #[test]
     fn what_is_there_counts_even_beyond_the_most() {
         let places = Places::new(1);
-        let (one, other) = (places.count_in(), places.count_in());
+        let (one, other) = (places.count_in(&main()), places.count_in(&main()));
         drop(one);
-        assert!(places.line_up().expect("a short line").take().is_none());
+        assert!(places.line_up(&main()).expect("a short line").take().is_none());
         drop(other);
-        assert!(places.line_up().expect("a short line").take().is_some());
+        assert!(places.line_up(&main()).expect("a short line").take().is_some());
     }
 
     #[test]
     fn whoever_finds_a_long_line_is_told_and_who_comes_back_by_himself_waits() {
         let places = Places::new(1);
-        let _room = places.count_in();
-        let mut line: Vec<_> = (0..LONGEST_LINE).map(|_| places.line_up().expect("not long yet")).collect();
-        assert!(matches!(places.line_up(), Err(Error::LongLine(LONGEST_LINE))));
-        let _by_himself = places.line_up_anyway();
+        let _room = places.count_in(&main());
+        let mut line: Vec<_> =
+            (0..LONGEST_LINE).map(|_| places.line_up(&main()).expect("not long yet")).collect();
+        assert!(matches!(places.line_up(&main()), Err(Error::LongLine(LONGEST_LINE))));
+        let _by_himself = places.line_up_anyway(&main());
         line.pop();
         line.pop();
-        assert!(places.line_up().is_ok());
+        assert!(places.line_up(&main()).is_ok());
     }
 
     #[test]
     fn a_spare_place_is_one_that_nobody_waits_for() {
         let places = Places::new(2);
-        let one = places.line_up().expect("a short line");
-        let spare = places.spare().expect("two places, and one who waits");
-        assert!(places.spare().is_none());
+        let one = places.line_up(&main()).expect("a short line");
+        let spare = places.spare(&main()).expect("two places, and one who waits");
+        assert!(places.spare(&main()).is_none());
         assert!(one.take().is_some());
         drop(spare);
     }
@@ -249,8 +327,9 @@ mod tests {
     #[test]
     fn only_the_front_is_told_and_whoever_moves_up_is_told_too() {
         let places = Places::new(1);
-        let room = places.count_in();
-        let mut line: Vec<_> = (0..FRONT + 2).map(|_| places.line_up().expect("a short line")).collect();
+        let room = places.count_in(&main());
+        let mut line: Vec<_> =
+            (0..FRONT + 2).map(|_| places.line_up(&main()).expect("a short line")).collect();
         assert_eq!((line[0].lacking(), line[FRONT].lacking()), (1, FRONT + 1));
         drop(room);
         let told: Vec<bool> = line.iter().map(rang).collect();

@@ -392,7 +392,7 @@ pub(crate) async fn keep(rooms: Arc<Rooms>) {
     let Pool { shelf, .. } = &rooms.pool;
     loop {
         while let Some(kind) = shelf.lacking(Instant::now()) {
-            let Some(room) = rooms.pool.spare() else { break };
+            let Some(room) = rooms.pool.spare(&kind.tenant) else { break };
             match Prepared::build(&rooms, kind.clone(), room).await {
                 Ok(built) => {
                     if let Some(left) = shelf.put(built) {

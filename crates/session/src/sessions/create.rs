@@ -50,11 +50,11 @@ impl Sessions {
             Some(ref slug) => {
                 let scope = Scope { tenant: new.tenant.clone(), owner: new.owner.clone() };
                 let known = self.rooms.store.find_workspace(&scope, slug).await?;
-                Place::Room(self.room(known.map(|workspace| workspace.id), new.patience).await?)
+                Place::Room(self.room(&new.tenant, known.map(|workspace| workspace.id), new.patience).await?)
             }
             None => match self.claim(&new.tenant, &agent, &new.options).await? {
                 Some(prepared) => Place::Prepared(Box::new(prepared)),
-                None => Place::Room(self.room(None, new.patience).await?),
+                None => Place::Room(self.room(&new.tenant, None, new.patience).await?),
             },
         };
         let sessions = self.clone();
@@ -133,9 +133,9 @@ impl Sessions {
         state.apply(1, &created);
         // As long as this is held the newborn finds what was prepared for it.
         let _common = prepared.map(Prepared::hand_over).transpose()?;
-        let (no, workspace) = (session.no, session.workspace);
+        let (no, of) = (session.no, (session.workspace, session.tenant.clone()));
         let passage = Passage { room, patience: Some(self.patience(new.patience)) };
-        self.seat(no, workspace, |rooms, seat| Actor::newborn(rooms, session, state, (seat, passage, epoch)))
+        self.seat(no, of, |rooms, seat| Actor::newborn(rooms, session, state, (seat, passage, epoch)))
             .await?;
         ash_failpoint::reach_async("create.seated").await;
         let woken = self.wish(no, Wish::Resume).await;

@@ -7,7 +7,7 @@ use crate::{
     pool::Keeper,
     rooms::Rooms,
 };
-use ash_model::{SessionNo, WorkspaceId};
+use ash_model::{SessionNo, TenantId, WorkspaceId};
 use futures::future::BoxFuture;
 use std::{
     collections::HashSet,
@@ -68,8 +68,8 @@ impl Sessions {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let session = self.get(no).await?;
-        let workspace = session.workspace;
-        self.seat(no, workspace, |rooms, seat| Actor::load(rooms, session, seat)).await
+        let of = (session.workspace, session.tenant.clone());
+        self.seat(no, of, |rooms, seat| Actor::load(rooms, session, seat)).await
     }
 
     /// A session that is not at rest gets another keeper when its own gave up, not when somebody visits.
@@ -96,7 +96,12 @@ impl Sessions {
 
     /// The lock is held only to put the keeper in place; loading happens behind its inbox, so that one slow
     /// session delays nobody else, and two callers never load the same one twice.
-    pub(super) async fn seat<F, L>(&self, no: SessionNo, workspace: WorkspaceId, load: F) -> Result<Keeper>
+    pub(super) async fn seat<F, L>(
+        &self,
+        no: SessionNo,
+        (workspace, tenant): (WorkspaceId, TenantId),
+        load: F,
+    ) -> Result<Keeper>
     where
         F: FnOnce(Arc<Rooms>, Seat) -> L,
         L: Future<Output = Result<Actor>> + Send + 'static,
@@ -112,6 +117,7 @@ impl Sessions {
             logs: Arc::default(),
             mood: Arc::default(),
             workspace,
+            tenant,
             full: Arc::default(),
         };
         let seat = Seat { logs: keeper.logs.clone(), mood: keeper.mood.clone(), inbox };

@@ -67,8 +67,11 @@ impl Sessions {
             }
             self.rooms.uids.keep(live.stamp().and_then(|stamp| stamp.uid));
             if live.run().join("sock").exists() || live.is_marked_dirty() || live.uploads().exists() {
-                if live.run().join("sock").exists() && !sessions.is_empty() {
-                    self.rooms.pool.expect(workspace);
+                if live.run().join("sock").exists()
+                    && let Some((no, _)) = sessions.first()
+                    && let Some(session) = self.rooms.store.session(*no).await?
+                {
+                    self.rooms.pool.expect(workspace, &session.tenant);
                 }
                 found.extend(sessions.into_iter().map(|(no, _)| no));
             }
