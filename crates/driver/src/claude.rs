@@ -9,12 +9,15 @@ mod mend;
 #[cfg(test)]
 mod tests;
 mod transcript;
+mod version;
 mod window;
+
+pub use version::{ClaudeVersion, OLDEST_CLAUDE};
 
 use crate::{
     Command, Driver, Ear, Expected, Furniture, Heard, Launch, Logged, Memory, Mended, Native, Report, Say,
     Spoken, Survey,
-    ear::{Answer, MOST_TASKS},
+    ear::{Announces, Answer, MOST_TASKS},
     head, own_folder, stream_json,
     usage::{self, Lines},
 };
@@ -227,7 +230,11 @@ impl Driver for Claude {
                 ear.paused = true;
                 // Over before anybody looked.
                 ear.stirred &= ear.turn.is_some();
-                let over = if ear.own { ear.rest_unattended() } else { None };
+                let over = match (ear.announces, ear.own) {
+                    (Announces::Results, _) => ear.rest(),
+                    (Announces::Everything | Announces::Idle, true) => ear.rest_unattended(),
+                    (Announces::Everything | Announces::Idle, false) => None,
+                };
                 heard.into_iter().chain(over).collect()
             }
             ("system", "task_started") => {
@@ -248,6 +255,7 @@ impl Driver for Claude {
             }
             ("system", "init") => {
                 ear.compacting = false;
+                ear.announces = announces(&value);
                 (ear.busy, ear.paused) = (true, false);
                 let asked = ear.taken_up.as_ref().is_some_and(|(_, answer)| answer.is_none());
                 ear.stirred = ear.turn.is_none() && !asked;
@@ -389,6 +397,16 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// Every `init` tells the version. A program that tells none is taken for the newest.
+fn announces(init: &Value) -> Announces {
+    let names_messages = init.get("user_message_uuids").is_some();
+    match text(init, "claude_code_version").parse::<ClaudeVersion>() {
+        Ok(version) if version < version::FIRST_IDLE => Announces::Results,
+        Ok(_) if !names_messages => Announces::Idle,
+        Ok(_) | Err(_) => Announces::Everything,
+    }
+}
+
 /// One that was cut off is completed as soon as it is told again, and goes on as another.
 fn note_command(ear: &mut Ear, value: &Value) -> bool {
     let over = matches!(text(value, "state"), "completed" | "cancelled");
@@ -415,7 +433,12 @@ fn note_result(ear: &mut Ear, value: &Value) {
         }
         return;
     };
-    let ours = is_of(turn);
+    // What a background task had to say names its origin, in every version.
+    let of_message = value.get("origin").is_none_or(Value::is_null);
+    let ours = match ear.announces {
+        Announces::Everything => is_of(turn),
+        Announces::Idle | Announces::Results => is_of(turn) || (named.is_empty() && of_message),
+    };
     let aborted = text(value, "terminal_reason").starts_with("aborted");
     if ours || aborted || continued || ear.own {
         ear.answer = Some(answer);

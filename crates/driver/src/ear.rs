@@ -34,6 +34,21 @@ pub struct Ear {
     pub(crate) taken_up: Option<(TurnId, Option<Answer>)>,
     /// The agent has given a result, and nothing since.
     pub(crate) paused: bool,
+    /// What the agent's version says about its turns, as its last `init` shows it.
+    pub(crate) announces: Announces,
+}
+
+/// How much the version of an agent says about the end of a turn. It follows from each turn's `init`, which is in the
+/// log, so that a server that takes over a running turn knows it too.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Announces {
+    /// Results name the messages that they answer, and the agent says when it is idle.
+    #[default]
+    Everything,
+    /// Results name no message; the agent says when it is idle.
+    Idle,
+    /// The agent does not say that it is idle: the result is the end of the turn.
+    Results,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -13,7 +13,7 @@ mod stream_json;
 mod usage;
 
 pub use builtin::Builtin;
-pub use claude::Claude;
+pub use claude::{Claude, ClaudeVersion, OLDEST_CLAUDE};
 pub use ear::Ear;
 pub use usage::Report;
 

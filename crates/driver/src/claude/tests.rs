@@ -327,3 +327,34 @@ fn who_takes_over_hears_the_same_by_listening_again() {
         assert_eq!(first, second);
     }
 }
+
+fn init(version: &str) -> Value {
+    json!({"type": "system", "subtype": "init", "claude_code_version": version})
+}
+
+#[test]
+fn a_turn_of_a_version_that_does_not_announce_idle_ends_at_its_result() {
+    let mut ear = told();
+    let unnamed = json!({"type": "result", "subtype": "success", "is_error": false, "result": "old"});
+    hear(&mut ear, init("2.1.47"));
+    assert_eq!(rested(&hear(&mut ear, unnamed)), Some((TURN, Outcome::Done, "old".to_owned())));
+}
+
+#[test]
+fn a_result_that_names_no_message_is_the_answer_if_its_version_never_names_one() {
+    let unnamed = json!({"type": "result", "subtype": "success", "is_error": false, "result": "old"});
+    let mut task = unnamed.clone();
+    task["origin"] = json!({"kind": "task-notification"});
+    let mut ear = told();
+    hear(&mut ear, init("2.1.197"));
+    assert_eq!(rested(&hear(&mut ear, task)), None);
+    assert_eq!(rested(&hear(&mut ear, unnamed.clone())), None, "it will say that it is idle");
+    assert_eq!(rested(&hear(&mut ear, idle())), Some((TURN, Outcome::Done, "old".to_owned())));
+    // Of one that names them it is the answer to something else.
+    let mut ear = told();
+    let mut naming = init("2.1.325");
+    naming["user_message_uuids"] = json!([TURN]);
+    hear(&mut ear, naming);
+    hear(&mut ear, unnamed);
+    assert_eq!(rested(&hear(&mut ear, idle())), None);
+}
