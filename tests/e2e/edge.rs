@@ -3,5 +3,6 @@
 mod crowds;
 mod keys;
 mod limits;
+mod paths;
 mod quotas;
 mod surface;

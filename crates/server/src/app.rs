@@ -42,6 +42,8 @@ pub(crate) struct App {
     pub(crate) internal_secret: Option<SecretString>,
     pub(crate) default_runtime: ash_model::Runtime,
     pub(crate) scratch: PathBuf,
+    /// Where agents may be deployed from by path; empty: anywhere, but only by the server's own user.
+    pub(crate) agent_dirs: Vec<PathBuf>,
     pub(crate) origins: Vec<String>,
     pub(crate) hosts: AllowedHosts,
     pub(crate) failed_keys: Arc<FailedKeys>,
@@ -321,6 +323,7 @@ async fn build(
         own_providers: config.own_providers,
         changing_options: Arc::default(),
         growing: Arc::default(),
+        agent_dirs: config.agent_dirs.clone(),
         minting: keys::Secret::of(&data.join("seal.key"))?,
         retention: config.retention.clone(),
         enforced,

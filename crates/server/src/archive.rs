@@ -9,6 +9,7 @@ mod read;
 mod tests;
 
 pub(crate) use ledger::{Ledger, Limits, Refusal};
+pub use pack::is_left_out;
 pub(crate) use pack::pack;
 
 use crate::problem::{Answer, Problem};

@@ -196,7 +196,7 @@ async fn internal(app: &App, headers: &HeaderMap, peer: Option<Peer>) -> Answer<
 
 /// A key that is wrong: from one address only so many are answered at once.
 async fn failed(app: &App, peer: Option<Peer>, problem: Problem) -> Problem {
-    let address = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
+    let address = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.remote.ip());
     let verdict = app.failed_keys.note(address, Instant::now());
     if let Some(times) = verdict.report {
         tracing::warn!(%address, times, "a wrong key was given");

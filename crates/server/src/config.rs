@@ -97,6 +97,10 @@ pub struct Config {
     /// the size of each; 0: no limit
     #[arg(long, env = "ASH_QUOTAS", value_name = "QUOTAS", default_value = "", hide_default_value = true, value_parser = quotas)]
     pub quotas: ash_model::Quotas,
+    /// Directories beneath which agents are deployed by `path`, comma-separated [default: any, but only for connections of this
+    /// machine by the user that runs the server, without a proxy]
+    #[arg(long, env = "ASH_AGENT_DIRS", value_name = "DIRS", value_delimiter = ',')]
+    pub agent_dirs: Vec<PathBuf>,
     /// Walls without which the server does not start, and no sandbox is made, comma-separated: sandbox, seccomp, landlock, scopes,
     /// limits, uid, no-userns; or all
     #[arg(long, env = "ASH_WALLS_REQUIRED", value_name = "WALLS", default_value = "", hide_default_value = true, value_parser = walls)]

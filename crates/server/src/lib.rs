@@ -26,6 +26,7 @@ mod turn;
 mod walls;
 
 pub use app::{Failure, Repaired, far_sessions, repair, restore, serve};
+pub use archive::is_left_out;
 pub use ash_session::{FarSession, Repair, RepairedSession, Returned};
 pub use config::{Config, SECRETS, Sandbox};
 pub use disk::Disk;

@@ -10,21 +10,6 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs, path::Path};
 
-const SKIPPED: [&str; 12] = [
-    "node_modules",
-    ".git",
-    "__pycache__",
-    ".cache",
-    ".npm",
-    ".pnpm-store",
-    ".yarn",
-    ".venv",
-    "venv",
-    ".tmp",
-    "tmp",
-    ".DS_Store",
-];
-
 pub(crate) async fn deploy(deploy: Deploy) -> Result<()> {
     let folder = fs::canonicalize(&deploy.path)
         .map_err(Failure::local(&format!("cannot read {}", deploy.path.display())))?;
@@ -91,8 +76,8 @@ fn collect(folder: &Path, prefix: &str, files: &mut Vec<Value>) -> Result<()> {
     for entry in entries {
         let name = entry.file_name().to_string_lossy().into_owned();
         let kind = entry.file_type().map_err(failed())?;
-        let passing = [".sock", ".lock", ".pid", ".env", ".env.local"].iter().any(|end| name.ends_with(end));
-        if SKIPPED.contains(&name.as_str()) || passing {
+        let passing = [".sock", ".lock", ".pid"].iter().any(|end| name.ends_with(end));
+        if ash_server::is_left_out(name.as_bytes(), kind.is_dir()) || passing {
             continue;
         }
         let path = format!("{prefix}{name}");

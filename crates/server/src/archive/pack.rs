@@ -23,16 +23,16 @@ const SKIPPED_DIRS: [&str; 11] = [
     ".tmp",
     "tmp",
 ];
-const SKIPPED_FILES: [&str; 5] = [".env", ".env.local", ".env.production", ".env.development", ".DS_Store"];
-
-fn is_skipped(name: &[u8], is_dir: bool) -> bool {
-    let names: &[&str] = if is_dir { &SKIPPED_DIRS } else { &SKIPPED_FILES };
-    names.iter().any(|skipped| skipped.as_bytes() == name)
+/// What is no part of a bundle, nor of an agent that is deployed: what tools make again, and files of settings, which hold keys.
+pub fn is_left_out(name: &[u8], is_dir: bool) -> bool {
+    let has_keys = name.starts_with(b".env") || name.ends_with(b".env") || name.ends_with(b".env.local");
+    let is_made = is_dir && SKIPPED_DIRS.iter().any(|skipped| skipped.as_bytes() == name);
+    has_keys || is_made || name == b".DS_Store"
 }
 
 /// Writes the workspace's files into `file` and rewinds it.
 pub(crate) fn pack(place: &Place, file: &mut std::fs::File) -> Answer<u64> {
-    let files = place.list(&is_skipped)?;
+    let files = place.list(&is_left_out)?;
     fits(files.iter().map(|file| file.size).sum())?;
     let mut total = 0;
     let mut tar = tar::Builder::new(GzEncoder::new(&mut *file, Compression::fast()));

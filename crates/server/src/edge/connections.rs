@@ -37,7 +37,11 @@ const BREAK: Duration = Duration::from_millis(50);
 
 /// Who is at the other end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub(crate) SocketAddr);
+pub(crate) struct Peer {
+    pub(crate) remote: SocketAddr,
+    /// The address of this server that it talks to.
+    pub(crate) local: Option<SocketAddr>,
+}
 
 /// The connection has a place of the reserve.
 #[derive(Debug, Clone, Copy)]
@@ -101,7 +105,7 @@ impl Edge {
 
     pub(crate) async fn serve(self, listener: TcpListener, router: Router) {
         loop {
-            let (socket, peer) = match listener.accept().await {
+            let (socket, remote) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     self.places.not_accepted(&error);
@@ -116,7 +120,8 @@ impl Edge {
             };
             // Small frames go out at once: waiting to fill a packet costs a reader 40 ms.
             socket.set_nodelay(true).ok();
-            tokio::spawn(self.connection(socket, (Peer(peer), reserved), seat, router.clone()));
+            let peer = Peer { remote, local: socket.local_addr().ok() };
+            tokio::spawn(self.connection(socket, (peer, reserved), seat, router.clone()));
         }
     }
 

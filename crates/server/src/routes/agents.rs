@@ -8,6 +8,7 @@ use crate::{
     app::App,
     archive::{Ledger, Limits, Refusal},
     auth::{Admin, Caller},
+    edge::{self, Peer},
     once::once,
     problem::{Answer, Problem},
     shapes,
@@ -16,7 +17,7 @@ use ash_model::{AgentName, Bounds, Image, Needs, Provider, Runtime, TenantId};
 use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, Trouble, UnderWay};
 use ash_store::{Agent, DeployClaim, NewAgent};
 use axum::{
-    Json,
+    Extension, Json,
     extract::State,
     http::{HeaderMap, StatusCode},
 };
@@ -123,6 +124,7 @@ const CLAUDE_MD: &str = "CLAUDE.md";
 pub(super) async fn deploy(
     State(app): State<App>,
     Admin(caller): Admin,
+    peer: Option<Extension<Peer>>,
     headers: HeaderMap,
     body: Body<Deploy>,
 ) -> Answer<(StatusCode, Json<Value>)> {
@@ -133,6 +135,9 @@ pub(super) async fn deploy(
             "Only the server's own tenant may deploy from a path; upload the files instead",
         ));
     }
+    if let Some(path) = &path {
+        may_read(&app, path, edge::is_own_user(peer.map(|Extension(peer)| peer), &headers))?;
+    }
     at_most("systemPrompt", system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
     let env = env.map(environment).transpose()?;
     let origin = path.clone().unwrap_or_else(|| PathBuf::from(format!("agents/{name}")));
@@ -140,7 +145,8 @@ pub(super) async fn deploy(
     let scratch = app.scratch.join(uuid::Uuid::new_v4().to_string());
     let for_work = name.clone();
     let (tree, manifest, scripts, _under_way) = blocking(move || match path {
-        Some(path) => from_path(&repo, &path),
+        // As it was compared, without links.
+        Some(path) => from_path(&repo, &path.canonicalize().unwrap_or(path)),
         None => from_upload(&repo, &scratch, &for_work, (files.unwrap_or_default(), system_prompt)),
     })
     .await?;
@@ -171,6 +177,33 @@ pub(super) async fn deploy(
     let agent = app.sessions.rooms().store.deploy(NewAgent { claim, ..new }).await?;
     app.sessions.expect(caller.tenant(), &agent).await?;
     Ok((StatusCode::CREATED, Json(json!({ "agent": shapes::agent(&agent) }))))
+}
+
+/// Whether an agent may be deployed from there. `by_own_user`: who asks could read it without us.
+fn may_read(app: &App, path: &std::path::Path, by_own_user: bool) -> Answer<()> {
+    let refused = |error: String| Err(Problem::invalid("path_not_allowed", error));
+    if app.agent_dirs.is_empty() {
+        return match by_own_user {
+            true => Ok(()),
+            false => refused(
+                "A path is read only for the user that runs the server, on its machine and without a proxy: upload the files instead, as `ash deploy` does, or have the operator name the folder in ASH_AGENT_DIRS"
+                    .to_owned(),
+            ),
+        };
+    }
+    // Links are followed before it is compared.
+    let real = path.canonicalize().ok();
+    let beneath = |dir: &PathBuf| {
+        let dir = dir.canonicalize().ok();
+        dir.zip(real.as_ref()).is_some_and(|(dir, real)| real.starts_with(dir))
+    };
+    match app.agent_dirs.iter().any(beneath) {
+        true => Ok(()),
+        false => refused(format!(
+            "{} is in none of the folders that ASH_AGENT_DIRS names: upload the files instead, as `ash deploy` does",
+            path.display()
+        )),
+    }
 }
 
 /// Which scripts the folder has.

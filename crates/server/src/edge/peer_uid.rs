@@ -1,0 +1,91 @@
+//! Which user of this machine is at the other end of a connection: the kernel's tables of sockets say so.
+
+use super::Peer;
+use axum::http::HeaderMap;
+use std::net::{IpAddr, SocketAddr};
+
+/// Headers by which a proxy says that it passes on what another client sent.
+const FORWARDING: [&str; 4] = ["forwarded", "via", "x-real-ip", "x-forwarded-"];
+/// TCP_ESTABLISHED. A socket that its owner closed is nobody's, and is listed as root's.
+const ESTABLISHED: &str = "01";
+
+/// Whether a request comes straight from a process of the user that runs this server.
+pub(crate) fn is_own_user(peer: Option<Peer>, headers: &HeaderMap) -> bool {
+    let forwarded =
+        headers.keys().any(|name| FORWARDING.iter().any(|start| name.as_str().starts_with(start)));
+    let Some(Peer { remote, local: Some(local) }) = peer else { return false };
+    let is_loopback = remote.ip().to_canonical().is_loopback();
+    is_loopback && !forwarded && uid_of(remote, local) == Some(rustix::process::geteuid().as_raw())
+}
+
+/// The owner of the socket that is `own` and talks to `other`.
+fn uid_of(own: SocketAddr, other: SocketAddr) -> Option<u32> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
+    tables.iter().flatten().find_map(|table| uid_in(table, own, other))
+}
+
+fn uid_in(table: &str, own: SocketAddr, other: SocketAddr) -> Option<u32> {
+    let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
+    let (own, other) = (plain(own), plain(other));
+    table.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, local, remote, state, _, _, _, uid, _, inode, ..] = fields[..] else { return None };
+        let same = address(local) == Some(own) && address(remote) == Some(other);
+        (same && state == ESTABLISHED && inode != "0").then(|| uid.parse().ok()).flatten()
+    })
+}
+
+/// `0100007F:1F90`: words of the machine's order, then the port.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (words, port) = text.split_once(':')?;
+    let mut bytes = Vec::new();
+    for word in words.as_bytes().chunks(8) {
+        let word = std::str::from_utf8(word).ok()?;
+        bytes.extend(u32::from_str_radix(word, 16).ok()?.to_ne_bytes());
+    }
+    let ip = match bytes.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
+        16 => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip.to_canonical(), u16::from_str_radix(port, 16).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_connection_of_this_user_is_known_until_it_is_forwarded() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(host).expect("bound");
+            let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
+            let (socket, remote) = listener.accept().expect("accepted");
+            let peer = Peer { remote, local: socket.local_addr().ok() };
+            assert!(is_own_user(Some(peer), &HeaderMap::new()), "{host}");
+            assert!(!is_own_user(Some(Peer { local: None, ..peer }), &HeaderMap::new()));
+            for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "via", "x-real-ip"] {
+                let headers = [(name.parse().expect("a name"), HeaderValue::from_static("x"))];
+                assert!(!is_own_user(Some(peer), &headers.into_iter().collect()), "{name}");
+            }
+            drop(client);
+            assert!(!is_own_user(Some(peer), &HeaderMap::new()), "its owner is gone");
+        }
+    }
+
+    #[test]
+    fn other_users_and_closed_sockets_are_not_taken_for_this_one() {
+        let line = |state: &str, uid: u32, inode: u32| {
+            format!(
+                "head\n 0: 0100007F:1F91 0100007F:1F90 {state} 00000000:00000000 00:00000000 00000000 {uid} 0 {inode} 1\n"
+            )
+        };
+        let (own, other) = ("127.0.0.1:8081".parse().expect("one"), "127.0.0.1:8080".parse().expect("other"));
+        assert_eq!(uid_in(&line("01", 1000, 7), own, other), Some(1000));
+        assert_eq!(uid_in(&line("06", 0, 0), own, other), None);
+        assert_eq!(uid_in(&line("01", 0, 0), own, other), None);
+        assert_eq!(uid_in(&line("01", 1000, 7), other, own), None);
+    }
+}
