@@ -1,6 +1,9 @@
 //! Cleaning up: sessions that go when their time is over, by rules, or because somebody says so; and the audit of it.
 
-use crate::support::{Client, Server, eventually};
+use crate::{
+    claude::Stage,
+    support::{Client, Server, eventually},
+};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use std::process::Output;
@@ -22,7 +25,7 @@ async fn until_gone(client: &Client, id: &str) {
     eventually("it is gone", async || is_gone(client, id).await.then_some(())).await;
 }
 
-/// What was done to a session, the oldest first, each with the key and the rule it was done by.
+/// What was done to a session after it was made, the oldest first, each with the key and the rule it was done by.
 async fn audit(client: &Client, subject: &str) -> Vec<(String, Value, Value)> {
     let answer = client.get(&format!("/api/audit?session={subject}")).await;
     let lines = answer["audit"].as_array().expect("a list");
@@ -30,6 +33,7 @@ async fn audit(client: &Client, subject: &str) -> Vec<(String, Value, Value)> {
     lines
         .iter()
         .rev()
+        .filter(|line| line["action"] != "created")
         .map(|line| (text(line), line["by"]["key"].clone(), line["by"]["rule"].clone()))
         .collect()
 }
@@ -198,6 +202,69 @@ async fn prune_lists_asks_and_lets_go_of_its_owners_alone() {
 }
 
 #[tokio::test]
+async fn the_audit_says_who_made_changed_and_ran_what() {
+    let stage = Stage::with(&[("ASH_INTERNAL_SECRET", "inner")]).await;
+    let server = &stage.server;
+    let client = server.client();
+    let deploy =
+        json!({ "name": "tester", "runtime": "claude", "systemPrompt": "x", "env": { "TOKEN": "hidden" } });
+    client.post("/api/agents", deploy).await;
+    client.ask(Method::PATCH, "/api/agents/tester", Some(json!({ "env": { "A": "hidden" } }))).await;
+    client.ask(Method::PATCH, "/api/agents/tester/config", Some(json!({ "colour": "hidden" }))).await;
+    let asks = json!({ "agent": "tester", "sessionId": "s", "permissionMode": "default" });
+    make(&client, asks).await;
+    client.exec("s", "echo hidden").await;
+    let change = json!({ "maxTurns": 5, "extraEnv": { "B": "hidden" } });
+    let (status, said) = client.ask(Method::PATCH, "/api/sessions/s/config", Some(change)).await;
+    assert_eq!(status, StatusCode::OK, "{said}");
+    client.ask(Method::PATCH, "/api/sessions/s", Some(json!({ "metadata": { "k": "hidden" } }))).await;
+    let mut turn = client.send("s", "run: echo asked > file").await;
+    let asked = crate::permissions::until_asked(&client, "s").await;
+    crate::permissions::allow(&client, "s", &asked).await;
+    turn.until("done").await;
+    client.post("/api/sessions/s/fork", json!({ "sessionId": "f" })).await;
+    client.delete("/api/agents/tester").await;
+    let wrong = server.client_with("wrong").ask(Method::GET, "/api/sessions", None).await;
+    assert_eq!(wrong.0, StatusCode::UNAUTHORIZED);
+    let answer = client.get("/api/audit").await;
+    assert!(!answer.to_string().contains("hidden"), "names, never values: {answer}");
+    let lines = answer["audit"].as_array().expect("a list");
+    let told: Vec<Value> =
+        lines.iter().rev().map(|line| json!([line["action"], line["subject"], line["detail"]])).collect();
+    let expected = [
+        json!(["deployed", "tester", null]),
+        json!(["env_changed", "tester", "A"]),
+        json!(["config_changed", "tester", "colour"]),
+        json!(["created", "s", "agent tester"]),
+        json!(["executed", "s", null]),
+        json!(["config_changed", "s", "maxTurns"]),
+        json!(["env_changed", "s", "B"]),
+        json!(["config_changed", "s", "metadata"]),
+        json!(["permission_answered", "s", format!("allow {}", asked["id"].as_str().expect("an id"))]),
+        json!(["created", "f", "fork of s"]),
+        json!(["agent_deleted", "tester", null]),
+        json!(["key_refused", "127.0.0.1", "1"]),
+    ];
+    assert_eq!(told, expected);
+    // Ids count one tenant's lines: they do not tell how much others do.
+    let inner = server.client_with("inner");
+    let other = inner.post("/api/internal/api-keys", json!({ "tenantId": "other" })).await;
+    let other = server.client_with(other["key"].as_str().expect("a key"));
+    other.post("/api/agents", json!({ "name": "theirs", "systemPrompt": "x" })).await;
+    let ids = |audit: Value| -> Vec<i64> {
+        audit["audit"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .rev()
+            .filter_map(|line| line["id"].as_i64())
+            .collect()
+    };
+    assert_eq!(ids(other.get("/api/audit").await), [1, 2]);
+    assert_eq!(ids(client.get("/api/audit").await), (1..=12).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn the_audit_says_who_made_and_removed_what() {
     let server = Server::start().await;
     let client = server.client();
@@ -221,16 +288,18 @@ async fn the_audit_says_who_made_and_removed_what() {
         })
         .collect();
     let expected = [
+        json!(["deployed", "tester", null, "env", null]),
         json!(["key_created", id, "alice", "env", null]),
+        json!(["created", "s", "alice", id, "alice"]),
         json!(["workspace_deleted", "project", "alice", id, "alice"]),
         json!(["ended", "s", "alice", id, "alice"]),
         json!(["purged", "s", "alice", id, "alice"]),
         json!(["key_removed", id, "alice", "env", null]),
     ];
     assert_eq!(told, expected);
-    let first = client.get("/api/audit?limit=3").await;
+    let first = client.get("/api/audit?limit=4").await;
     let cursor = first["nextCursor"].as_str().expect("there is more");
-    let rest = client.get(&format!("/api/audit?limit=3&cursor={cursor}")).await;
+    let rest = client.get(&format!("/api/audit?limit=4&cursor={cursor}")).await;
     let pages: Vec<Value> = [&first, &rest]
         .into_iter()
         .flat_map(|page| page["audit"].as_array().expect("a list").clone())

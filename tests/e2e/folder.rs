@@ -285,7 +285,7 @@ async fn a_session_that_stopped_or_ended_still_gives_its_result() {
     );
     assert!(!bench.server.live(&bench.id).await.exists(), "reading makes no tree again");
     let refused = bench.ash(&["session", "push", &bench.id]).await;
-    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert_eq!(refused.code, 6, "{}", refused.stderr);
 }
 
 #[tokio::test]

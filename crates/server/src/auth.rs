@@ -3,6 +3,7 @@
 
 use crate::{
     app::App,
+    audit,
     edge::{Peer, Reserved, StreamLease, TooManyStreams},
     keys,
     problem::{Answer, Problem},
@@ -200,6 +201,7 @@ async fn failed(app: &App, peer: Option<Peer>, problem: Problem) -> Problem {
     let verdict = app.failed_keys.note(address, Instant::now());
     if let Some(times) = verdict.report {
         tracing::warn!(%address, times, "a wrong key was given");
+        audit::refused_key(app, address, times).await;
     }
     if !verdict.is_throttled {
         return problem;

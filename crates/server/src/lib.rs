@@ -3,6 +3,7 @@
 
 mod app;
 mod archive;
+mod audit;
 mod auth;
 mod config;
 mod data_dir;

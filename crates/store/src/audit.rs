@@ -1,4 +1,5 @@
-//! Who ordered what: a line for every deletion, and for every key that is made or removed.
+//! Who ordered what: a line for every deletion, for keys, deploys, new sessions, commands, changes of settings, answers to
+//! permission requests, and for keys that were refused.
 
 use ash_model::{OwnerId, TenantId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -57,10 +58,24 @@ pub enum Deed {
     CheckpointsRemoved,
     KeyCreated,
     KeyRemoved,
+    /// A wrong key came from an address, which is the subject.
+    KeyRefused,
+    /// A session.
+    Created,
+    /// A command was run in a session's sandbox.
+    Executed,
+    /// A version of an agent.
+    Deployed,
+    AgentDeleted,
+    /// Settings of a session or an agent.
+    ConfigChanged,
+    /// The environment of a session or an agent.
+    EnvChanged,
+    PermissionAnswered,
 }
 
 impl Deed {
-    const ALL: [(Deed, &'static str); 7] = [
+    const ALL: [(Deed, &'static str); 15] = [
         (Deed::Ended, "ended"),
         (Deed::Purged, "purged"),
         (Deed::Forgotten, "forgotten"),
@@ -68,6 +83,14 @@ impl Deed {
         (Deed::CheckpointsRemoved, "checkpoints_removed"),
         (Deed::KeyCreated, "key_created"),
         (Deed::KeyRemoved, "key_removed"),
+        (Deed::KeyRefused, "key_refused"),
+        (Deed::Created, "created"),
+        (Deed::Executed, "executed"),
+        (Deed::Deployed, "deployed"),
+        (Deed::AgentDeleted, "agent_deleted"),
+        (Deed::ConfigChanged, "config_changed"),
+        (Deed::EnvChanged, "env_changed"),
+        (Deed::PermissionAnswered, "permission_answered"),
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -82,11 +105,12 @@ impl Deed {
 /// A line of the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Audited {
+    /// Its number among the tenant's.
     pub no: i64,
     pub at: Timestamp,
     pub tenant: TenantId,
     pub deed: Deed,
-    /// The id of the session or key, or the name of the workspace.
+    /// The id of the session or key, the name of the workspace or agent, or an address.
     pub subject: String,
     /// Whose that was.
     pub owner: Option<OwnerId>,

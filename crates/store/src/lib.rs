@@ -239,6 +239,8 @@ pub trait Store: Send + Sync {
     async fn overdue(&self, now: Timestamp) -> Result<Vec<Session>>;
     /// Sessions that have been like this since then, and rest.
     async fn rested(&self, status: Status, before: Timestamp) -> Result<Vec<Session>>;
+    /// A line of its own, for what no transaction of the store does. Its number is given here.
+    async fn record(&self, line: Audited) -> Result<()>;
     /// Newest first.
     async fn audit(&self, tenant: &TenantId, query: &AuditQuery) -> Result<Vec<Audited>>;
 

@@ -464,6 +464,10 @@ impl Store for Sqlite {
         trash::rested(&self.readers, status, before).await
     }
 
+    async fn record(&self, line: crate::Audited) -> Result<()> {
+        self.writer.write(move |db| Box::pin(async move { audit::add(db, line).await })).await
+    }
+
     async fn audit(&self, tenant: &TenantId, query: &AuditQuery) -> Result<Vec<Audited>> {
         audit::list(&self.readers, tenant, query).await
     }

@@ -7,6 +7,7 @@ use super::{
 use crate::{
     app::App,
     archive::{Ledger, Limits, Refusal},
+    audit,
     auth::{Admin, Caller},
     edge::{self, Peer},
     once::once,
@@ -15,7 +16,7 @@ use crate::{
 };
 use ash_model::{AgentName, Bounds, Image, Needs, Provider, Runtime, TenantId};
 use ash_snapshot::{Capture, Folder, Links, RelPath, Repo, Root, Trouble, UnderWay};
-use ash_store::{Agent, DeployClaim, NewAgent};
+use ash_store::{Agent, Deed, DeployClaim, NewAgent};
 use axum::{
     Extension, Json,
     extract::State,
@@ -174,6 +175,7 @@ pub(super) async fn deploy(
     // After everything that refuses: a deploy that was refused leaves no key behind.
     let claim = once(&app, &caller.0, &headers, (ROUTE, &body.bytes), name.to_string()).await?;
     let claim = claim.key.map(|key| DeployClaim { route: ROUTE.to_owned(), key });
+    audit::of_agent(&app, &caller, &name, Deed::Deployed).await?;
     let agent = app.sessions.rooms().store.deploy(NewAgent { claim, ..new }).await?;
     app.sessions.expect(caller.tenant(), &agent).await?;
     Ok((StatusCode::CREATED, Json(json!({ "agent": shapes::agent(&agent) }))))
@@ -376,6 +378,9 @@ pub(super) async fn change(
     let config = body.value.config.map(|change| merged(&agent, change));
     config.as_deref().map_or(Ok(()), |config| quotas::config(&app, config))?;
     let env = body.value.env.map(environment).transpose()?;
+    let names = env.as_ref().map(|env| env.0.keys().cloned().collect());
+    let changed = (config.as_ref().map(|_| "config".to_owned()).into_iter().collect(), names);
+    audit::of_change(&app, &caller, (agent.name.as_str(), None), changed).await?;
     app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, config, env).await?;
     get(State(app), caller, Part(name)).await
 }
@@ -400,6 +405,8 @@ pub(super) async fn change_config(
     body: Body<Map<String, Value>>,
 ) -> Answer<Json<Value>> {
     let agent = find(&app, caller.tenant(), &name).await?;
+    let changed = (body.value.keys().cloned().collect(), None);
+    audit::of_change(&app, &caller, (agent.name.as_str(), None), changed).await?;
     let config = merged(&agent, body.value);
     quotas::config(&app, &config)?;
     app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, Some(config), None).await?;
@@ -412,6 +419,7 @@ pub(super) async fn delete(
     Part(name): Part,
 ) -> Answer<Json<Value>> {
     let agent = find(&app, caller.tenant(), &name).await?;
+    audit::of_agent(&app, &caller, &agent.name, Deed::AgentDeleted).await?;
     app.sessions
         .rooms()
         .store

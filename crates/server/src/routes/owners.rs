@@ -5,6 +5,7 @@ use super::sessions::answer;
 use super::take::{Body, Part, open_session};
 use crate::{
     app::App,
+    audit,
     auth::Caller,
     problem::{Answer, Problem},
 };
@@ -48,5 +49,7 @@ pub(super) async fn change(
 ) -> Answer<Json<Value>> {
     let found = open_session(&app, &caller, &id).await?;
     let metadata = metadata(&app, body.value.metadata)?;
+    let changed = (vec!["metadata".to_owned()], None);
+    audit::of_change(&app, &caller, (found.id.as_str(), found.owner.clone()), changed).await?;
     Ok(answer(&app, &app.sessions.label(found.no, metadata).await?))
 }

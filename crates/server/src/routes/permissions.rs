@@ -3,11 +3,13 @@
 use super::take::{Body, ListAsked, NoParameters, Part, Requested, session};
 use crate::{
     app::App,
+    audit,
     auth::Caller,
     problem::{Answer, Problem},
     shapes,
 };
 use ash_model::{Kind, Verdict};
+use ash_store::Deed;
 use axum::{Json, extract::State};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -51,6 +53,8 @@ pub(super) async fn answer(
             return Err(Problem::new(Kind::Unprocessable, "invalid_answer", error));
         }
     }
+    let detail = Some(format!("{behavior} {id}"));
+    audit::of_session(&app, &caller, &found, (Deed::PermissionAnswered, detail)).await?;
     app.sessions.answer(found.no, id, verdict).await?;
     Ok(Json(json!({ "id": id, "behavior": behavior })))
 }

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     app::App,
+    audit::{self, Ordered},
     auth::Caller,
     fields::{self, FieldError, UnknownFields},
     once::{Once, once},
@@ -21,7 +22,7 @@ use crate::{
 };
 use ash_model::{AgentName, Options, OwnerId, SessionId, SessionNo, Status};
 use ash_session::{Fork, NewSession, OptionsChange};
-use ash_store::{Env, Fate, Session};
+use ash_store::{Deed, Env, Fate, Session};
 use axum::{
     Json,
     extract::State,
@@ -140,6 +141,10 @@ pub(super) async fn create(
             agent.map_or(Ok(()), |agent| {
                 infinite::check(new.options.infinite_sessions.as_ref(), agent.runtime)
             })?;
+            let detail = Some(format!("agent {}", new.agent));
+            let ordered =
+                Ordered { deed: Deed::Created, subject: id.as_str(), owner: new.owner.clone(), detail };
+            audit::record(&app, &caller, ordered).await?;
             app.sessions.create(new).await?
         }
     };
@@ -210,14 +215,20 @@ pub(super) async fn change_config(
     body: StrictBody<Change>,
 ) -> Answer<Json<Value>> {
     let found = open_session(&app, &caller, &id).await?;
+    let changed = audit::field_names(&body.bytes);
     // To its end even if the caller hangs up: what the agent goes on with is what is stored.
-    let changing = tokio::spawn(change_live(app.clone(), caller.clone(), found.no, body.value));
+    let changing = tokio::spawn(change_live(app.clone(), caller.clone(), found.no, (body.value, changed)));
     changing.await.map_err(|_| Problem::internal("the change was cut off"))??;
     get(State(app), caller, Part(id)).await
 }
 
 /// A live agent first: what it does not agree to is not stored.
-async fn change_live(app: App, caller: Caller, no: SessionNo, change: Change) -> Answer<()> {
+async fn change_live(
+    app: App,
+    caller: Caller,
+    no: SessionNo,
+    (change, changed): (Change, Vec<String>),
+) -> Answer<()> {
     let Change { variables: given, options } = change;
     let env = variables(given.env, given.extra_env)?;
     let _alone = app.changing_options.lock(no).await;
@@ -235,6 +246,8 @@ async fn change_live(app: App, caller: Caller, no: SessionNo, change: Change) ->
     usage::can_count(&app, &options)?;
     infinite::check(options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.may_bring(&session, &options)?;
+    let names = env.as_ref().map(|env| env.0.keys().cloned().collect());
+    audit::of_change(&app, &caller, (session.id.as_str(), session.owner.clone()), (changed, names)).await?;
     app.sessions.change_options(no, OptionsChange { options, env, secrets, settings }).await?;
     if let Some(way) = way {
         app.sessions.bring(no, way);
@@ -299,7 +312,9 @@ pub(super) async fn resume(
     // Without a single field there is nothing to change.
     if found.card.status != Status::Ended && body.bytes.contains(&b':') {
         // To its end even if the caller hangs up.
-        let changing = tokio::spawn(change_live(app.clone(), caller.clone(), found.no, body.value));
+        let changed = audit::field_names(&body.bytes);
+        let changing =
+            tokio::spawn(change_live(app.clone(), caller.clone(), found.no, (body.value, changed)));
         changing.await.map_err(|_| Problem::internal("the change was cut off"))??;
     }
     let (session, receipt) = app.sessions.resume(&found, place).await?;
@@ -342,6 +357,9 @@ pub(super) async fn fork(
     let made = match made_before(&app, &caller, &claim, &id).await {
         Some(session) => session,
         None => {
+            let (deed, detail) = (Deed::Created, Some(format!("fork of {}", parent.id)));
+            let ordered = Ordered { deed, subject: id.as_str(), owner: parent.owner.clone(), detail };
+            audit::record(&app, &caller, ordered).await?;
             let fork = Fork { id, checkpoint: body.value.checkpoint, beside };
             app.sessions.fork(&parent, fork).await?
         }
@@ -392,6 +410,7 @@ pub(super) async fn exec(
             "command must not hold NUL bytes or be longer than 100000 bytes",
         ));
     }
+    audit::of_session(&app, &caller, &found, (Deed::Executed, None)).await?;
     let done = app.sessions.exec(found.no, command, Duration::from_millis(timeout)).await?;
     Ok(Json(json!({
         "exitCode": done.exit_code, "stdout": String::from_utf8_lossy(&done.stdout), "stderr": String::from_utf8_lossy(&done.stderr),

@@ -13,7 +13,7 @@ use ash_model::{Beside, Consistency, Durability, Epoch, Fact, Incarnation, Saved
 use ash_sandbox::Remote;
 use ash_snapshot::{Taken, TreeId, Weight};
 use ash_store::{Checkpoint, Session};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// What was said since the last capture is packed with the next one, and held in memory for it: who says this much is captured
@@ -55,11 +55,23 @@ impl Occasion {
 pub(super) struct Backoff {
     pub(super) until: Instant,
     turn: Option<TurnId>,
+    /// Of all that failed one after the other.
+    failures: u32,
 }
 
+/// A disk that stays full for hours is not asked every ten seconds.
+const LONGEST_RETRY: Duration = Duration::from_secs(300);
+
 impl Backoff {
-    fn after(occasion: Occasion) -> Backoff {
-        Backoff { until: Instant::now() + RETRY, turn: occasion.turn() }
+    fn after(occasion: Occasion, before: Option<Backoff>) -> Backoff {
+        let failures = before.map_or(1, |before| before.failures.saturating_add(1));
+        let backoff = Backoff { until: Instant::now(), turn: occasion.turn(), failures };
+        Backoff { until: backoff.until + backoff.delay(), ..backoff }
+    }
+
+    /// Twice as long with every failure.
+    fn delay(self) -> Duration {
+        LONGEST_RETRY.min(RETRY.saturating_mul(1 << (self.failures - 1).min(16)))
     }
 
     /// Until when the files of this turn are not captured.
@@ -283,7 +295,7 @@ impl Actor {
 
     async fn record(&mut self, occasion: Occasion, captured: Captured, began: Instant) -> Result<()> {
         let Captured { shot, _floor: floor } = captured;
-        self.backoff = None;
+        let failed_before = self.backoff.take();
         if self.dirty.is_none() {
             self.live.unmark_dirty();
         }
@@ -316,7 +328,7 @@ impl Actor {
             // The pack is there, its row is not: the capture is repeated when there is space again.
             Err(Error::Store(ash_store::Error::Full)) => {
                 if !matches!(occasion, Occasion::Midway(_)) {
-                    self.backoff = Some(Backoff::after(occasion));
+                    self.backoff = Some(Backoff::after(occasion, failed_before));
                 }
                 self.touch();
                 self.give_up_rewinding(&Error::Store(ash_store::Error::Full)).await
@@ -418,10 +430,13 @@ impl Actor {
         }
         // Without a tree there is nothing to try again with.
         if self.tree().is_some() {
-            self.backoff = Some(Backoff::after(occasion));
+            self.backoff = Some(Backoff::after(occasion, self.backoff));
             self.touch();
         }
-        let mut facts = vec![Fact::SaveFailed { turn: occasion.turn(), error: error.to_string() }];
+        let again =
+            self.backoff.map(|backoff| format!("; the next try is in {} s", backoff.delay().as_secs()));
+        let words = format!("{error}{}", again.unwrap_or_default());
+        let mut facts = vec![Fact::SaveFailed { turn: occasion.turn(), error: words }];
         facts.extend(self.end_of(occasion, None));
         let noted = self.note(facts).await;
         if self.is_tree_broken() {
@@ -487,9 +502,23 @@ mod tests {
     #[test]
     fn a_failure_holds_up_its_own_turn_and_no_other() {
         let (failed, next) = (TurnId::fresh(), TurnId::fresh());
-        let backoff = Backoff::after(Occasion::Rest(failed));
+        let backoff = Backoff::after(Occasion::Rest(failed), None);
         assert!(backoff.of(failed).is_some_and(|until| until > Instant::now()));
         assert_eq!(backoff.of(next), None);
-        assert_eq!(Backoff::after(Occasion::Between).of(next), None);
+        assert_eq!(Backoff::after(Occasion::Between, None).of(next), None);
+    }
+
+    #[test]
+    fn a_capture_that_keeps_failing_is_tried_ever_more_seldom_up_to_a_bound() {
+        let mut backoff = None;
+        let delays: Vec<u64> = (0..40)
+            .map(|_| {
+                let next = Backoff::after(Occasion::Between, backoff);
+                backoff = Some(next);
+                next.delay().as_secs()
+            })
+            .collect();
+        assert_eq!(delays[..7], [10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(delays[39], 300);
     }
 }

@@ -83,8 +83,8 @@ pub(super) async fn of_workspace(db: &mut Db, id: WorkspaceId, at: Timestamp, by
 /// Its number is given here.
 pub(super) async fn add(db: &mut Db, line: Audited) -> Result<()> {
     query(
-        "INSERT INTO audit (at, tenant, deed, subject, owner, by_key, by_owner, rule, detail)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO audit (at, tenant, deed, subject, owner, by_key, by_owner, rule, detail, id)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, (SELECT coalesce(max(id), 0) + 1 FROM audit WHERE tenant = ?2))",
     )
     .bind(line.at.0)
     .bind(line.tenant.as_str())
@@ -111,9 +111,9 @@ pub(super) async fn list(db: &SqlitePool, tenant: &TenantId, asked: &AuditQuery)
         sql.push(" AND at >= ").push_bind(since.0);
     }
     if let Some(before) = asked.before {
-        sql.push(" AND n < ").push_bind(before);
+        sql.push(" AND id < ").push_bind(before);
     }
-    sql.push(" ORDER BY n DESC LIMIT ").push_bind(asked.limit);
+    sql.push(" ORDER BY id DESC LIMIT ").push_bind(asked.limit);
     sql.build().fetch_all(db).await?.iter().map(|row| line(row, tenant)).collect()
 }
 
@@ -122,7 +122,7 @@ fn line(row: &SqliteRow, tenant: &TenantId) -> Result<Audited> {
     let by_owner = by_owner.map(|text| OwnerId::parse(&text)).transpose();
     let by_owner = by_owner.map_err(|error| Error::Damaged { what: "audit", why: error.to_string() })?;
     Ok(Audited {
-        no: row.try_get("n")?,
+        no: row.try_get("id")?,
         at: Timestamp(row.try_get("at")?),
         tenant: tenant.clone(),
         deed: parsed(row, "deed", Deed::parse)?,

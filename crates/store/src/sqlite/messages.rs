@@ -7,15 +7,28 @@ use super::{
 };
 use crate::Result;
 use ash_model::Event;
+use serde::Deserialize;
 use sqlx::{Row, SqlitePool, query};
+use std::borrow::Cow;
 
-/// In the words of the index `message_rows`, which SQLite compares as text.
+/// Whether clients know a row as a message. Nothing of the line is kept: it may be long.
+pub(super) fn is_message(kind: &str, json: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Typed<'a> {
+        #[serde(borrow, rename = "type")]
+        kind: Option<Cow<'a, str>>,
+    }
+    let kind_of = |line| serde_json::from_str::<Typed>(line).ok().and_then(|line| line.kind);
+    kind == "queued"
+        || (kind == "said" && kind_of(json).is_some_and(|kind| matches!(&*kind, "assistant" | "result")))
+}
+
 macro_rules! of_messages {
     ($what:literal, $rest:literal) => {
         concat!(
             "SELECT ",
             $what,
-            " FROM events INDEXED BY message_rows WHERE session = ?1 AND seq > ?2 AND seq <= ?3 AND (kind = 'queued' OR (kind = 'said' AND CASE WHEN json_valid(json) THEN json_extract(json, '$.type') END IN ('assistant', 'result')))",
+            " FROM events INDEXED BY message_rows WHERE session = ?1 AND seq > ?2 AND seq <= ?3 AND is_message = 1",
             $rest
         )
     };

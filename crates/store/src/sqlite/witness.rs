@@ -3,6 +3,7 @@
 
 use super::{
     far::add_agent,
+    messages::is_message,
     read::{parsed, unsigned},
     trash, usage,
     write::{encoded, noted, number, save_new_checkpoint, save_turn, ttl, waiting},
@@ -121,13 +122,14 @@ pub(super) async fn adopt(db: &mut Db, adoption: &Adoption) -> Result<()> {
 
 pub(super) async fn add_lines(db: &mut Db, no: SessionNo, lines: &[Line]) -> Result<()> {
     for line in lines {
-        query("INSERT INTO events (session, seq, turn, at, kind, json) VALUES (?, ?, ?, ?, ?, ?)")
+        query("INSERT INTO events (session, seq, turn, at, kind, json, is_message) VALUES (?, ?, ?, ?, ?, ?, ?)")
             .bind(no.0)
             .bind(number(line.seq)?)
             .bind(line.turn.map(|turn| turn.to_string()))
             .bind(line.at.0)
             .bind(&line.kind)
             .bind(&line.json)
+            .bind(is_message(&line.kind, &line.json))
             .execute(&mut *db)
             .await?;
     }

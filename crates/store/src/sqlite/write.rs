@@ -2,6 +2,7 @@
 
 use super::{
     audit,
+    messages::is_message,
     read::{key_row, unsigned},
     usage,
 };
@@ -453,19 +454,24 @@ async fn add_events(db: &mut Db, no: SessionNo, first: Seq, notes: &[Note]) -> R
         let two = numbered.next();
         let sql = match two {
             Some(_) => {
-                "INSERT INTO events (session, seq, turn, at, kind, json) VALUES (?, ?, ?, ?, ?, ?), (?, ?, ?, ?, ?, ?)"
+                "INSERT INTO events (session, seq, turn, at, kind, json, is_message) VALUES (?, ?, ?, ?, ?, ?, ?), (?, ?, ?, ?, ?, ?, ?)"
             }
-            None => "INSERT INTO events (session, seq, turn, at, kind, json) VALUES (?, ?, ?, ?, ?, ?)",
+            None => {
+                "INSERT INTO events (session, seq, turn, at, kind, json, is_message) VALUES (?, ?, ?, ?, ?, ?, ?)"
+            }
         };
         let mut insert = query(sql);
         for (seq, note) in [one].into_iter().chain(two) {
+            let (kind, json) = (note.fact.kind(), note.fact.encode());
+            let is_message = is_message(kind, &json);
             insert = insert
                 .bind(no.0)
                 .bind(number(seq)?)
                 .bind(note.turn.map(|t| t.to_string()))
                 .bind(note.at.0)
-                .bind(note.fact.kind())
-                .bind(note.fact.encode());
+                .bind(kind)
+                .bind(json)
+                .bind(is_message);
         }
         insert.execute(&mut *db).await?;
     }

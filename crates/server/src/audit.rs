@@ -1,0 +1,98 @@
+//! Orders of callers, for the audit. A line is written before the order is carried out: a server that dies in between
+//! leaves a line too many, never one too few.
+
+use crate::{app::App, auth::Caller, problem::Answer};
+use ash_model::{AgentName, OwnerId, TenantId};
+use ash_store::{Audited, Deed, Order, Session};
+use std::net::IpAddr;
+
+/// What a caller orders, and about whom.
+pub(crate) struct Ordered<'a> {
+    pub(crate) deed: Deed,
+    /// The id of a session, or the name of an agent.
+    pub(crate) subject: &'a str,
+    pub(crate) owner: Option<OwnerId>,
+    /// Names of things, never values: a line is there for ever.
+    pub(crate) detail: Option<String>,
+}
+
+pub(crate) async fn record(app: &App, caller: &Caller, ordered: Ordered<'_>) -> Answer<()> {
+    let Ordered { deed, subject, owner, detail } = ordered;
+    let (subject, tenant) = (subject.to_owned(), caller.tenant().clone());
+    let at = app.sessions.rooms().clock();
+    let line = Audited { no: 0, at, tenant, deed, subject, owner, by: caller.order(), detail };
+    Ok(app.sessions.rooms().store.record(line).await?)
+}
+
+/// Of a session that is there.
+pub(crate) async fn of_session(
+    app: &App,
+    caller: &Caller,
+    session: &Session,
+    (deed, detail): (Deed, Option<String>),
+) -> Answer<()> {
+    let ordered = Ordered { deed, subject: session.id.as_str(), owner: session.owner.clone(), detail };
+    record(app, caller, ordered).await
+}
+
+pub(crate) async fn of_agent(app: &App, caller: &Caller, name: &AgentName, deed: Deed) -> Answer<()> {
+    record(app, caller, Ordered { deed, subject: name.as_str(), owner: None, detail: None }).await
+}
+
+/// Of a session or an agent: the fields of its settings that are set anew, and the names of its variables if they are.
+pub(crate) async fn of_change(
+    app: &App,
+    caller: &Caller,
+    (subject, owner): (&str, Option<OwnerId>),
+    (fields, variables): (Vec<String>, Option<Vec<String>>),
+) -> Answer<()> {
+    if !fields.is_empty() {
+        let detail = Some(listed(&fields));
+        let ordered = Ordered { deed: Deed::ConfigChanged, subject, owner: owner.clone(), detail };
+        record(app, caller, ordered).await?;
+    }
+    if let Some(variables) = variables {
+        let detail = Some(listed(&variables));
+        record(app, caller, Ordered { deed: Deed::EnvChanged, subject, owner, detail }).await?;
+    }
+    Ok(())
+}
+
+/// Which settings a body sets, without those that hold variables.
+pub(crate) fn field_names(body: &[u8]) -> Vec<String> {
+    let fields =
+        serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(body).unwrap_or_default();
+    fields
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| !["env", "extraEnv"].contains(&name.as_str()))
+        .collect()
+}
+
+/// In characters; a caller chooses how many names there are.
+const MAX_DETAIL: usize = 500;
+
+fn listed(names: &[String]) -> String {
+    let all = names.join(", ");
+    match all.chars().count() > MAX_DETAIL {
+        true => all.chars().take(MAX_DETAIL - 1).chain(['…']).collect(),
+        false => all,
+    }
+}
+
+/// Wrong keys are nobody's: the operator gets the line. That it cannot be written must not help whoever guesses.
+pub(crate) async fn refused_key(app: &App, address: IpAddr, times: u64) {
+    let line = Audited {
+        no: 0,
+        at: app.sessions.rooms().clock(),
+        tenant: TenantId::main(),
+        deed: Deed::KeyRefused,
+        subject: address.to_string(),
+        owner: None,
+        by: Order::default(),
+        detail: Some(times.to_string()),
+    };
+    if let Err(error) = app.sessions.rooms().store.record(line).await {
+        tracing::warn!(%error, "a wrong key could not be written to the audit");
+    }
+}
