@@ -433,7 +433,7 @@ fn note_result(ear: &mut Ear, value: &Value) {
         }
         return;
     };
-    // What a background task had to say names its origin, in every version.
+    // What a background task had to say names its origin.
     let of_message = value.get("origin").is_none_or(Value::is_null);
     let ours = match ear.announces {
         Announces::Everything => is_of(turn),

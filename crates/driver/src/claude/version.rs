@@ -1,4 +1,4 @@
-//! Which versions of Claude Code work here, found by running real ones.
+//! Versions of Claude Code, and what is known of those that differ.
 
 use std::{fmt, str::FromStr};
 
@@ -10,11 +10,11 @@ pub struct ClaudeVersion {
     pub patch: u32,
 }
 
-/// The first whose program reaches a model through a socket. Earlier releases are scripts for Node, which ignore
-/// `ANTHROPIC_UNIX_SOCKET`, and a sandbox has no network.
+/// The first release with a program of its own. The text of those before, which are scripts for Node, was searched in four
+/// releases: they do not use `ANTHROPIC_UNIX_SOCKET` under Node, and a sandbox has no network.
 pub const OLDEST_CLAUDE: ClaudeVersion = ClaudeVersion { major: 2, minor: 1, patch: 110 };
 
-/// Versions since this one were seen to announce that they are idle.
+/// This one was seen to announce that it is idle, and so were later ones. What is older is taken not to.
 pub(super) const FIRST_IDLE: ClaudeVersion = OLDEST_CLAUDE;
 
 impl FromStr for ClaudeVersion {
