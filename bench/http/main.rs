@@ -9,6 +9,7 @@ mod forks;
 mod life;
 mod memory;
 mod report;
+#[expect(dead_code, reason = "other benchmarks ask for more")]
 mod server;
 mod stage;
 

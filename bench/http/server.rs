@@ -6,13 +6,14 @@ use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use std::{
     fs,
+    net::SocketAddr,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
-const KEY: &str = "bench-key";
+pub(crate) const KEY: &str = "bench-key";
 pub(crate) const AGENT: &str = "bench";
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -20,10 +21,16 @@ pub(crate) struct Server {
     child: Child,
     url: String,
     data: PathBuf,
+    log: PathBuf,
 }
 
 impl Server {
     pub(crate) async fn start(stage: &Stage) -> Result<Server> {
+        Server::start_with(stage, |_| ()).await
+    }
+
+    /// With other settings than the usual ones.
+    pub(crate) async fn start_with(stage: &Stage, set: impl FnOnce(&mut Command)) -> Result<Server> {
         let data = stage.dir.join("data");
         let log = fs::File::create(stage.dir.join("log"))?;
         let mut command = Command::new(&stage.ash);
@@ -42,13 +49,14 @@ impl Server {
             .current_dir("/")
             // Ctrl-C is for us; we end it ourselves.
             .process_group(0);
+        set(&mut command);
         let child = command.spawn().context("cannot start the server")?;
-        let mut server = Server { child, url: String::new(), data };
-        server.url = server.wait_until_up(&stage.dir.join("log")).await?;
+        let mut server = Server { child, url: String::new(), data, log: stage.dir.join("log") };
+        server.url = server.wait_until_up().await?;
         Ok(server)
     }
 
-    async fn wait_until_up(&mut self, log: &Path) -> Result<String> {
+    async fn wait_until_up(&mut self) -> Result<String> {
         let until = Instant::now() + PATIENCE;
         loop {
             let note = fs::read(self.data.join("server.json")).unwrap_or_default();
@@ -57,7 +65,7 @@ impl Server {
                 return Ok(url.to_owned());
             }
             if self.child.try_wait()?.is_some() || Instant::now() >= until {
-                bail!("the server did not start:\n{}", fs::read_to_string(log).unwrap_or_default());
+                bail!("the server did not start:\n{}", self.log().unwrap_or_default());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -65,6 +73,15 @@ impl Server {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    pub(crate) fn address(&self) -> Result<SocketAddr> {
+        Ok(self.url.strip_prefix("http://").context("an address")?.parse()?)
+    }
+
+    /// What it has said so far.
+    pub(crate) fn log(&self) -> Result<String> {
+        Ok(fs::read_to_string(&self.log)?)
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -197,6 +214,11 @@ impl Client {
         let text = self.text("/metrics").await?;
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         value.with_context(|| format!("no {name} in /metrics"))
+    }
+
+    /// The body is there to be read, as far as it comes.
+    pub(crate) async fn open(&self, path: &str) -> Result<Response> {
+        self.send(Method::GET, path, None).await
     }
 
     pub(crate) async fn text(&self, path: &str) -> Result<String> {

@@ -1,18 +1,25 @@
-//! A long life: one session of the built-in agent, turn after turn. What a turn and the last messages cost at its end, as
-//! ratios to its beginning, and what the server holds in memory. `cargo run --release -p ash-bench --bin long`.
+//! A long life: one session of the built-in agent, turn after turn. What a turn and a list of messages cost at its end, as
+//! ratios to its beginning, and to a young session beside it, whose turns the same noise hits.
+//! `cargo run --release -p ash-bench --bin long`.
 
+#[path = "../edge/process.rs"]
+#[expect(dead_code, reason = "other benchmarks ask for more")]
+mod process;
+#[path = "../http/report.rs"]
+#[expect(dead_code, reason = "other benchmarks ask for more")]
+mod report;
 #[path = "../http/server.rs"]
-#[expect(dead_code, reason = "the other benchmark asks for more")]
+#[expect(dead_code, reason = "other benchmarks ask for more")]
 mod server;
 #[path = "../http/stage.rs"]
 mod stage;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use report::{Bar, Report};
 use server::{Client, Server};
 use stage::Stage;
 use std::{
-    fs,
     path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
@@ -22,10 +29,10 @@ use std::{
 const EARLY: std::ops::Range<usize> = 10..30;
 /// Turns of the end.
 const LATE: usize = 20;
-/// How often the last messages are asked for.
+/// How often messages are asked for.
 const READS: usize = 50;
 /// What the end may cost more than the beginning.
-const MOST: f64 = 1.3;
+const MAX_RATIO: f64 = 1.3;
 
 #[derive(Parser)]
 #[command(name = "long", about = "Measures what a turn costs after many turns")]
@@ -39,13 +46,23 @@ struct Args {
     /// The release binary [default: the one beside this program]
     #[arg(long, env = "ASH_BIN")]
     ash: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match measure(&Args::parse()).await {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
+    let args = Args::parse();
+    match measure(&args).await {
+        Ok(report) => {
+            if args.json {
+                report.print_json()
+            } else {
+                report.print()
+            }
+            ExitCode::from(u8::from(!report.passed()))
+        }
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::from(2)
@@ -53,65 +70,70 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn measure(args: &Args) -> Result<bool> {
+async fn measure(args: &Args) -> Result<Report> {
     ensure!(args.turns >= EARLY.end + LATE, "at least {} turns are needed", EARLY.end + LATE);
     let beside = std::env::current_exe()?.parent().context("a directory")?.join("ash");
     let stage = Stage::make(&args.dir, args.ash.as_ref().unwrap_or(&beside))?;
     let server = Server::start(&stage).await?;
     let client = server.client();
     client.deploy().await?;
-    let session = client.create().await?;
-    let id = session["id"].as_str().context("an id")?;
-    let (mut turns, mut early_reads) = (Vec::new(), Vec::new());
-    for turn in 0..args.turns {
-        let began = Instant::now();
-        client.say(id).await?;
-        turns.push(began.elapsed());
+    let mut report = Report::new(args.turns)?;
+    let old = create(&client).await?;
+    for turn in 0..args.turns - LATE {
+        let took = say(&client, &old).await?;
+        if EARLY.contains(&turn) {
+            report.sample("turns 10 to 30", took);
+        }
         if turn + 1 == EARLY.end {
-            early_reads = reads(&client, id).await?;
+            read(&client, &old, "messages after 30", &mut report).await?;
+            report.number("after 30 turns, RSS MB", process::resident(server.pid())?);
         }
     }
-    let late_reads = reads(&client, id).await?;
-    let memory = resident_mb(server.pid())?;
+    let young = create(&client).await?;
+    for _ in 0..EARLY.start {
+        say(&client, &young).await?;
+    }
+    for _ in 0..LATE {
+        report.sample("the last 20 turns", say(&client, &old).await?);
+        report.sample("a young session beside", say(&client, &young).await?);
+    }
+    for (id, name) in [(&old, "messages at the end"), (&young, "messages of the young one")] {
+        read(&client, id, name, &mut report).await?;
+    }
+    report.number("at the end, RSS MB", process::resident(server.pid())?);
     server.stop().await?;
-    let (early, late) = (&turns[EARLY], &turns[turns.len() - LATE..]);
-    println!("{} turns of one session, milliseconds (p50):", args.turns);
-    let turns = ratio("a turn", early, late);
-    let reads = ratio("GET …/messages?limit=4", &early_reads, &late_reads);
-    println!("the server holds {memory:.0} MB afterwards");
-    Ok(turns <= MOST && reads <= MOST)
+    judge(&mut report);
+    report.finish()?;
+    Ok(report)
 }
 
-/// The first page of what was said.
-async fn reads(client: &Client, id: &str) -> Result<Vec<Duration>> {
-    let mut times = Vec::new();
+async fn create(client: &Client) -> Result<String> {
+    Ok(client.create().await?["id"].as_str().context("an id")?.to_owned())
+}
+
+async fn say(client: &Client, id: &str) -> Result<Duration> {
+    let began = Instant::now();
+    client.say(id).await?;
+    Ok(began.elapsed())
+}
+
+async fn read(client: &Client, id: &str, name: &'static str, report: &mut Report) -> Result<()> {
     for _ in 0..READS {
         let began = Instant::now();
         client.text(&format!("/api/sessions/{id}/messages?limit=4")).await?;
-        times.push(began.elapsed());
+        report.sample(name, began.elapsed());
     }
-    Ok(times)
+    Ok(())
 }
 
-fn ratio(name: &str, early: &[Duration], late: &[Duration]) -> f64 {
-    let (early, late) = (median(early), median(late));
-    let ratio = late / early;
-    let verdict = if ratio <= MOST { "fine" } else { "too much" };
-    println!(
-        "{name:<24} {early:7.2} at the beginning, {late:7.2} at the end: {ratio:.2} times (at most {MOST}), {verdict}"
-    );
-    ratio
-}
-
-fn median(times: &[Duration]) -> f64 {
-    let mut times: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1000.0).collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
-fn resident_mb(pid: u32) -> Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no memory")?;
-    let kilobytes: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
-    Ok(kilobytes / 1024.0)
+fn judge(report: &mut Report) {
+    for (name, late, early, rule) in [
+        ("a turn", "the last 20 turns", "turns 10 to 30", "1.3 · turns 10 to 30"),
+        ("a turn", "the last 20 turns", "a young session beside", "1.3 · a young session's"),
+        ("messages?limit=4", "messages at the end", "messages after 30", "1.3 · after 30 turns"),
+        ("messages?limit=4", "messages at the end", "messages of the young one", "1.3 · a young session's"),
+    ] {
+        let (found, bound) = (report.median(late), MAX_RATIO * report.median(early));
+        report.bar(Bar::at_most(name, rule, "ms", (found, bound)));
+    }
 }

@@ -259,7 +259,7 @@ async fn who_wants_to_work_without_a_model_does() {
 
 #[tokio::test]
 async fn where_claude_code_is_missing_the_built_in_agent_is_named() {
-    let server = Server::with(&[("ASH_CLAUDE_BIN", "/nowhere/claude"), ("ANTHROPIC_API_KEY", SECRET)]).await;
+    let server = Server::without_claude(&[("ANTHROPIC_API_KEY", SECRET)]).await;
     let client = server.client();
     let agent = json!({ "name": "coder", "systemPrompt": "x", "runtime": "claude" });
     client.post("/api/agents", agent).await;

@@ -554,3 +554,130 @@ async fn an_interrupt_stops_the_turn_and_not_what_was_to_steer_it() {
         assert_eq!(client.exec("s", "cat order").await["stdout"], "once\n", "{runtime}");
     }
 }
+
+#[tokio::test]
+async fn a_lock_that_is_over_does_not_come_back_after_another_client_wrote() {
+    let mut server = Server::start().await;
+    let mut client = server.client();
+    let id = client.create().await;
+    let path = |rest: &str| format!("/api/sessions/{id}{rest}");
+    let over = async |client: &Client| {
+        eventually("the lock is over", async || client.session(&id).await["lock"].is_null().then_some(()))
+            .await
+    };
+    let token = client.lock(&id, json!({ "ttl": 1 })).await["token"].as_str().expect("a token").to_owned();
+    over(&client).await;
+    let message = json!({ "content": "hi" });
+    let (status, said) =
+        client.with_lock(Method::POST, &path("/messages"), Some(&token), message.clone()).await;
+    assert_eq!(status, 200, "no other client wrote, so its holder goes on: {said}");
+    for write in [
+        (Method::POST, "/messages", message.clone()),
+        (Method::POST, "/exec", json!({ "command": "true" })),
+        (Method::PATCH, "", json!({ "metadata": { "by": "another" } })),
+        (Method::PATCH, "/config", json!({ "env": { "BY": "another" } })),
+        (Method::POST, "/files", json!({ "files": [{ "path": "x", "content": "" }] })),
+        (Method::POST, "/rewind", json!({ "checkpoint": 1 })),
+        (Method::POST, "/resume", json!({})),
+    ] {
+        let lock = client.lock(&id, json!({ "ttl": 1, "takeover": true })).await;
+        let token = lock["token"].as_str().expect("a token");
+        over(&client).await;
+        let (method, rest, body) = write;
+        let (status, wrote) = client.with_lock(method.clone(), &path(rest), None, body).await;
+        assert_eq!(status, 200, "{method} {rest}: {wrote}");
+        if rest == "/messages" {
+            // The lock went before the write came: a server that dies in between brings neither back.
+            server.crash_and_start().await;
+            client = server.client();
+        }
+        let (status, lost) =
+            client.with_lock(Method::POST, &path("/messages"), Some(token), message.clone()).await;
+        assert_eq!((status, &lost["code"]), (409, &json!("lock_lost")), "{method} {rest}: {lost}");
+        assert_eq!(client.session(&id).await["lock"], Value::Null);
+        let (status, again) =
+            client.with_lock(Method::POST, &path("/lock"), Some(token), json!({ "ttl": 1 })).await;
+        assert_eq!(status, 200, "{again}");
+        assert!(again["lock"]["number"].as_u64() > lock["number"].as_u64(), "a lock of its own: {again}");
+        assert_ne!(again["lock"]["token"], lock["token"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_holds_while_a_turn_of_its_holder_runs() {
+    let mut server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let lock = client.lock(&id, json!({ "ttl": 1 })).await;
+    let token = lock["token"].as_str().expect("a token");
+    let body = json!({ "content": "run: until [ -e go ]; do sleep 0.01; done; echo over > end" });
+    let path = |rest: &str| format!("/api/sessions/{id}{rest}");
+    let request = client.request(Method::POST, &path("/messages")).header("x-ash-lock", token).json(&body);
+    let sent = request.send().await.expect("sent");
+    assert_eq!(sent.status(), 200);
+    let is_past = |lock: &Value| {
+        let until = lock["expiresAt"].as_str().expect("a time").parse::<jiff::Timestamp>().expect("a time");
+        until < jiff::Timestamp::now()
+    };
+    let kept_out = async |client: &Client| {
+        eventually("its time is over", async || is_past(&client.session(&id).await["lock"]).then_some(()))
+            .await;
+        let shown = client.session(&id).await["lock"].clone();
+        assert_eq!((&shown["number"], &shown["inUse"]), (&json!(1), &json!(true)), "{shown}");
+        for (rest, body) in [("/messages", json!({ "content": "hi" })), ("/lock", json!({}))] {
+            let (status, refused) = client.with_lock(Method::POST, &path(rest), None, body).await;
+            assert_eq!((status, &refused["code"]), (409, &json!("session_locked")), "{rest}: {refused}");
+        }
+    };
+    kept_out(&client).await;
+    drop(sent);
+    server.crash_and_start().await;
+    let client = server.client();
+    kept_out(&client).await;
+    let go = json!({ "files": [{ "path": "go", "content": "" }] });
+    let (status, put) = client.with_lock(Method::POST, &path("/files"), Some(token), go).await;
+    assert_eq!(status, 200, "{put}");
+    // Its time begins when the turn is over: its holder answers what it read.
+    let after = eventually("the turn is over", async || {
+        let shown = client.session(&id).await["lock"].clone();
+        (shown["inUse"] != json!(true)).then_some(shown)
+    })
+    .await;
+    assert!(after.is_object() && !is_past(&after), "{after}");
+    eventually("the lock is over", async || client.session(&id).await["lock"].is_null().then_some(())).await;
+    assert_eq!(client.text(&id, "read end").await, "over\n");
+}
+
+/// What was begun before a lock was taken, and ends while it holds or after it, is a write that its holder does not know.
+#[tokio::test]
+async fn a_lock_that_is_over_does_not_come_back_after_a_write_that_it_overtook() {
+    let server = Server::start().await;
+    let client = server.client();
+    let id = client.create().await;
+    let path = |rest: &str| format!("/api/sessions/{id}{rest}");
+    let begun = server.live(&id).await.join("tree/workspace/begun");
+    for (ends, ttl) in [("after it", 1), ("while it holds", 4)] {
+        std::fs::remove_file(&begun).ok();
+        let (other, run) = (client.clone(), path("/exec"));
+        let command = "rm -f go; touch begun; until [ -e go ]; do sleep 0.02; done; echo b > file";
+        let writing = tokio::spawn(async move { other.post(&run, json!({ "command": command })).await });
+        eventually("the other client writes", async || begun.exists().then_some(())).await;
+        let lock = client.lock(&id, json!({ "ttl": ttl, "takeover": true })).await;
+        let token = lock["token"].as_str().expect("a token");
+        let over = async || {
+            eventually("the lock is over", async || {
+                client.session(&id).await["lock"].is_null().then_some(())
+            })
+            .await;
+        };
+        if ends == "after it" {
+            over().await;
+        }
+        server.let_go(&id, "go").await;
+        assert_eq!(writing.await.expect("written")["exitCode"], 0);
+        over().await;
+        let message = json!({ "content": "hi" });
+        let (status, lost) = client.with_lock(Method::POST, &path("/messages"), Some(token), message).await;
+        assert_eq!((status, &lost["code"]), (409, &json!("lock_lost")), "{ends}: {lost}");
+    }
+}

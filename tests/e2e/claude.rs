@@ -81,7 +81,7 @@ impl Stage {
     }
 
     /// Says something, and proves that the model was shown everything that was said before.
-    async fn say(&self, id: &str, said: &mut Vec<String>) {
+    pub async fn say(&self, id: &str, said: &mut Vec<String>) {
         let text = format!("message number {}", said.len() + 1);
         self.server.client().say(id, &text).await;
         said.push(text);
@@ -112,7 +112,7 @@ impl Stage {
     }
 }
 
-fn assert_whole(receipt: &Value) {
+pub fn assert_whole(receipt: &Value) {
     assert_eq!((&receipt["tier"], &receipt["verified"]), (&json!("native"), &json!(true)), "{receipt}");
     assert_eq!(receipt["lost"], json!([]), "{receipt}");
 }
@@ -228,16 +228,16 @@ async fn the_key_is_nowhere_inside() {
 
 #[tokio::test]
 async fn without_the_program_or_a_key_it_says_what_to_do() {
+    let program = program();
+    let without_key = [("ASH_CLAUDE_BIN", program.as_str())];
+    // As compose files leave it.
+    let with_none = [("ASH_CLAUDE_BIN", program.as_str()), ("ANTHROPIC_API_KEY", "")];
     let cases = [
-        (("ASH_CLAUDE_BIN", "/nowhere/claude"), Some(SECRET), "runtime_missing", "ASH_CLAUDE_BIN"),
-        (("ASH_CLAUDE_BIN", &program()), None, "model_key_missing", "ANTHROPIC_API_KEY"),
-        // As compose files leave it.
-        (("ASH_CLAUDE_BIN", &program()), Some(""), "model_key_missing", "ANTHROPIC_API_KEY"),
+        (Server::without_claude(&[("ANTHROPIC_API_KEY", SECRET)]).await, "runtime_missing", "ASH_CLAUDE_BIN"),
+        (Server::with(&without_key).await, "model_key_missing", "ANTHROPIC_API_KEY"),
+        (Server::with(&with_none).await, "model_key_missing", "ANTHROPIC_API_KEY"),
     ];
-    for (binary, key, code, remedy) in cases {
-        let mut server = Server::prepare(&[binary]);
-        key.into_iter().for_each(|key| server.set("ANTHROPIC_API_KEY", key));
-        server.launch().await;
+    for (server, code, remedy) in &cases {
         let client = server.client();
         client
             .post("/api/agents", json!({ "name": "coder", "systemPrompt": "x", "runtime": "claude" }))

@@ -213,6 +213,14 @@ async fn the_audit_says_who_made_changed_and_ran_what() {
     client.ask(Method::PATCH, "/api/agents/tester/config", Some(json!({ "colour": "hidden" }))).await;
     let asks = json!({ "agent": "tester", "sessionId": "s", "permissionMode": "default" });
     make(&client, asks).await;
+    // Sent twice, and made once.
+    for _ in 0..2 {
+        let deploy = json!({ "name": "again", "systemPrompt": "x" });
+        let deploy = client.request(Method::POST, "/api/agents").header("idempotency-key", "k").json(&deploy);
+        crate::support::ok(deploy.send().await.expect("an answer")).await;
+    }
+    // Made because somebody works with it.
+    client.post("/api/workspaces", json!({ "slug": "project", "agent": "default" })).await;
     client.exec("s", "echo hidden").await;
     let change = json!({ "maxTurns": 5, "extraEnv": { "B": "hidden" } });
     let (status, said) = client.ask(Method::PATCH, "/api/sessions/s/config", Some(change)).await;
@@ -220,7 +228,9 @@ async fn the_audit_says_who_made_changed_and_ran_what() {
     client.ask(Method::PATCH, "/api/sessions/s", Some(json!({ "metadata": { "k": "hidden" } }))).await;
     let mut turn = client.send("s", "run: echo asked > file").await;
     let asked = crate::permissions::until_asked(&client, "s").await;
-    crate::permissions::allow(&client, "s", &asked).await;
+    let always = json!({ "behavior": "allow", "updatedPermissions": [asked["suggestions"][0]] });
+    let path = format!("/api/sessions/s/permissions/{}", asked["id"].as_str().expect("an id"));
+    client.post(&path, always).await;
     turn.until("done").await;
     client.post("/api/sessions/s/fork", json!({ "sessionId": "f" })).await;
     client.delete("/api/agents/tester").await;
@@ -228,19 +238,23 @@ async fn the_audit_says_who_made_changed_and_ran_what() {
     assert_eq!(wrong.0, StatusCode::UNAUTHORIZED);
     let answer = client.get("/api/audit").await;
     assert!(!answer.to_string().contains("hidden"), "names, never values: {answer}");
+    let allowed = format!("allow {}, and one rule for later", asked["id"].as_str().expect("an id"));
     let lines = answer["audit"].as_array().expect("a list");
     let told: Vec<Value> =
         lines.iter().rev().map(|line| json!([line["action"], line["subject"], line["detail"]])).collect();
     let expected = [
         json!(["deployed", "tester", null]),
+        json!(["env_changed", "tester", "TOKEN"]),
         json!(["env_changed", "tester", "A"]),
         json!(["config_changed", "tester", "colour"]),
         json!(["created", "s", "agent tester"]),
+        json!(["deployed", "again", null]),
+        json!(["deployed", "default", "built in"]),
         json!(["executed", "s", null]),
         json!(["config_changed", "s", "maxTurns"]),
         json!(["env_changed", "s", "B"]),
         json!(["config_changed", "s", "metadata"]),
-        json!(["permission_answered", "s", format!("allow {}", asked["id"].as_str().expect("an id"))]),
+        json!(["permission_answered", "s", allowed]),
         json!(["created", "f", "fork of s"]),
         json!(["agent_deleted", "tester", null]),
         json!(["key_refused", "127.0.0.1", "1"]),
@@ -261,7 +275,7 @@ async fn the_audit_says_who_made_changed_and_ran_what() {
             .collect()
     };
     assert_eq!(ids(other.get("/api/audit").await), [1, 2]);
-    assert_eq!(ids(client.get("/api/audit").await), (1..=12).collect::<Vec<_>>());
+    assert_eq!(ids(client.get("/api/audit").await), (1..=15).collect::<Vec<_>>());
 }
 
 #[tokio::test]
@@ -287,13 +301,15 @@ async fn the_audit_says_who_made_and_removed_what() {
             json!([line["action"], line["subject"], line["owner"], line["by"]["key"], line["by"]["owner"]])
         })
         .collect();
+    let purged = &told[5][1];
+    assert!(purged.as_str().is_some_and(|name| name.starts_with("purged:")), "it is named nowhere: {purged}");
     let expected = [
         json!(["deployed", "tester", null, "env", null]),
         json!(["key_created", id, "alice", "env", null]),
-        json!(["created", "s", "alice", id, "alice"]),
+        json!(["created", purged, "alice", id, "alice"]),
         json!(["workspace_deleted", "project", "alice", id, "alice"]),
-        json!(["ended", "s", "alice", id, "alice"]),
-        json!(["purged", "s", "alice", id, "alice"]),
+        json!(["ended", purged, "alice", id, "alice"]),
+        json!(["purged", purged, "alice", id, "alice"]),
         json!(["key_removed", id, "alice", "env", null]),
     ];
     assert_eq!(told, expected);

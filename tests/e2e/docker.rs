@@ -35,7 +35,7 @@ pub fn prepare(more: &[(&str, &str)]) -> Server {
 }
 
 /// Asks the engine, and returns the status and what it said.
-fn ask(method: &str, path: &str) -> (u16, Value) {
+pub fn ask(method: &str, path: &str) -> (u16, Value) {
     let mut stream = UnixStream::connect(engine()).expect("an engine");
     write!(stream, "{method} {path} HTTP/1.0\r\n\r\n").expect("sent");
     let mut answer = String::new();

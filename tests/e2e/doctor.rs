@@ -1,6 +1,9 @@
 //! `ash doctor` on this machine, as root and as somebody else, and where bubblewrap is missing.
 
-use crate::support::{Server, as_root, ash};
+use crate::{
+    claude_versions::pretend,
+    support::{Server, as_root, ash, eventually},
+};
 use serde_json::Value;
 use std::{
     path::Path,
@@ -24,9 +27,11 @@ fn doctor(server: &Server, uid: Option<u32>, bwrap: Bwrap) -> Command {
     if bwrap == Bwrap::Missing {
         words.extend(["unshare", "--mount", "sh", "-c", COVERED, "sh"].map(str::to_owned));
     }
-    let program = server.dir.join("ash");
-    std::fs::copy(ash(), &program).expect("a copy of the binary");
+    let mut program = ash();
     if let Some(uid) = uid {
+        // Where they can get at it.
+        program = server.dir.join("ash");
+        std::fs::copy(ash(), &program).expect("a copy of the binary");
         std::os::unix::fs::chown(&server.dir, Some(uid), Some(uid)).expect("chown");
         let drop = format!("setpriv --reuid={uid} --regid={uid} --clear-groups --");
         words.extend(drop.split(' ').map(str::to_owned));
@@ -147,7 +152,42 @@ fn settings_that_no_server_would_take_are_named() {
     let output = doctor(&server, None, Bwrap::There).env("ASH_PORT", "many").output().expect("ash doctor");
     let text = text(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(line(&text, "settings").contains("many"), "{text}");
+    let settings = line(&text, "settings");
+    assert!(settings.contains("'many'") && settings.ends_with("(from ASH_PORT)"), "{text}");
+    let repair = server.command_of(&["repair"]).env("ASH_PORT", "many").output().expect("ash repair");
+    let said = String::from_utf8_lossy(&repair.stderr).into_owned();
+    assert_eq!(repair.status.code(), Some(2), "{said}");
+    assert!(
+        said.starts_with("error: invalid value 'many'") && said.trim_end().ends_with("(from ASH_PORT)"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_claude_code_is_shown_with_its_version_and_the_oldest_that_works() {
+    let server = Server::prepare(&[]);
+    let program = server.dir.join("claude");
+    let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", server.dir.display());
+    let said = |named: bool| {
+        let mut command = doctor(&server, None, Bwrap::There);
+        command.env("PATH", &path);
+        if named {
+            command.env("ASH_CLAUDE_BIN", &program);
+        }
+        let output = command.output().expect("ash doctor");
+        (output.status.code(), text(&output))
+    };
+    let (shown, oldest) = (program.display(), ash_driver::OLDEST_CLAUDE);
+    pretend(&program, "2.0.14");
+    let old = format!("agent claude 2.0.14 at {shown} is too old for ash: {oldest} is the oldest that works");
+    let (code, text) = said(false);
+    assert_eq!((code, line(&text, "agent claude")), (Some(0), format!("! {old}")));
+    assert!(text.contains("npm install -g @anthropic-ai/claude-code@latest"), "{text}");
+    let (code, text) = said(true);
+    assert_eq!((code, line(&text, "agent claude")), (Some(1), format!("✗ {old}")));
+    pretend(&program, "2.1.325");
+    let new = format!("✓ agent claude 2.1.325 (Claude Code) ({shown}); {oldest} is the oldest that works");
+    assert_eq!(line(&said(true).1, "agent claude"), new);
 }
 
 #[tokio::test]
@@ -161,6 +201,126 @@ async fn a_running_server_and_its_key_are_looked_at() {
     let good = format!("✓ server ash {} at {}, and the key is valid", env!("CARGO_PKG_VERSION"), server.url);
     assert_eq!(with_key(crate::support::KEY), (Some(0), good));
     assert_eq!(with_key("wrong"), (Some(1), format!("✗ server {} does not accept the key", server.url)));
+}
+
+#[tokio::test]
+async fn a_running_server_is_asked_for_its_settings_and_its_troubles() {
+    let secret = "sk-secret-of-the-server";
+    let mut server = Server::with(&[
+        ("ASH_LIMITS", "diskMb=123"),
+        ("ASH_MAX_SANDBOXES", "7"),
+        ("ANTHROPIC_API_KEY", secret),
+        ("ANTHROPIC_BASE_URL", "http://127.0.0.1:9"),
+    ])
+    .await;
+    let asked = |server: &Server, here: &[(&str, &str)]| {
+        let mut command = doctor(server, None, Bwrap::There);
+        command.env("ASH_API_KEY", crate::support::KEY).envs(here.iter().copied());
+        let output = command.output().expect("ash doctor");
+        (output.status.code(), text(&output))
+    };
+    server.client().create().await;
+    // Nothing of this is in the environment of the shell.
+    let (code, said) = asked(&server, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let settings = format!("✓ settings those of the running server (pid {})", server.pid());
+    assert_eq!(line(&said, "settings"), settings);
+    assert!(line(&said, "limits").contains("disk 123 MB"), "{said}");
+    assert!(line(&said, "agent builtin").ends_with("with the models of http://127.0.0.1:9"), "{said}");
+    assert_eq!(line(&said, "in use"), "✓ in use 1 active session, 1 sandbox of 7 (0 at work)");
+    assert!(
+        line(&said, "port").ends_with(&format!("is used by your server (pid {})", server.pid())),
+        "{said}"
+    );
+    // What the shell says otherwise is named, and nothing is judged by it.
+    let (code, said) =
+        asked(&server, &[("ASH_LIMITS", "diskMb=5"), ("ASH_MAX_SANDBOXES", "7"), ("ASH_GC_EVERY", "1")]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(line(&said, "settings").starts_with('!'), "{said}");
+    assert!(
+        line(&said, "settings").ends_with("other ones than this shell: ASH_GC_EVERY, ASH_LIMITS"),
+        "{said}"
+    );
+    assert!(line(&said, "limits").contains("disk 123 MB") && said.contains("ash restart"), "{said}");
+    // A variable that no server takes does not keep it from being asked.
+    let (_, said) = asked(&server, &[("ASH_PORT", "many")]);
+    assert!(line(&said, "server").starts_with("✓ server ash "), "{said}");
+    assert!(!said.contains(secret), "{said}");
+    let noted = std::fs::read_to_string(server.data.join("server.json")).expect("a note");
+    assert!(noted.contains("diskMb=123") && !noted.contains(secret), "{noted}");
+    assert!(!noted.contains(crate::support::KEY), "{noted}");
+    // What troubles it is said as it says it.
+    server.set("ASH_MIN_FREE_MB", &disk_mb(&server.dir).to_string());
+    server.crash_and_start().await;
+    let health = || server.client();
+    eventually("it notices", async || (health().get("/health").await["status"] == "full").then_some(()))
+        .await;
+    let (code, said) = asked(&server, &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(line(&said, "server").ends_with("it is full"), "{said}");
+    assert!(line(&said, "trouble").starts_with("✗ trouble The server's disk has only"), "{said}");
+    assert!(said.contains("disk_full since just now"), "{said}");
+    // A shell without the key hears no more than that something is wrong.
+    let said =
+        text(&doctor(&server, None, Bwrap::There).env("ASH_API_KEY", "wrong").output().expect("ash doctor"));
+    assert!(
+        line(&said, "server").ends_with("does not accept the key, and says that something is wrong with it"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn what_a_running_server_says_of_its_object_store_counts() {
+    let server = Server::with(&[
+        ("ASH_SNAPSHOT_URL", "s3://bucket/prefix"),
+        ("AWS_ENDPOINT_URL", "http://127.0.0.1:9"),
+        ("AWS_ACCESS_KEY_ID", "x"),
+        ("AWS_SECRET_ACCESS_KEY", "x"),
+        ("AWS_REGION", "us-east-1"),
+    ])
+    .await;
+    let client = server.client();
+    let id = client.create().await;
+    client.say(&id, "hello").await;
+    let troubled = async || {
+        let health = client.get("/health").await;
+        (health["objectStore"]["status"] == "trouble").then_some(())
+    };
+    eventually("the store is missed", troubled).await;
+    let mut command = doctor(&server, None, Bwrap::There);
+    let output = command.env("ASH_API_KEY", crate::support::KEY).output().expect("ash doctor");
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        line(&said, "object store").starts_with("✗ object store unreachable; 1 checkpoint to be sent"),
+        "{said}"
+    );
+    assert!(said.contains("Until then everything is saved here alone."), "{said}");
+}
+
+#[tokio::test]
+async fn whoever_listens_on_the_usual_port_gets_no_key() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port().to_string();
+    let heard = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let headers = heard.clone();
+    let stranger = axum::Router::new().fallback(move |request: axum::extract::Request| async move {
+        headers.lock().expect("whole").push(format!("{} {:?}", request.uri(), request.headers()));
+        r#"{"pool":{"maxCapacity":1},"version":"0.1.0"}"#
+    });
+    let serving = tokio::spawn(async move { axum::serve(listener, stranger).await });
+    let server = Server::prepare(&[]);
+    let mut command = doctor(&server, None, Bwrap::There);
+    command.env("ASH_API_KEY", "sk-our-own-key").env("ASH_PORT", &port);
+    let output =
+        tokio::task::spawn_blocking(move || command.output()).await.expect("run").expect("ash doctor");
+    serving.abort();
+    let said = text(&output);
+    assert!(line(&said, "port").ends_with("is used by an ash server with another data directory"), "{said}");
+    assert_eq!(line(&said, "server"), "✓ server not started; `ash start` starts it");
+    let heard = heard.lock().expect("whole").clone();
+    assert_eq!(heard.len(), 1, "{heard:?}");
+    assert!(heard[0].starts_with("/health ") && !heard[0].contains("our-own-key"), "{heard:?}");
 }
 
 #[test]
@@ -181,6 +341,14 @@ fn as_root_data_that_is_not_the_user_s_is_noticed() {
     let output = doctor(&server, Some(USER), Bwrap::There).output().expect("ash doctor");
     assert_eq!(output.status.code(), Some(1));
     assert!(line(&text(&output), "data").ends_with(&format!("belongs to uid 0, and you are uid {USER}")));
+}
+
+/// Of the whole disk, of which some is always used.
+fn disk_mb(path: &Path) -> u64 {
+    let output = Command::new("df").args(["--output=size", "-BM"]).arg(path).output().expect("df");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let size = text.lines().last().and_then(|line| line.trim().trim_end_matches('M').parse::<u64>().ok());
+    size.expect("a number") - 1
 }
 
 fn set_mode(path: &Path, mode: u32) {

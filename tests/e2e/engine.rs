@@ -17,7 +17,7 @@ use std::{
 const SECONDS: Duration = Duration::from_secs(10);
 
 /// A way to the engine, at a socket of its own.
-struct Gate {
+pub struct Gate {
     socket: PathBuf,
     silent: Arc<Silence>,
 }
@@ -34,7 +34,7 @@ impl Gate {
     }
 
     /// Takes connections until its socket is removed.
-    fn open(&self) {
+    pub fn open(&self) {
         let listener = UnixListener::bind(&self.socket).expect("a socket");
         let (socket, silent) = (self.socket.clone(), self.silent.clone());
         thread::spawn(move || {
@@ -48,7 +48,7 @@ impl Gate {
         });
     }
 
-    fn close(&self) {
+    pub fn close(&self) {
         let last = UnixStream::connect(&self.socket);
         fs::remove_file(&self.socket).expect("removed");
         // Wakes the listener up, which then finds that it is over.
@@ -74,7 +74,7 @@ fn pass(client: UnixStream, silent: &Silence) {
     there.join().ok();
 }
 
-fn prepared() -> (Server, Gate) {
+pub fn prepared() -> (Server, Gate) {
     let mut server = crate::docker::prepare(&[]);
     let gate = Gate::new(&server);
     server.set("DOCKER_HOST", &format!("unix://{}", gate.socket.display()));

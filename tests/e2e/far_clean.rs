@@ -2,7 +2,7 @@
 
 use crate::{
     far::{files, messages, until_remote},
-    support::{Client, Server, eventually},
+    support::{Client, Server, disk_mb, eventually},
 };
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -232,7 +232,7 @@ async fn with_little_space_nothing_is_begun_and_what_is_safe_goes() {
     until_remote(&client, &safe).await;
     let live = stage.server.live(&safe).await;
     stage.server.stop().await;
-    stage.server.set("ASH_MIN_FREE_MB", "1000000000");
+    stage.server.set("ASH_MIN_FREE_MB", &disk_mb().to_string());
     stage.server.launch().await;
     let client = stage.server.client();
     eventually("it is safe, and goes", async || (!live.join("tree").exists()).then_some(())).await;

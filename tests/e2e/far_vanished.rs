@@ -165,8 +165,13 @@ async fn what_is_cut_is_mended_and_an_empty_store_gets_everything() {
     .await;
 
     let (packs, agents) = (stage.there("packs"), stage.there("agents"));
-    let manifests: BTreeMap<&str, usize> =
-        [&id, &stopped, &fork].map(|id| (id.as_str(), told(id).len())).into();
+    // By the events that they go up to: what is sent again has the epoch of now.
+    let events = |id: &str| -> BTreeSet<String> {
+        let names = told(id).into_keys().filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
+        names.filter_map(|name| Some(name.split_once('-')?.1.to_owned())).collect()
+    };
+    let manifests: BTreeMap<&str, BTreeSet<String>> =
+        [&id, &stopped, &fork].map(|id| (id.as_str(), events(id))).into();
     // At once, whatever is being written: a claim is, all the while.
     let gone = stage.server.dir.join("gone");
     std::fs::create_dir(&gone).expect("made");
@@ -174,7 +179,7 @@ async fn what_is_cut_is_mended_and_an_empty_store_gets_everything() {
         std::fs::rename(entry.path(), gone.join(entry.file_name())).expect("moved");
     }
     eventually("everything is there again", async || {
-        let all = manifests.iter().all(|(id, count)| told(id).len() == *count);
+        let all = manifests.iter().all(|(id, there)| events(id) == *there);
         let mark = stage.shelf.join("ash-bucket").exists();
         (all && mark && stage.there("packs") == packs && stage.there("agents") == agents).then_some(())
     })

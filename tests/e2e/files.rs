@@ -48,6 +48,16 @@ impl Files {
         String::from_utf8(bytes).expect("UTF-8")
     }
 
+    /// Where the list, a file as JSON and a file as it is say that they come from.
+    async fn sources(&self, url: &str) -> [String; 3] {
+        let listed = self.client.get(&self.path("files")).await;
+        let shown = self.client.get(&self.path(&format!("files/{url}?format=json"))).await;
+        let raw = self.client.request(Method::GET, &self.path(&format!("files/{url}"))).send().await;
+        let header = raw.expect("a file").headers()["x-ash-source"].to_str().expect("text").to_owned();
+        let text = |value: &Value| value["source"].as_str().expect("a source").to_owned();
+        [text(&listed), text(&shown), header]
+    }
+
     async fn delete(&self, path: &str) -> (u16, Value) {
         let (status, body) =
             self.client.ask(Method::DELETE, &self.path(&format!("files/{path}")), None).await;
@@ -142,6 +152,7 @@ async fn files_go_round_while_active_paused_and_stopped_and_are_only_read_when_e
         assert_eq!(files.text(&url).await, "second");
         let shown = files.client.get(&files.path(&format!("files/{url}?format=json"))).await;
         assert_eq!((shown["content"].as_str(), shown["size"].as_u64()), (Some("second"), Some(6)));
+        assert_eq!(files.sources(&url).await, ["sandbox"; 3], "{state}: the folder that its sandbox left");
         assert_eq!(files.list().await.get(&name), Some(&6), "{state}");
         let bundle = Tar::default().file(&format!("./{state}/bundled"), "in a bundle").gzip();
         let (status, answer) = files.unbundle(&bundle).await;
@@ -163,6 +174,7 @@ async fn files_go_round_while_active_paused_and_stopped_and_are_only_read_when_e
     files.client.delete(&format!("/api/sessions/{}", files.id)).await;
     assert_eq!((files.list().await, files.bundle().await), (before, packed));
     assert_eq!(files.text("pause/bundled").await, "in a bundle");
+    assert_eq!(files.sources("pause/bundled").await, ["snapshot"; 3], "its newest checkpoint");
     assert_eq!(files.delete("pause/bundled").await.0, 400);
     let bundle = Tar::default().file("x", "y").gzip();
     assert_eq!(files.unbundle(&bundle).await.0, 400);

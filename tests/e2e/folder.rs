@@ -198,6 +198,8 @@ async fn what_the_agent_did_is_shown_and_brought_back() {
 
     let pulled = bench.fine(&["session", "pull", &bench.id]).await;
     assert!(pulled.stderr.contains("✓ 2 changed, 4 added, 1 deleted\n"), "{}", pulled.stderr);
+    let listed = "A Cargo.lock\nM edit.txt\nD gone/old.txt\nA link -> keep.txt\nA new/bin\nA new/file.txt\nM plain.sh\n";
+    assert_eq!(pulled.stdout, listed);
     assert_eq!(bench.read("edit.txt").as_deref(), Some("one\nTWO\nthree\n"));
     assert_eq!(bench.read("new/file.txt").as_deref(), Some("fresh\n"));
     assert_eq!(fs::read(bench.dir.join("new/bin")).expect("a file"), b"a\0b");
@@ -210,7 +212,42 @@ async fn what_the_agent_did_is_shown_and_brought_back() {
     );
     let again = bench.fine(&["session", "pull", &bench.id, ".", "--json"]).await.stdout;
     let again: Value = serde_json::from_str(&again).expect("JSON");
-    assert_eq!(again, json!({ "changed": 0, "added": 0, "deleted": 0, "conflicts": [], "leftOut": [] }));
+    let nothing =
+        json!({ "changed": 0, "added": 0, "deleted": 0, "files": [], "conflicts": [], "leftOut": [] });
+    assert_eq!(again, nothing);
+}
+
+#[tokio::test]
+async fn a_pull_makes_no_link_that_leaves_the_folder_and_is_not_blocked_by_what_is_gits() {
+    let bench = Bench::new().await;
+    bench.fine(&["session", "push", &bench.id]).await;
+    let made = "mkdir .GIT sub; echo '[core] pager = evil' > .GIT/config; echo fine > sub/fine; ln -s fine sub/near; \
+        ln -s /etc/passwd absolute; ln -s ../../etc/passwd out; ln -s sub/../../x sly; echo one > .hidden";
+    bench.run_inside(made).await;
+
+    let pulled = bench.ash(&["session", "pull", &bench.id]).await;
+
+    assert_eq!(pulled.code, 1, "not everything came along: {}", pulled.stderr);
+    assert_eq!(pulled.stdout, "A .hidden\nA sub/fine\nA sub/near -> fine\n");
+    for line in [
+        "left out: .GIT/config (git's own)",
+        "left out: absolute (a link out of the folder, to /etc/passwd)",
+        "left out: out (a link out of the folder, to ../../etc/passwd)",
+        "left out: sly (a link out of the folder, to sub/../../x)",
+        "✓ 3 added",
+    ] {
+        assert!(pulled.stderr.contains(line), "{line}: {}", pulled.stderr);
+    }
+    for name in [".GIT", "absolute", "out", "sly"] {
+        assert!(fs::symlink_metadata(bench.dir.join(name)).is_err(), "{name}");
+    }
+    assert_eq!(bench.read("sub/near").as_deref(), Some("fine\n"));
+    // Nor is the next pull blocked by what was left out.
+    bench.run_inside("echo two > .hidden").await;
+    let pulled = bench.ash(&["session", "pull", &bench.id, ".", "--json"]).await;
+    let answer: Value = serde_json::from_str(&pulled.stdout).expect("JSON");
+    assert_eq!(answer["files"], json!([{ "path": ".hidden", "change": "modified" }]), "{}", pulled.stderr);
+    assert_eq!(bench.read(".hidden").as_deref(), Some("two\n"));
 }
 
 #[tokio::test]

@@ -338,16 +338,31 @@ async fn the_option_is_checked_kept_and_in_force_after_everything() {
 async fn claude_code_compacts_where_it_is_told_to_and_remembers_the_summary() {
     let stage = claude::Stage::set().await;
     let client = stage.server.client();
+    let there = stage.create().await;
     for (wrong, named) in [
         (json!({ "bufferExhaustionThreshold": 0.9 }), "bufferExhaustionThreshold"),
+        // Also the usual one: it would have no effect.
+        (json!({ "bufferExhaustionThreshold": 0.95 }), "bufferExhaustionThreshold"),
+        (json!({ "bufferExhaustionThreshold": 1, "enabled": false }), "bufferExhaustionThreshold"),
         (json!({ "contextWindow": 8000 }), "contextWindow"),
     ] {
-        stage.create().await;
-        let body = json!({ "agent": "coder", "infiniteSessions": wrong });
-        let (status, refused) = client.ask(Method::POST, "/api/sessions", Some(body)).await;
-        assert_eq!((status.as_u16(), &refused["code"]), (400, &json!("invalid_body")), "{refused}");
-        assert!(refused["error"].as_str().is_some_and(|error| error.contains(named)), "{refused}");
+        let new = json!({ "agent": "coder", "infiniteSessions": wrong });
+        let change = json!({ "infiniteSessions": wrong });
+        for (method, path, body) in [
+            (Method::POST, "/api/sessions".to_owned(), new),
+            (Method::PATCH, format!("/api/sessions/{there}/config"), change.clone()),
+            (Method::POST, format!("/api/sessions/{there}/resume"), change),
+        ] {
+            let (status, refused) = client.ask(method, &path, Some(body)).await;
+            assert_eq!(
+                (status.as_u16(), &refused["code"]),
+                (400, &json!("invalid_body")),
+                "{path}: {refused}"
+            );
+            assert!(refused["error"].as_str().is_some_and(|error| error.contains(named)), "{refused}");
+        }
     }
+    assert_eq!(client.session(&there).await["config"]["infiniteSessions"], Value::Null);
     let options = json!({ "wakeReport": false, "model": "claude-sonnet-4-6",
         "infiniteSessions": { "contextWindow": 100_000, "backgroundCompactionThreshold": 0.6 } });
     let id = stage.create_with(options).await;

@@ -61,5 +61,5 @@ fn a_wrong_script_is_refused_with_the_rule_and_the_reason() {
         model_server(&["--script", "script"], dir.path()).output().expect("it ends");
     let said = String::from_utf8_lossy(&stderr);
     assert_eq!(status.code(), Some(2), "{said}");
-    assert!(said.contains("script: rule 2: unknown field `hnag`"), "{said}");
+    assert!(said.contains("script: rule 2: there is no hnag here; there are when,"), "{said}");
 }

@@ -338,20 +338,15 @@ async fn a_field_of_a_custom_agent_that_is_not_known_is_refused_by_name() {
 
 /// Nothing that was asked for is left out in silence.
 #[tokio::test]
-async fn what_a_runtime_cannot_do_is_refused_by_name() {
+async fn what_a_runtime_cannot_hold_to_is_refused_by_name() {
     let stage = Stage::set("claude").await;
     let client = stage.client();
     client.deploy("helper").await;
     let session = client.post("/api/sessions", json!({ "agent": "helper", "sessionId": "plain" })).await;
     assert_eq!(session["session"]["status"], "active");
-    let agents = json!([{ "name": "x", "prompt": "y" }]);
     for (agent, name, wrong) in [
-        ("helper", "mcpServers", json!({ "mcpServers": { "x": { "command": "y" } } })),
-        ("helper", "subagents", json!({ "customAgents": agents })),
-        ("helper", "subagents", json!({ "subagents": { "x": {} } })),
-        ("helper", "initialAgent", json!({ "initialAgent": "x" })),
-        ("helper", "betas", json!({ "betas": ["x"] })),
         ("helper", "permissionMode", json!({ "permissionMode": "plan" })),
+        ("helper", "permissionMode", json!({ "permissionMode": "default" })),
         ("claude", "provider", json!({ "provider": "offline" })),
     ] {
         let mut body = wrong.clone();
@@ -377,6 +372,49 @@ async fn what_a_runtime_cannot_do_is_refused_by_name() {
     }
     let config = client.session("plain").await["config"].clone();
     assert_eq!(config, json!({}), "nothing of it was stored");
+}
+
+/// Clients of the Ash API send these to every agent: they are taken, kept, and named where they have no effect.
+#[tokio::test]
+async fn what_has_no_effect_on_a_runtime_is_taken_and_named() {
+    let stage = Stage::set("claude").await;
+    let client = stage.client();
+    client.deploy("helper").await;
+    let helper = json!({ "x": { "description": "helps", "prompt": "Help." } });
+    let options = json!({
+        "mcpServers": { "x": { "command": "y", "env": { "TOKEN": "sk-of-a-client" } } }, "subagents": helper,
+        "initialAgent": "x", "betas": ["b"],
+    });
+    let ignored = json!(["mcpServers", "subagents", "initialAgent", "betas"]);
+    let mut new = options.clone();
+    (new["agent"], new["sessionId"]) = (json!("helper"), json!("all"));
+    let made = client.post("/api/sessions", new).await["session"].clone();
+    assert_eq!(made["ignoredOptions"], ignored, "{made}");
+    assert_eq!((&made["config"]["subagents"], &made["config"]["betas"]), (&helper, &json!(["b"])));
+    let shown = client.exec("all", "ls -R /run/ash; grep -r sk-of /run/ash").await["stdout"].to_string();
+    assert!(shown.contains("/run/ash") && !shown.contains("mcp") && !shown.contains("sk-of"), "{shown}");
+
+    client.post("/api/sessions", json!({ "agent": "helper", "sessionId": "plain" })).await;
+    assert_eq!(client.session("plain").await["ignoredOptions"], Value::Null, "of nothing nothing is said");
+    let (status, changed) =
+        client.ask(Method::PATCH, "/api/sessions/plain/config", Some(options.clone())).await;
+    assert_eq!((status.as_u16(), &changed["session"]["ignoredOptions"]), (200, &ignored), "{changed}");
+    client.action("plain", "stop").await;
+    let resumed = client.post("/api/sessions/plain/resume", json!({ "betas": ["c"] })).await;
+    assert_eq!(resumed["session"]["ignoredOptions"], ignored);
+    assert_eq!(client.text("plain", "say: well").await, "well");
+
+    let forked = client.post("/api/sessions/all/fork", json!({})).await;
+    assert_eq!(forked["session"]["ignoredOptions"], ignored);
+    for args in [["create", "helper", "-o", "betas=b"], ["config", "plain", "-o", "betas=b"]] {
+        let mut shell = stage.server.command_of(&[&["session"], args.as_slice()].concat());
+        let said = shell.env("ASH_SERVER_URL", &stage.server.url).output().expect("ash").stderr;
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("runtime \"builtin\" has no use for") && said.contains("betas"), "{said}");
+    }
+    let of_claude = json!({ "agent": "claude", "betas": ["context-1m-2025-08-07"] });
+    let made = client.post("/api/sessions", of_claude).await;
+    assert_eq!(made["session"]["ignoredOptions"], Value::Null, "it has an effect there: {made}");
 }
 
 /// A place that cannot be is said to be one, and the session is there for whoever names another.

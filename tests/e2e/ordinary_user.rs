@@ -1,7 +1,7 @@
 //! The server as people start it: by somebody who is not root, without walls, without a key, and in places where
 //! it cannot work and has to say so.
 
-use crate::support::{Client, Server, Sse, as_root, eventually};
+use crate::support::{Client, DEADLINE, Server, Sse, as_root, eventually};
 use serde_json::{Value, json};
 use std::{
     os::unix::fs::{MetadataExt, PermissionsExt},
@@ -211,8 +211,11 @@ async fn an_empty_secret_opens_no_internal_route() {
 }
 
 /// Runs it to its end: the exit code and what it told the operator.
-async fn told(mut command: Command) -> (Option<i32>, String) {
-    let done = tokio::task::spawn_blocking(move || command.output()).await.expect("run").expect("ash");
+pub async fn told(command: Command) -> (Option<i32>, String) {
+    // One that is not refused would go on for ever.
+    let mut command = tokio::process::Command::from(command);
+    let done = tokio::time::timeout(DEADLINE, command.kill_on_drop(true).output()).await;
+    let done = done.expect("it ends").expect("ash");
     (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
 }
 

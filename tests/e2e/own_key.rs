@@ -413,3 +413,46 @@ async fn an_answer_is_told_again_without_the_key() {
     assert_eq!(client.status(&id).await, "paused");
     needs_it(&client, &id).await;
 }
+
+#[tokio::test]
+async fn the_operator_decides_which_services_clients_may_bring_keys_for() {
+    let provider = |url: &str| json!({ "type": "openai", "baseUrl": url, "apiKey": "k" });
+    let (listed, other) = ("https://gate.example.com/team/v1", "https://api.openai.com/v1");
+    let urls = ("ASH_PROVIDER_URLS", "https://gate.example.com/team");
+    for (setting, url, expected) in [
+        (None, other, None),
+        (None, listed, None),
+        (Some("public"), other, None),
+        (Some("list"), listed, None),
+        (Some("list"), "https://gate.example.com/team-b/v1", Some("provider_not_listed")),
+        (Some("list"), other, Some("provider_not_listed")),
+        (Some("off"), other, Some("own_providers_off")),
+        (Some("off"), listed, Some("own_providers_off")),
+    ] {
+        let own = setting.map(|setting| ("ASH_OWN_PROVIDERS", setting));
+        let server = Server::with(&own.into_iter().chain([urls]).collect::<Vec<_>>()).await;
+        let client = server.client();
+        client.deploy("tester").await;
+        let id = client.create().await;
+        let (config, resume) = (format!("/api/sessions/{id}/config"), format!("/api/sessions/{id}/resume"));
+        for (method, path) in [
+            (Method::POST, "/api/sessions"),
+            (Method::PATCH, config.as_str()),
+            (Method::POST, resume.as_str()),
+        ] {
+            let mut body = json!({ "model": "m", "provider": provider(url) });
+            if path == "/api/sessions" {
+                body["agent"] = json!("tester");
+            }
+            let (status, answer) = client.ask(method.clone(), path, Some(body)).await;
+            match expected {
+                Some(code) => assert_eq!(
+                    (status.as_u16(), answer["code"].as_str()),
+                    (403, Some(code)),
+                    "{setting:?} {method} {path} {url}: {answer}"
+                ),
+                None => assert!(status.is_success(), "{setting:?} {method} {path} {url}: {answer}"),
+            }
+        }
+    }
+}

@@ -257,14 +257,16 @@ async fn what_is_noted_is_found_replaced_and_bounded() {
     assert_eq!((status, &answer["session"]["metadata"]), (StatusCode::OK, &json!({ "ticket": "44" })));
     assert_eq!(found("metadata.ticket=42").await, set(&[]));
     let many: Value = (0..51).map(|n| (n.to_string(), json!(""))).collect::<serde_json::Map<_, _>>().into();
-    for bad in [
-        many,
-        json!({ "n".repeat(65): "" }),
-        json!({ "n": "v".repeat(1025) }),
-        json!({ "": "v" }),
-        json!({ "n": 1 }),
-        json!([]),
+    for (large, limit, used) in [
+        (many, 50, 51),
+        (json!({ "n".repeat(65): "" }), 64, 65),
+        (json!({ "n": "v".repeat(1025) }), 1024, 1025),
     ] {
+        let (status, problem) = patch(json!({ "metadata": large })).await;
+        assert_eq!((status, &problem["code"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!("payload_too_large")));
+        assert_eq!((&problem["limit"], &problem["used"]), (&json!(limit), &json!(used)), "{problem}");
+    }
+    for bad in [json!({ "": "v" }), json!({ "n": 1 }), json!([])] {
         let (status, problem) = patch(json!({ "metadata": bad })).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
     }

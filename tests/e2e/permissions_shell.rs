@@ -1,16 +1,18 @@
 //! Leave and questions from a shell: what waits is shown, asked and answered there.
 
+mod terminal;
+
+pub use terminal::Terminal;
+
 use crate::{
     claude::Stage,
     permissions::{allow, careful, output, shown, until_asked},
-    support::{KEY, ash, eventually},
+    support::{KEY, ash},
 };
 use serde_json::{Value, json};
 use std::{
-    io::{BufRead, BufReader, Read, Write},
-    os::fd::{FromRawFd, OwnedFd},
+    io::{BufRead, BufReader},
     process::{Command, Stdio},
-    sync::{Arc, Mutex},
 };
 
 fn command(stage: &Stage, args: &[&str]) -> Command {
@@ -52,6 +54,9 @@ async fn from_a_shell_one_sees_what_waits_and_answers_it() {
     let mut stream = client.send(&id, "ask: Which colour? | vermilion | ultramarine").await;
     let asked = stream.until("permission_request").await.pop().expect("a frame").data;
     let permission = asked["id"].as_str().expect("an id");
+    let (_, listed, _) = run(&stage, &["session", "permissions", &id]).await;
+    assert!(listed.contains("Which colour?\n  1. vermilion"), "{listed}");
+    assert!(listed.contains("\n  2. ultramarine"), "{listed}");
     let (good, _, said) = run(&stage, &["session", "allow", &id, permission, "--answer", "vermilion"]).await;
     assert!(good, "{said}");
     stream.until("done").await;
@@ -60,68 +65,14 @@ async fn from_a_shell_one_sees_what_waits_and_answers_it() {
     assert!(!good && said.contains("answered otherwise"), "{said}");
 }
 
-/// A terminal with nobody at it but the test.
-struct Terminal {
-    keys: std::fs::File,
-    screen: Arc<Mutex<String>>,
-    child: std::process::Child,
-}
-
-impl Terminal {
-    fn run(stage: &Stage, args: &[&str]) -> Terminal {
-        let (mut ours, mut theirs) = (0, 0);
-        // SAFETY: both numbers are written before it returns 0, and the other three arguments may be null.
-        let opened = unsafe {
-            libc::openpty(
-                &mut ours,
-                &mut theirs,
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-            )
-        };
-        assert_eq!(opened, 0, "no terminal");
-        // SAFETY: both were opened above, and nobody else has them.
-        let (keys, theirs) = unsafe { (std::fs::File::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
-        let theirs = || Stdio::from(theirs.try_clone().expect("a handle"));
-        let child =
-            command(stage, args).stdin(theirs()).stdout(theirs()).stderr(theirs()).spawn().expect("ash");
-        let screen = Arc::new(Mutex::new(String::new()));
-        let (mut from, shown) = (keys.try_clone().expect("a handle"), screen.clone());
-        std::thread::spawn(move || {
-            let mut piece = [0; 4096];
-            // Ends with an error when the last one on the other side is gone.
-            while let Ok(read) = from.read(&mut piece) {
-                shown.lock().expect("whole").push_str(&String::from_utf8_lossy(&piece[..read]));
-            }
-        });
-        Terminal { keys, screen, child }
-    }
-
-    async fn until(&self, words: &str) {
-        let seen = || self.screen.lock().expect("whole").clone();
-        eventually(words, async || seen().contains(words).then_some(())).await;
-    }
-
-    fn type_line(&mut self, line: &str) {
-        writeln!(self.keys, "{line}").expect("typed");
-    }
-
-    async fn end(mut self) -> String {
-        let status = eventually("it ends", async || self.child.try_wait().expect("wait")).await;
-        let screen = self.screen.lock().expect("whole").clone();
-        assert!(status.success(), "{status}: {screen}");
-        screen
-    }
-}
-
 #[tokio::test]
 async fn at_a_terminal_one_is_asked() {
     let stage = Stage::set().await;
     let id = careful(&stage).await;
     let client = stage.server.client();
     for (typed, made) in [("y", "made\n"), ("rather not", "made\n")] {
-        let mut terminal = Terminal::run(&stage, &["session", "send", &id, "run: echo made >> file"]);
+        let mut terminal =
+            Terminal::run(command(&stage, &["session", "send", &id, "run: echo made >> file"]));
         terminal.until("allow?").await;
         terminal.type_line(typed);
         terminal.end().await;
@@ -129,8 +80,10 @@ async fn at_a_terminal_one_is_asked() {
     }
     assert!(shown(&stage).contains("rather not"));
 
-    let mut terminal =
-        Terminal::run(&stage, &["session", "send", &id, "ask: Which colour? | vermilion | ultramarine"]);
+    let mut terminal = Terminal::run(command(
+        &stage,
+        &["session", "send", &id, "ask: Which colour? | vermilion | ultramarine"],
+    ));
     terminal.until("2. ultramarine").await;
     terminal.until("your own words").await;
     terminal.type_line("2");
@@ -139,13 +92,74 @@ async fn at_a_terminal_one_is_asked() {
     assert!(messages.as_array().expect("all").last().expect("one").to_string().contains("ultramarine"));
 
     // Somebody else is faster.
-    let terminal = Terminal::run(&stage, &["session", "send", &id, "run: echo made >> file"]);
+    let terminal = Terminal::run(command(&stage, &["session", "send", &id, "run: echo made >> file"]));
     terminal.until("allow?").await;
     let asked = until_asked(&client, &id).await;
     allow(&client, &id, &asked).await;
     let screen = terminal.end().await;
     assert!(screen.contains("(allow by client)"), "{screen}");
     assert_eq!(output(&client, &id, "cat file").await, "made\nmade\n");
+}
+
+#[tokio::test]
+async fn at_a_terminal_all_of_a_call_is_seen_before_it_is_allowed() {
+    let stage = Stage::set().await;
+    let id = careful(&stage).await;
+    let client = stage.server.client();
+    // A long command, whose end is not what its beginning seems to be.
+    let lines: Vec<String> = (1..=60).map(|n| format!("echo line-{n} >> long")).collect();
+    let long = format!("run: {}", lines.join("\n"));
+    let mut terminal = Terminal::run(command(&stage, &["session", "send", &id, &long]));
+    terminal.until("m: show more (21 lines)").await;
+    let seen = terminal.seen();
+    assert!(seen.contains("echo line-40 >> long") && !seen.contains("line-41"), "{seen}");
+    terminal.type_line("m");
+    terminal.until("echo line-60 >> long").await;
+    terminal.type_line("y");
+    terminal.end().await;
+    assert_eq!(output(&client, &id, "wc -l < long").await.trim(), "60");
+
+    // A file, with what is in it now.
+    client.exec(&id, "printf 'one\\ntwo\\n' > notes").await;
+    let mut terminal = Terminal::run(command(&stage, &["session", "send", &id, "write notes: one\nthree"]));
+    terminal.until("allow?").await;
+    let seen = terminal.seen();
+    for words in ["? Write", "/workspace/notes", "  one", "- two", "+ three"] {
+        assert!(seen.contains(words), "{words}: {seen}");
+    }
+    terminal.type_line("y");
+    terminal.end().await;
+
+    // What a terminal would not show is written out.
+    let sly = "run: mkdir -p sly\u{200b}dir";
+    let mut terminal = Terminal::run(command(&stage, &["session", "send", &id, sly]));
+    terminal.until("allow?").await;
+    assert!(terminal.seen().contains("mkdir -p sly\\u{200b}dir"), "{}", terminal.seen());
+    terminal.type_line("n");
+    terminal.end().await;
+
+    // What is always allowed is one of the agent's own suggestions, and it does not ask again.
+    let plain = ["session", "send", &id, "run: mkdir -p plain"];
+    let mut terminal = Terminal::run(command(&stage, &plain));
+    terminal.until("a1: allow always").await;
+    assert!(terminal.seen().contains("  a1. always: allow Bash("), "{}", terminal.seen());
+    terminal.type_line("a1");
+    terminal.end().await;
+    let again = Terminal::run(command(&stage, &plain)).end().await;
+    assert!(!again.contains("allow?"), "{again}");
+    // From a shell they are listed, and chosen by number.
+    let mut stream = client.send(&id, "run: touch other").await;
+    let asked = stream.until("permission_request").await.pop().expect("a frame").data;
+    let permission = asked["id"].as_str().expect("an id");
+    let (_, listed, _) = run(&stage, &["session", "permissions", &id]).await;
+    assert!(listed.contains("touch other") && listed.contains("  --always 1  allow Bash("), "{listed}");
+    let (good, _, said) = run(&stage, &["session", "allow", &id, permission, "--always", "9"]).await;
+    assert!(!good && said.contains("--always 9"), "{said}");
+    let (good, _, said) = run(&stage, &["session", "allow", &id, permission, "--always"]).await;
+    assert!(good, "{said}");
+    stream.until("done").await;
+    let again = Terminal::run(command(&stage, &["session", "send", &id, "run: touch other"])).end().await;
+    assert!(!again.contains("allow?"), "{again}");
 }
 
 #[tokio::test]

@@ -3,7 +3,9 @@
 
 mod line;
 
-use crate::support::{Client, DEADLINE, Point, Server, as_root, available_mb, eventually, is_alive, signal};
+use crate::support::{
+    Client, DEADLINE, Point, Server, as_root, available_mb, eventually, is_alive, signal, total_memory_mb,
+};
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -414,7 +416,7 @@ async fn as_root_memory_is_a_capacity_too() {
     assert!(client.text(&next, "hello").await.contains("This is turn 1."));
     assert_eq!(client.text(&hungry, "read kept").await, "yes");
 
-    let starving = Server::with(&[("ASH_MIN_MEMORY_MB", "99999999")]).await;
+    let starving = Server::with(&[("ASH_MIN_MEMORY_MB", &total_memory_mb().to_string())]).await;
     let client = starving.client();
     client.deploy("tester").await;
     let words = refused(make(&client, None).await).await;

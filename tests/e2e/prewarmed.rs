@@ -20,15 +20,18 @@ struct Stage {
 
 impl Stage {
     async fn set(uid: Option<u32>, prewarm: &str) -> Stage {
+        // Another user cannot reach the program that the tests installed.
+        let claude = uid.is_none().then(|| ("ASH_CLAUDE_BIN", program()));
         let env = [
-            ("ASH_CLAUDE_BIN", program()),
-            ("ANTHROPIC_API_KEY", "sk-outside".to_owned()),
-            ("ASH_PREWARM", prewarm.to_owned()),
+            Some(("ANTHROPIC_API_KEY", "sk-outside".to_owned())),
+            Some(("ASH_PREWARM", prewarm.to_owned())),
+            claude,
         ];
         let dir = tempfile::tempdir().expect("a directory");
         let model = Model::start(dir.path());
         let env: Vec<(&str, &str)> = env
             .iter()
+            .flatten()
             .map(|(name, value)| (*name, value.as_str()))
             .chain([("ANTHROPIC_BASE_URL", model.url.as_str())])
             .collect();

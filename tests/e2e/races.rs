@@ -95,7 +95,11 @@ async fn what_another_caller_wanted_is_a_conflict_and_says_whether_the_message_i
     done().await;
 
     let second = waiting("further").await;
+    let mut third = client.send(&id, "third").await;
+    third.until("session_start").await;
     client.action(&id, "pause").await;
+    let told = third.until("error").await.pop().expect("a frame").data;
+    assert_eq!((&told["code"], &told["queued"]), (&json!("session_paused"), &json!(true)), "{told}");
     let second = second.await.expect("answered");
     assert_eq!((code(&second), &second.1["queued"]), ((409, "session_paused"), &json!(true)), "{second:?}");
     server.let_go(&id, "further").await;
@@ -118,6 +122,46 @@ async fn what_another_caller_wanted_is_a_conflict_and_says_whether_the_message_i
     let (stopped, ended) = (stopping.await.expect("answered"), ending.await.expect("answered"));
     assert_eq!(ended.0, 200, "{ended:?}");
     assert_eq!(code(&stopped), (410, "session_ended"), "{stopped:?}");
+}
+
+/// Said only when it is: whoever asks while running turns have their last time, and nobody before.
+#[tokio::test]
+async fn that_the_server_is_stopping_is_said_while_it_stops() {
+    let mut server = Server::start().await;
+    let client = server.client();
+    let (busy, rests) = (client.create().await, client.create().await);
+    client.action(&rests, "pause").await;
+    let mut running = client.send(&busy, "hold go: one two").await;
+    running.until("text_delta").await;
+    crate::support::signal(server.pid(), libc::SIGTERM);
+    let stopping = async |method: Method, path: String, body: Value| {
+        eventually(&format!("{path} is refused"), async || {
+            let answered =
+                later(&client, method.clone(), path.clone(), body.clone()).await.expect("answered");
+            (code(&answered) == (503, "server_stopping")).then_some(())
+        })
+        .await;
+    };
+    // Once it is known that it stops, everything new is refused at once.
+    stopping(Method::POST, format!("/api/sessions/{rests}/resume"), json!({})).await;
+    for (path, body) in [
+        ("/api/sessions".to_owned(), json!({ "agent": "tester" })),
+        (format!("/api/sessions/{rests}/messages"), json!({ "content": "hi" })),
+        (format!("/api/sessions/{busy}/messages"), json!({ "content": "hi" })),
+        (format!("/api/sessions/{busy}/exec"), json!({ "command": "true" })),
+        (format!("/api/sessions/{busy}/pause"), json!({})),
+    ] {
+        let answered = later(&client, Method::POST, path.clone(), body).await.expect("answered");
+        assert_eq!(code(&answered), (503, "server_stopping"), "{path}: {answered:?}");
+        assert_eq!(answered.1["error"], "The server is stopping; try again in a moment");
+    }
+    assert_eq!(client.session(&busy).await["status"], "active", "what is there can be read");
+    server.let_go(&busy, "go").await;
+    let end = running.rest().await.pop().expect("an end");
+    assert_eq!((end.event.as_str(), &end.data["status"]), ("done", &json!("done")), "the turn had its time");
+    assert!(server.ended().await);
+    server.launch().await;
+    assert_eq!(server.client().action(&rests, "resume").await["session"]["status"], "active");
 }
 
 /// Of those who wait for one start, the first gets the problem itself and the others a copy: all with one status.
@@ -208,7 +252,13 @@ async fn a_deploy_that_is_sent_again_with_one_key_makes_one_version() {
 async fn deleting_an_agent_leaves_its_sessions_whole() {
     let server = Server::start().await;
     let client = server.client();
-    let files = |team: &str| json!([{ "path": "team", "content": STANDARD.encode(team) }]);
+    let files = |team: &str| {
+        let startup = format!("echo {team} > started-by");
+        json!([
+            { "path": "team", "content": STANDARD.encode(team) },
+            { "path": "startup.sh", "content": STANDARD.encode(startup) },
+        ])
+    };
     let deploy = async |team: &str| {
         client
             .post("/api/agents", json!({ "name": "gone", "files": files(team), "env": { "TEAM": team } }))
@@ -241,6 +291,8 @@ async fn deleting_an_agent_leaves_its_sessions_whole() {
     client.action("runs", "stop").await;
     client.action("runs", "resume").await;
     assert!(client.text("runs", "run: cat team").await.contains("red"));
+    let started_by = client.exec("runs", "cat started-by").await;
+    assert_eq!(started_by["stdout"], "red\n", "its own version's startup.sh ran: {started_by}");
     for id in ["rests", "runs"] {
         assert_eq!(client.delete(&format!("/api/sessions/{id}")).await["session"]["status"], "ended");
     }
@@ -282,6 +334,10 @@ async fn racer(client: Client, number: u64, until: Instant) -> (BTreeMap<(u16, S
             3..10 => (Method::POST, path("resume"), json!({})),
             10..15 => (Method::POST, path("pause"), json!({})),
             15..18 => (Method::POST, path("stop"), json!({})),
+            // One that was purged is made again under the same name.
+            18 if number.is_multiple_of(3) => {
+                (Method::DELETE, format!("/api/sessions/{id}?purge=true"), json!({}))
+            }
             18 => (Method::DELETE, format!("/api/sessions/{id}"), json!({})),
             19..21 => (
                 Method::POST,
@@ -290,7 +346,10 @@ async fn racer(client: Client, number: u64, until: Instant) -> (BTreeMap<(u16, S
             ),
             21..24 => (Method::POST, path("rewind"), json!({ "checkpoint": 1 })),
             24..28 => (Method::PATCH, path("config"), json!({ "env": { "N": number.to_string() } })),
-            28..31 => (Method::POST, path("lock"), json!({ "ttl": 1, "takeover": number.is_multiple_of(2) })),
+            // A lock keeps nearly everybody out: in most generations there is none.
+            28..31 if generation.is_multiple_of(4) => {
+                (Method::POST, path("lock"), json!({ "ttl": 1, "takeover": number.is_multiple_of(2) }))
+            }
             31..33 => (Method::DELETE, path("lock"), json!({})),
             33..35 => (Method::POST, path("exec"), json!({ "command": "echo x > y" })),
             _ => (Method::POST, path("messages"), json!({ "content": "say: hello" })),
@@ -314,8 +373,7 @@ async fn racer(client: Client, number: u64, until: Instant) -> (BTreeMap<(u16, S
             (false, _) if code == "lock_lost" => None,
             (false, _) => token,
         };
-        if code == "session_ended" || (status == 200 && method == Method::DELETE && !path.ends_with("/lock"))
-        {
+        if code == "session_ended" || (status == 200 && method == Method::DELETE && path.ends_with(&id)) {
             generation += 1;
         }
         if body["session"]["id"].as_str().is_some_and(|id| id.starts_with("fork-")) {

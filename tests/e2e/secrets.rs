@@ -2,11 +2,11 @@
 
 use crate::{
     options::Stage,
-    support::{Client, Server},
+    support::{Client, Server, eventually},
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::{fs, os::unix::fs::DirBuilderExt, path::Path};
 
 /// A server for tools, as small as can be.
 const TOOLS: &str = r#"
@@ -105,6 +105,20 @@ async fn secrets_of_mcp_servers_are_masked_sealed_and_read_from_a_file() {
     assert_eq!(stage.key_in_use("s").await, "BBBB");
     let events = client.get("/api/sessions/s/events?limit=1000").await.to_string();
     assert!(!events.contains("hunter2"), "{events}");
+    // The bucket has them sealed: another machine with the same seal key has them again.
+    client.action("s", "stop").await;
+    crate::far::until_remote(&client, "s").await;
+    let seal = stage.server.data.join("seal.key");
+    let key = fs::read(&seal).expect("a seal key");
+    stage.server.kill9();
+    eventually("the machine is gone", async || fs::remove_dir_all(&stage.server.data).is_ok().then_some(()))
+        .await;
+    fs::DirBuilder::new().mode(0o700).create(&stage.server.data).expect("a data directory");
+    fs::write(&seal, key).expect("the seal key");
+    stage.server.take_over().await;
+    let client = stage.server.client();
+    client.action("s", "resume").await;
+    assert_eq!(stage.key_in_use("s").await, "BBBB");
 }
 
 #[tokio::test]

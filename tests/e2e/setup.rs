@@ -213,8 +213,11 @@ async fn a_script_that_takes_too_long_is_ended() {
     }
     for (text, word) in [
         ("[setup]\ninstallSeconds = 0\n", "setup.installSeconds must be 1 to"),
-        ("[setup]\nseconds = 5\n", "unknown field"),
-        ("[sandbox]\nuserNamespaces = 1\n", "ash.toml"),
+        (
+            "[setup]\nseconds = 5\n",
+            "seconds: there is no such field; there are installSeconds, startupSeconds",
+        ),
+        ("[sandbox]\nuserNamespaces = 1\n", "ash.toml: sandbox.userNamespaces must be true or false"),
     ] {
         let body = json!({ "name": "wrong", "files": upload(&[("ash.toml", text)]) });
         let (status, body) = client.ask(Method::POST, "/api/agents", Some(body)).await;

@@ -216,6 +216,17 @@ impl Server {
         assert!(status.success(), "{status}\n{}", self.log());
     }
 
+    /// Claude Code's program went away after the start.
+    pub async fn without_claude(env: &[(&str, &str)]) -> Server {
+        let mut server = Server::prepare(env);
+        let program = server.dir.join("claude");
+        std::fs::copy("/bin/true", &program).expect("a program");
+        server.set("ASH_CLAUDE_BIN", program.to_str().expect("UTF-8"));
+        server.launch().await;
+        std::fs::remove_file(&program).expect("removed");
+        server
+    }
+
     /// From the next start on.
     pub fn set(&mut self, name: &str, value: &str) {
         self.env.insert(name.to_owned(), value.to_owned());
@@ -365,9 +376,25 @@ pub fn cmdline(pid: u32) -> String {
 
 /// Of the machine's memory.
 pub fn available_mb() -> u64 {
+    memory_mb("MemAvailable:")
+}
+
+/// All of it, of which there is always less.
+pub fn total_memory_mb() -> u64 {
+    memory_mb("MemTotal:")
+}
+
+fn memory_mb(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").expect("the kernel says it");
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).expect("it is there");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("it is there");
     line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") / 1024
+}
+
+/// All of the disk that servers under test have their data on, of which less is free.
+pub fn disk_mb() -> u64 {
+    let said = Command::new("stat").args(["-f", "-c", "%b %S"]).arg(std::env::temp_dir()).output();
+    let said = String::from_utf8(said.expect("stat").stdout).expect("text");
+    said.split_whitespace().map(|number| number.parse::<u64>().expect("a number")).product::<u64>() >> 20
 }
 
 /// Waits for a condition instead of sleeping.
@@ -573,7 +600,8 @@ fn parse(text: &str) -> Option<Frame> {
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
     let event = field("event: ")?;
     // What is not in the log is nothing to go on after.
-    let id = field("id: ").or_else(|| (event == "restore_progress").then(String::new)).expect("an id");
+    let is_logged = event != "restore_progress" && event != "error";
+    let id = field("id: ").or_else(|| (!is_logged).then(String::new)).expect("an id");
     let data = serde_json::from_str(&field("data: ").expect("data")).expect("one line of JSON");
     Some(Frame { id, event, data })
 }

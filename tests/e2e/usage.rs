@@ -3,7 +3,7 @@
 
 use crate::{
     claude::Stage,
-    support::{Client, ash, children, cmdline, eventually, signal},
+    support::{Client, ash, children, cmdline, eventually, let_go, signal},
 };
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -193,6 +193,82 @@ async fn calls_by_hand_through_the_models_socket_are_counted_and_no_budget_is_ex
     let used = after.0 + after.1 - before.0 - before.1;
     let one = used / passed as u64;
     assert!(used >= most && used < most + 2 * one, "{used} of {most}, {passed} passed");
+}
+
+/// The server tells the shim what is left, with the prices, so nobody has to be there when it is used up.
+#[tokio::test]
+async fn a_budget_closes_the_route_while_the_server_is_dead() {
+    for (name, of) in [("maxTokens", 400.0), ("maxBudgetUsd", 0.002)] {
+        let mut stage = Stage::set().await;
+        let client = stage.server.client();
+        let id = create(&stage, "builtin", json!({})).await;
+        client.say(&id, "say: hello").await;
+        let before = of_session(&client, &id).await;
+        let used = |now: (u64, u64, f64)| match name {
+            "maxTokens" => (now.0 + now.1 - before.0 - before.1) as f64,
+            _ => now.2 - before.2,
+        };
+        let limits = match name {
+            "maxTokens" => json!({ name: before.0 + before.1 + of as u64 }),
+            _ => json!({ name: before.2 + of }),
+        };
+        client.ask(Method::PATCH, &format!("/api/sessions/{id}/config"), Some(limits)).await;
+        let call = by_hand("model.sock", &format!("say: {}", "word ".repeat(40))).replace("; ", " >> codes");
+        let calls =
+            format!("until [ -e go ]; do sleep 0.01; done; for i in $(seq 100); do {call}; done; touch over");
+        let script = format!("cat > calls.sh <<'END'\n{calls}\nEND\nsetsid sh calls.sh >/dev/null 2>&1 &");
+        assert_eq!(client.exec(&id, &script).await["exitCode"], 0);
+        let live = stage.server.live(&id).await;
+        let (workspace, asked) = (live.join("tree/workspace"), stage.requests().len());
+        stage.server.kill9();
+        let_go(&live, "go");
+        eventually("all calls were made", async || workspace.join("over").exists().then_some(())).await;
+        let codes = std::fs::read_to_string(workspace.join("codes")).expect("written");
+        let passed = codes.split_whitespace().filter(|code| *code == "200").count();
+        assert!(passed > 0 && codes.trim_end().ends_with("402"), "{name}: {codes}");
+        assert_eq!(stage.requests().len() - asked, passed, "{name}: what was refused has not been passed on");
+        stage.server.launch().await;
+        let client = stage.server.client();
+        eventually("it is counted", async || (used(of_session(&client, &id).await) >= of).then_some(()))
+            .await;
+        adds_up(&stage, &id, name).await;
+        let all = used(of_session(&client, &id).await);
+        assert!(all < of + 2.0 * all / passed as f64, "{name}: {all} of {of}, {passed} passed");
+    }
+}
+
+#[tokio::test]
+async fn many_callers_at_once_exceed_a_budget_by_no_more_than_what_is_in_flight_while_no_server_lives() {
+    const AT_ONCE: u32 = 8;
+    for limit in ["maxTokens", "maxBudgetUsd"] {
+        let mut stage = Stage::set().await;
+        let client = stage.server.client();
+        let id = create(&stage, "builtin", json!({})).await;
+        // All of them are on their way before the first is answered.
+        let call = by_hand("model.sock", &format!("stall 300\nsay: {}", "word ".repeat(400)));
+        client.exec(&id, &call).await;
+        eventually("it is counted", async || (of_session(&client, &id).await.1 > 0).then_some(())).await;
+        let of = |(input, output, dollars): (u64, u64, f64)| match limit {
+            "maxTokens" => (input + output) as f64,
+            _ => dollars,
+        };
+        let one = of(said(&stage));
+        let most = if limit == "maxTokens" { json!(20 * one as u64) } else { json!(20.0 * one) };
+        let config = format!("/api/sessions/{id}/config");
+        let (status, set) = client.ask(Method::PATCH, &config, Some(json!({ limit: most }))).await;
+        assert_eq!(status, StatusCode::OK, "{set}");
+        let callers =
+            format!("for n in $(seq {AT_ONCE}); do (for m in $(seq 10); do {call} done) & done; wait");
+        let command = format!("run: touch begun; until [ -e go ]; do sleep 0.1; done; {callers}; touch over");
+        drop(client.send(&id, &command).await);
+        begun(&client, &id).await;
+        let live = stage.server.live(&id).await;
+        stage.server.kill9();
+        let_go(&live, "go");
+        eventually("all have tried", async || live.join("tree/workspace/over").exists().then_some(())).await;
+        let calls = of(said(&stage)) / one;
+        assert!(calls > 19.0 && calls < 20.0 + f64::from(AT_ONCE), "{limit}: {calls} calls of 20");
+    }
 }
 
 #[tokio::test]

@@ -12,7 +12,6 @@ use crate::window::{self, Keep, Rate, View, Window};
 use crate::wire::{CompactMetadata, Line, Notice};
 use crate::{ids, tools, transcript};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
@@ -134,8 +133,7 @@ impl Agent<'_> {
     fn is_due(&self, view: &View, is_full: bool) -> bool {
         let (window, grown) =
             (&self.manner.window, |since: u64| view.tokens >= since + self.manner.window.worth());
-        let fruitless = self.fruitless.load(Relaxed);
-        let is_new = fruitless == 0 || grown(fruitless);
+        let is_new = self.conversation.fruitless.is_none_or(grown);
         let is_long = view.tokens > window.background && self.conversation.left.is_none_or(grown);
         is_new && (is_full || is_long)
     }
@@ -264,13 +262,12 @@ impl Agent<'_> {
             self.base(),
             compacting.rate,
         );
+        let turn = covers.last().map(|covered| covered.turn.clone()).unwrap_or_default();
         if tokens_after >= without {
             // As long as it is by now: what was said meanwhile is no reason to ask again.
-            self.fruitless.store(tokens_before.max(self.view(self.base()).tokens), Relaxed);
-            return Ok(());
+            let tokens = tokens_before.max(self.view(self.base()).tokens);
+            return self.record(&turn, Fact::CompactionDiscarded { tokens, usage });
         }
-        self.fruitless.store(0, Relaxed);
-        let turn = covers.last().map(|covered| covered.turn.clone()).unwrap_or_default();
         let fact = Compaction {
             summary: text.clone(),
             covers,

@@ -41,6 +41,13 @@ pub(crate) enum Fact {
         partial: String,
     },
     Compaction(Compaction),
+    /// A summary was no shorter than what it was of. It is not kept, but it was paid for, and is not asked for again at once.
+    CompactionDiscarded {
+        /// How long the conversation was then.
+        tokens: u64,
+        /// Of the request for the summary.
+        usage: Usage,
+    },
 }
 
 /// What was said long ago, summed up. From here on the summary stands for it; all of it stays in the transcript.
@@ -339,7 +346,7 @@ impl Turn {
             Fact::Result(ending) => self.end(Ended { uuid, ending, partial: String::new() }),
             Fact::Interrupted { ending, partial } => self.end(Ended { uuid, ending, partial }),
             // Of the conversation, not of a turn.
-            Fact::Compaction(_) => {}
+            Fact::Compaction(_) | Fact::CompactionDiscarded { .. } => {}
         }
     }
 
@@ -366,6 +373,8 @@ pub(crate) struct Conversation {
     pub(crate) rate: Option<Rate>,
     /// How many tokens the last summary left.
     pub(crate) left: Option<u64>,
+    /// How many there were when a summary freed nothing.
+    pub(crate) fruitless: Option<u64>,
 }
 
 impl Conversation {
@@ -374,8 +383,13 @@ impl Conversation {
             Fact::Compaction(Compaction { summary, covers, tokens_per_1000_bytes, tokens_after, .. }) => {
                 self.coverage.extend(summary, covers);
                 self.left = Some(*tokens_after);
+                self.fruitless = None;
                 self.rate = Some(Rate::of(*tokens_per_1000_bytes));
                 self.measured = None;
+                return;
+            }
+            Fact::CompactionDiscarded { tokens, .. } => {
+                self.fruitless = Some(*tokens);
                 return;
             }
             Fact::Assistant { .. } => self.measured = Some(entry.uuid.clone()),

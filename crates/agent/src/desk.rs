@@ -15,7 +15,6 @@ use serde_json::Value;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -42,8 +41,6 @@ struct Room {
     /// For a worker that waits for a summary: a prompt came, or the summary did.
     bell: Condvar,
     steering: Steering,
-    /// See [`Agent`].
-    fruitless: AtomicU64,
 }
 
 #[derive(Default)]
@@ -71,7 +68,6 @@ impl Desk {
             queue: Mutex::default(),
             bell: Condvar::new(),
             steering: Steering::default(),
-            fruitless: AtomicU64::new(0),
         };
         Ok(Desk { room: Arc::new(room), resumed, worker: None })
     }
@@ -181,7 +177,6 @@ impl Room {
             conversation,
             compacting: None,
             squeezed: false,
-            fruitless: &self.fruitless,
             ring: self.ring(),
             steering: &self.steering,
         };

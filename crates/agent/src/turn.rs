@@ -16,7 +16,6 @@ use crate::steering::Steering;
 use crate::transcript::{self, Transcript};
 use crate::wire::{Delta, Event, Line, Notice};
 use crate::{ids, instructions, tools};
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Long work takes a hundred; a model that calls tools in circles must come to an end.
@@ -46,8 +45,6 @@ pub(crate) struct Agent<'a> {
     pub(crate) compacting: Option<Compacting>,
     /// Of the last request pieces were left out that may be shown again.
     pub(crate) squeezed: bool,
-    /// How long the conversation was when a summary of it was no shorter; 0: there was none such.
-    pub(crate) fruitless: &'a AtomicU64,
     pub(crate) ring: Ring,
     pub(crate) steering: &'a Steering,
 }
@@ -223,7 +220,7 @@ impl Agent<'_> {
         self.conversation.turns().last().expect("a turn is recorded before it runs")
     }
 
-    fn record(&mut self, turn: &str, fact: Fact) -> Result<(), transcript::Error> {
+    pub(crate) fn record(&mut self, turn: &str, fact: Fact) -> Result<(), transcript::Error> {
         let uuid = if let Fact::User { .. } = fact { turn.to_owned() } else { ids::uuid() };
         self.record_as(uuid, turn, fact)
     }

@@ -1,6 +1,6 @@
 //! The client's side of the API: which server, which key, and errors that say what to do next.
 
-use crate::settings::Settings;
+use crate::{settings::Settings, words};
 use ash_model::Kind;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
@@ -37,6 +37,31 @@ impl Failure {
 
     pub(crate) fn invalid(message: impl Into<String>) -> Failure {
         Failure::new(Kind::Invalid, message)
+    }
+
+    pub(crate) fn ended() -> Failure {
+        Failure::new(Kind::Gone, ENDED)
+    }
+
+    /// What a server said, in the words of a shell.
+    pub(crate) fn told(kind: Kind, code: &str, said: &str) -> Failure {
+        // Which status an answer has depends on what was asked; for people it is the same.
+        if code == "session_ended" || (code == "wrong_status" && said.contains("ended")) {
+            return Failure::ended();
+        }
+        let said = words::of_shell(said);
+        match (kind, code) {
+            (_, "route_not_found") => Failure::new(
+                kind,
+                "the server does not know this command: it may be older than this program; `ash status` shows its version",
+            ),
+            (Kind::Unauthorized, _) => {
+                let remedy =
+                    "Give the server's key with ASH_API_KEY, or save it with `ASH_API_KEY=KEY ash link URL`";
+                Failure::new(kind, format!("{said}. {remedy}"))
+            }
+            _ => Failure::new(kind, said),
+        }
     }
 
     /// Something on this machine went wrong: a file, a terminal, a process.
@@ -129,7 +154,14 @@ impl Api {
 
     async fn json(&self, request: RequestBuilder) -> Result<Value> {
         let response = self.send(request).await?;
-        response.json().await.map_err(|error| self.unreachable(&error))
+        let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        serde_json::from_slice(&body).map_err(|_| {
+            let said = format!(
+                "what answers at {} is no ash server: say where one is with --server or `ash link URL`",
+                self.url
+            );
+            Failure::new(Kind::Unavailable, said)
+        })
     }
 
     pub(crate) async fn get(&self, path: &str) -> Result<Value> {
@@ -224,17 +256,7 @@ async fn refusal(response: Response) -> Refused {
     let body: Value = response.json().await.unwrap_or_default();
     let said = body["error"].as_str().map_or_else(|| status.to_string(), str::to_owned);
     let code = body["code"].as_str().unwrap_or_default().to_owned();
-    // Which status an answer has depends on what was asked; for people it is the same.
-    let has_ended = code == "session_ended" || (code == "wrong_status" && said.contains("ended"));
-    let kind = if has_ended { Kind::Gone } else { kind(status) };
-    let message = match kind {
-        _ if has_ended => ENDED.to_owned(),
-        Kind::Unauthorized => format!(
-            "{said}. Give the server's key with ASH_API_KEY, or save it with `ASH_API_KEY=KEY ash link URL`"
-        ),
-        _ => said,
-    };
-    Refused { code, failure: Failure { kind, message } }
+    Refused { failure: Failure::told(kind(status), &code, &said), code }
 }
 
 fn kind(status: StatusCode) -> Kind {

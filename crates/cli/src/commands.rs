@@ -76,13 +76,27 @@ fn done(result: Result<()>) -> Result<u8> {
     result.map(|()| 0)
 }
 
-/// `KEY=VALUE` as people write it.
+/// `NAME=VALUE` as people write it.
 fn variables(given: &[String]) -> Result<Vec<(String, String)>> {
-    let split = |pair: &String| {
-        let found = pair.split_once('=').filter(|(name, _)| !name.is_empty());
-        found
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .ok_or_else(|| Failure::invalid(format!("\"{pair}\" must be KEY=VALUE")))
+    given.iter().map(|pair| split(pair).ok_or_else(|| not_a_pair(pair))).collect()
+}
+
+/// For a session's or an agent's environment: with a name alone the value is this shell's, and in no command line.
+fn environment(given: &[String]) -> Result<Vec<(String, String)>> {
+    let one = |pair: &String| match (split(pair), std::env::var(pair)) {
+        (Some(both), _) => Ok(both),
+        (None, Ok(value)) if !pair.is_empty() && !pair.contains('=') => Ok((pair.clone(), value)),
+        (None, _) if pair.is_empty() || pair.contains('=') => Err(not_a_pair(pair)),
+        (None, _) => Err(Failure::invalid(format!("{pair} is not set here: set it, or write {pair}=VALUE"))),
     };
-    given.iter().map(split).collect()
+    given.iter().map(one).collect()
+}
+
+fn split(pair: &str) -> Option<(String, String)> {
+    let (name, value) = pair.split_once('=').filter(|(name, _)| !name.is_empty())?;
+    Some((name.to_owned(), value.to_owned()))
+}
+
+fn not_a_pair(pair: &str) -> Failure {
+    Failure::invalid(format!("\"{pair}\" must be NAME=VALUE"))
 }

@@ -9,8 +9,9 @@ mod args;
 mod commands;
 mod settings;
 mod stream;
+mod words;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use out::{Paint, paint_err};
 use std::{ffi::OsString, process::ExitCode};
 
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
     if let Some(inner) = inner {
         return ExitCode::from(u8::try_from(inner(args.collect())).unwrap_or(1));
     }
-    let command = args::Ash::parse().command;
+    let command = args::parse().command;
     if !matches!(command, args::Command::Serve(_)) {
         end_with_the_reader();
     }

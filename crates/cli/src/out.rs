@@ -51,7 +51,7 @@ fn mark() -> &'static str {
     MARK.get_or_init(|| format!("{:016x};", RandomState::new().build_hasher().finish()))
 }
 
-fn is_bidi(c: char) -> bool {
+pub(crate) fn is_bidi(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
@@ -179,10 +179,11 @@ pub(crate) fn escaped(json: &str) -> String {
     json.chars().map(|c| if hidden(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() }).collect()
 }
 
-/// Columns with names that somebody chose: they are never cut.
-const WHOLE: [&str; 9] = ["ID", "NAME", "AGENT", "PATH", "WORKSPACE", "SESSION", "OWNER", "KEY", "NUMBER"];
+/// Columns with free text, whose beginning is enough. Ids, names and numbers are never cut.
+const MAY_BE_CUT: [&str; 3] = ["TITLE", "MESSAGE", "LABEL"];
 /// A column is not made narrower than this.
 const NARROWEST: usize = 8;
+const GAP: usize = 2;
 
 pub(crate) struct Table {
     head: Vec<&'static str>,
@@ -206,35 +207,81 @@ impl Table {
 
     /// `room`: how wide a line may be, if that matters.
     fn lines(&self, room: Option<usize>) -> Vec<String> {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|(text, _)| text.width());
-            cells.chain([self.head[column].len()]).max().unwrap_or(0)
-        };
-        let mut widths: Vec<usize> = (0..self.head.len()).map(width).collect();
-        if let Some(room) = room {
-            self.narrow(&mut widths, room);
+        let width = |column: usize| self.widest(column).max(self.head[column].len());
+        let widths: Vec<usize> = (0..self.head.len()).map(width).collect();
+        let Some(room) = room else { return self.columns(&widths) };
+        let (mut narrowed, mut hanging) = (widths.clone(), widths);
+        if self.narrow(&mut narrowed, room) {
+            self.columns(&narrowed)
+        } else if self.hang(&mut hanging, room) {
+            self.columns(&hanging)
+        } else {
+            self.records(room)
         }
+    }
+
+    fn widest(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        cells.map(|(text, _)| text.width()).max().unwrap_or(0)
+    }
+
+    fn columns(&self, widths: &[usize]) -> Vec<String> {
+        let gap = " ".repeat(GAP);
         let head: Vec<String> =
-            self.head.iter().zip(&widths).map(|(name, width)| cell(name, None, *width)).collect();
-        let head = paint(Paint::Dim, head.join("  ").trim_end());
-        let rows = self.rows.iter().map(|row| {
-            let cells: Vec<String> =
-                row.iter().zip(&widths).map(|((text, colour), width)| cell(text, *colour, *width)).collect();
-            cells.join("  ").trim_end().to_owned()
+            self.head.iter().zip(widths).map(|(name, width)| cell(name, None, *width)).collect();
+        let head = paint(Paint::Dim, head.join(&gap).trim_end());
+        let rows = self.rows.iter().flat_map(|row| {
+            let mut cells: Vec<String> =
+                row.iter().zip(widths).map(|((text, colour), width)| cell(text, *colour, *width)).collect();
+            let too_long = row.first().filter(|(text, _)| text.width() > widths[0]);
+            let alone = too_long.map(|(text, colour)| {
+                cells[0] = " ".repeat(widths[0]);
+                cell(text, *colour, text.width())
+            });
+            alone.into_iter().chain([cells.join(&gap).trim_end().to_owned()])
         });
         std::iter::once(head).chain(rows).collect()
     }
 
-    /// The widest column that may be cut gives way, until all of them fit.
-    fn narrow(&self, widths: &mut [usize], room: usize) {
+    /// Makes the first column narrow: what is longer gets a line of its own. False: there is no room all the same.
+    fn hang(&self, widths: &mut [usize], room: usize) -> bool {
+        let cells = self.rows.iter().filter_map(|row| row.first()).map(|(text, _)| text.width());
+        let short = cells.filter(|width| *width <= room / 3);
+        widths[0] = short.chain([self.head[0].len(), NARROWEST]).max().unwrap_or(NARROWEST);
+        self.narrow(widths, room)
+    }
+
+    /// Where there are too many columns: a block of lines for each row.
+    fn records(&self, room: usize) -> Vec<String> {
+        let names = self.head.iter().map(|name| name.len()).max().unwrap_or(0);
+        let block = |row: &Vec<(String, Option<Paint>)>| -> Vec<String> {
+            let told = self.head.iter().zip(row).filter(|(_, (text, _))| !text.is_empty());
+            let line = |(name, (text, colour)): (&&str, &(String, Option<Paint>))| {
+                let left =
+                    if MAY_BE_CUT.contains(name) { room.saturating_sub(names + GAP) } else { text.width() };
+                format!(
+                    "{}{}{}",
+                    paint(Paint::Dim, &format!("{name:names$}")),
+                    " ".repeat(GAP),
+                    cell(text, *colour, left.min(text.width()))
+                )
+            };
+            told.map(line).collect()
+        };
+        let blocks: Vec<Vec<String>> = self.rows.iter().map(block).collect();
+        blocks.join(&String::new())
+    }
+
+    /// The widest column that may be cut gives way, until all of them fit. False: they cannot.
+    fn narrow(&self, widths: &mut [usize], room: usize) -> bool {
         loop {
-            let all = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
-            let Some(over) = all.checked_sub(room).filter(|over| *over > 0) else { return };
+            let all = widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1);
+            let Some(over) = all.checked_sub(room).filter(|over| *over > 0) else { return true };
             let may_be_cut =
-                |column: &usize| !WHOLE.contains(&self.head[*column]) && widths[*column] > NARROWEST;
+                |column: &usize| MAY_BE_CUT.contains(&self.head[*column]) && widths[*column] > NARROWEST;
             let Some(widest) = (0..widths.len()).filter(may_be_cut).max_by_key(|column| widths[*column])
             else {
-                return;
+                return false;
             };
             let next = (0..widths.len()).filter(|column| *column != widest).filter(may_be_cut);
             let next = next.map(|column| widths[column]).max().unwrap_or(NARROWEST);
@@ -242,6 +289,27 @@ impl Table {
                 widths[widest].saturating_sub(over).max(next.min(widths[widest] - 1)).max(NARROWEST);
         }
     }
+}
+
+/// A text as lines that begin at this column of the terminal, broken between words. One line where there is no terminal.
+pub(crate) fn wrapped(text: &str, column: usize) -> Vec<String> {
+    wrapped_to(text, terminal_width().map(|width| width.saturating_sub(column).max(20)))
+}
+
+fn wrapped_to(text: &str, room: Option<usize>) -> Vec<String> {
+    let Some(room) = room else { return vec![text.to_owned()] };
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is always one");
+        if !line.is_empty() && line.width() + 1 + word.width() > room {
+            lines.push(word.to_owned());
+        } else {
+            let gap = if line.is_empty() { "" } else { " " };
+            line.push_str(gap);
+            line.push_str(word);
+        }
+    }
+    lines
 }
 
 fn cell(text: &str, colour: Option<Paint>, width: usize) -> String {
@@ -434,26 +502,81 @@ mod tests {
         assert_eq!(serde_json::from_str::<String>(&printed).expect("JSON"), "a\u{202e}b\u{9b}c\u{7f}");
     }
 
+    fn table(head: &[&'static str], rows: &[&[&str]]) -> Table {
+        let mut table = Table::new(head);
+        rows.iter().for_each(|row| table.row(row.iter().map(|text| ((*text).to_owned(), None)).collect()));
+        table
+    }
+
     #[test]
     fn a_table_fits_the_terminal_and_never_cuts_a_chosen_id() {
-        let mut table = Table::new(&["ID", "STATUS", "TITLE"]);
-        let long = "a-session-that-somebody-named-at-length";
-        table.row(vec![(long.into(), None), ("active".into(), None), ("x".repeat(100), None)]);
-        table.row(vec![("b".into(), None), ("active".into(), None), ("日本語".repeat(10), None)]);
+        let (long, text, wide) =
+            ("a-session-that-somebody-named-at-length", "x".repeat(100), "日本語".repeat(10));
+        let table = table(&["ID", "STATUS", "TITLE"], &[&[long, "active", &text], &["b", "active", &wide]]);
         let lines = table.lines(Some(70));
         assert!(lines.iter().all(|line| line.width() <= 70), "{lines:#?}");
         assert!(lines[1].starts_with(long) && lines[1].ends_with('…'), "{lines:#?}");
         assert!(lines[2].ends_with('…'), "{lines:#?}");
         // Where the reader is a program nothing is cut.
-        assert!(table.lines(None)[1].ends_with(&"x".repeat(100)));
+        assert!(table.lines(None)[1].ends_with(&text));
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_for_its_column_gets_a_line_of_its_own() {
+        let long = "a-session-that-somebody-named-at-length-and-more";
+        let rows: [&[&str]; 2] =
+            [&[long, "active", "3", "日本語日本語日本語"], &["b", "paused", "1", "short"]];
+        let lines = table(&["ID", "STATUS", "TURNS", "TITLE"], &rows).lines(Some(50));
+        let expected = [
+            "ID        STATUS  TURNS  TITLE",
+            long,
+            "          active  3      日本語日本語日本語",
+            "b         paused  1      short",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn what_has_too_many_columns_is_told_in_lines() {
+        let wide = "日本語".repeat(20);
+        let agent = "an-agent-with-a-name-as-long-as-the-terminal";
+        let rows: [&[&str]; 2] = [&["a", agent, "12345678", ""], &["b", "default", "1", &wide]];
+        let lines = table(&["ID", "AGENT", "TURNS", "TITLE"], &rows).lines(Some(60));
+        let expected = [
+            "ID     a".to_owned(),
+            format!("AGENT  {agent}"),
+            "TURNS  12345678".to_owned(),
+            String::new(),
+            "ID     b".to_owned(),
+            "AGENT  default".to_owned(),
+            "TURNS  1".to_owned(),
+            format!("TITLE  {}…", wide.chars().take(26).collect::<String>()),
+        ];
+        assert_eq!(lines, expected);
+        assert!(lines.iter().all(|line| line.width() <= 60), "{lines:#?}");
+    }
+
+    #[test]
+    fn numbers_and_what_commands_take_are_never_cut() {
+        for head in ["TURN", "WHICH", "BY KEY", "OF", "TENANT", "COST", "CACHE READ", "MODEL", "OWNER"] {
+            let value = "0123456789-0123456789";
+            let lines = table(&[head, "TITLE"], &[&[value, "words and words"]]).lines(Some(24));
+            assert!(lines.iter().any(|line| line.contains(value)), "{head}: {lines:?}");
+        }
     }
 
     #[test]
     fn a_table_counts_double_width_characters() {
-        let mut table = Table::new(&["NAME", "SIZE"]);
-        table.row(vec![("日本".into(), None), ("1".into(), None)]);
-        table.row(vec![("abcd".into(), None), ("2".into(), None)]);
+        let table = table(&["NAME", "SIZE"], &[&["日本", "1"], &["abcd", "2"]]);
         assert_eq!(table.lines(None)[1..], ["日本  1", "abcd  2"]);
+    }
+
+    #[test]
+    fn long_lines_are_broken_between_words() {
+        assert_eq!(wrapped_to("one two three", Some(7)), ["one two", "three"]);
+        assert_eq!(wrapped_to("日本 日本 日本", Some(9)), ["日本 日本", "日本"]);
+        assert_eq!(wrapped_to("a/path/that/is/long", Some(4)), ["a/path/that/is/long"]);
+        assert_eq!(wrapped_to("one two three", None), ["one two three"]);
     }
 
     #[test]

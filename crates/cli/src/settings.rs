@@ -3,6 +3,7 @@
 use crate::api::{Failure, Result};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     fs,
     io::Write,
@@ -22,7 +23,7 @@ pub(crate) struct Settings {
         global = true,
         hide = true,
         value_name = "KEY",
-        value_parser = not_as_flag
+        value_parser = crate::args::NoKey
     )]
     pub(crate) refused_key: Option<Infallible>,
     /// The key for it
@@ -41,10 +42,6 @@ pub(crate) struct Settings {
     /// Answer in JSON, for programs
     #[arg(long, global = true, help_heading = "Client")]
     pub(crate) json: bool,
-}
-
-fn not_as_flag(_: &str) -> std::result::Result<Infallible, String> {
-    Err("keys are not taken as flags, which every user of this machine can read: set the environment variable ASH_API_KEY, or save the key with `ASH_API_KEY=KEY ash link URL`".to_owned())
 }
 
 /// `~/.ash/config.json`: what `ash link` saves.
@@ -101,6 +98,15 @@ pub(crate) struct Running {
     pub(crate) pid: u32,
     pub(crate) url: String,
     pub(crate) version: String,
+    /// By flag. Empty: it is an older server, which does not say.
+    #[serde(default)]
+    pub(crate) settings: BTreeMap<String, String>,
+    /// Where model calls go, if it has a key for them.
+    #[serde(default)]
+    pub(crate) models: Option<String>,
+    /// Claude Code's program.
+    #[serde(default)]
+    pub(crate) claude: Option<PathBuf>,
 }
 
 pub(crate) fn running() -> Option<Running> {
@@ -117,6 +123,11 @@ pub(crate) fn is_locked(data: &Path) -> bool {
 }
 
 impl Settings {
+    /// Of the server at this address, without a key: whatever listens there may be somebody else's.
+    pub(crate) fn of_stranger(url: String) -> Settings {
+        Settings { server: Some(url), refused_key: None, key: None, lock: None, json: false }
+    }
+
     /// None: no server is named, and none runs here. Whatever listens on the usual port may be another user's.
     pub(crate) fn server_url(&self) -> Option<String> {
         let url = self

@@ -1,7 +1,7 @@
 //! Reading event streams, over dropped connections and restarts of the server: whoever follows a turn sees every
 //! frame of it once.
 
-use crate::api::{Api, Failure, Result, encoded};
+use crate::api::{Api, Result, encoded};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -154,13 +154,4 @@ fn parse(text: &str) -> Frame {
         |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned();
     let data = serde_json::from_str(&field("data: ")).unwrap_or_default();
     Frame { id: field("id: "), event: field("event: "), data }
-}
-
-impl From<&Frame> for Failure {
-    fn from(frame: &Frame) -> Failure {
-        Failure::new(
-            ash_model::Kind::Internal,
-            frame.data["error"].as_str().unwrap_or("the turn failed").to_owned(),
-        )
-    }
 }

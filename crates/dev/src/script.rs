@@ -8,7 +8,7 @@ use crate::{
     trouble::{End, Lot},
 };
 use serde::{Deserialize, de::Error as _};
-use serde_json::Value;
+use serde_json::{Value, error::Category};
 
 #[derive(Debug, Clone, Default)]
 pub struct Script {
@@ -17,10 +17,10 @@ pub struct Script {
 
 /// Why a script is refused: which rule, and what is wrong with it.
 #[derive(Debug, thiserror::Error)]
-#[error("{place}: {source}")]
+#[error("{place}: {why}")]
 pub struct BadScript {
     place: String,
-    source: serde_json::Error,
+    why: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -118,7 +118,28 @@ fn place(number: usize) -> String {
 }
 
 fn at(place: String) -> impl FnOnce(serde_json::Error) -> BadScript {
-    move |source| BadScript { place, source }
+    move |error| BadScript { place, why: in_words(&error) }
+}
+
+/// What a parser calls wrong, as people call it.
+fn in_words(error: &serde_json::Error) -> String {
+    if error.classify() != Category::Data {
+        return format!("it is not JSON from line {}, column {} on", error.line(), error.column());
+    }
+    let said = error.to_string().replace('`', "");
+    let listed = |what: &str| what.trim_start_matches("one of ").replace(" or ", ", ");
+    match said.split_once(", expected ") {
+        Some((unknown, known)) if unknown.starts_with("unknown ") => {
+            let name = unknown.split(' ').nth(2).unwrap_or_default();
+            format!("there is no {name} here; there are {}", listed(known))
+        }
+        Some((_, "u16" | "u32" | "u64" | "usize")) => "a value in it must be a whole number".to_owned(),
+        Some((_, wanted)) => format!("a value in it must be {}", listed(wanted)),
+        None => match said.strip_prefix("missing field ") {
+            Some(name) => format!("{name} is missing"),
+            None => said,
+        },
+    }
 }
 
 fn rule(value: Value) -> Result<Rule, serde_json::Error> {
@@ -241,14 +262,26 @@ mod tests {
     #[test]
     fn a_script_that_is_wrong_is_refused_with_the_rule_and_the_reason() {
         for (text, expected) in [
-            ("{\"hang\": true}\n{\"hnag\": true}", "rule 2: unknown field `hnag`"),
-            (r#"[{"when": {"contain": "x"}, "hang": true}]"#, "rule 1: unknown field `contain`"),
-            (r#"[{"reply": [{"type": "text", "txt": "x"}]}]"#, "rule 1: unknown field `txt`"),
+            ("{\"hang\": true}\n{\"hnag\": true}", "rule 2: there is no hnag here; there are when, times, "),
+            (
+                r#"[{"when": {"contain": "x"}, "hang": true}]"#,
+                "rule 1: there is no contain here; there are contains, turn, model, subagent",
+            ),
+            (
+                r#"[{"reply": [{"type": "text", "txt": "x"}]}]"#,
+                "rule 1: there is no txt here; there are text, pieces",
+            ),
+            (
+                r#"[{"reply": [{"type": "txt"}]}]"#,
+                "rule 1: there is no txt here; there are text, thinking, tool_use",
+            ),
+            (r#"[{"reply": [{"type": "thinking"}]}]"#, "rule 1: thinking is missing"),
+            (r#"[{"times": "often"}]"#, "rule 1: a value in it must be a whole number"),
             (r#"[{"when": {"turn": 1}}]"#, "rule 1: it says nothing to do"),
             (r#"[{"fail": 418}]"#, "rule 1: the API has no status 418"),
             (r#"[{"fail": 500, "hang": true}]"#, "rule 1: only one of"),
-            ("[{]", "the list of rules: "),
-            ("nonsense", "rule 1: "),
+            ("[{]", "the list of rules: it is not JSON from line 1, column 3 on"),
+            ("nonsense", "rule 1: it is not JSON from line 1, column"),
         ] {
             let error = Script::parse(text).map(|script| script.rules()).expect_err("refused").to_string();
             assert!(error.starts_with(expected), "{text}: {error}");

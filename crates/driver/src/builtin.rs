@@ -78,19 +78,22 @@ impl Driver for Builtin {
     }
 
     fn lacks(&self, options: &Options) -> Vec<&'static str> {
-        // Inside its walls it does what it likes, and asks nobody.
+        // Inside its walls it does what it likes, and asks nobody. Whoever counts on being asked must hear that.
         let asks = options
             .permission_mode
             .as_deref()
             .is_some_and(|mode| !matches!(mode, "bypassPermissions" | "permissionsByAgent"));
-        let lacks = [
+        asks.then_some("permissionMode").into_iter().collect()
+    }
+
+    fn ignores(&self, options: &Options) -> Vec<&'static str> {
+        let given = [
             ("mcpServers", options.mcp_servers.is_some()),
             ("subagents", options.subagents.is_some()),
             ("initialAgent", options.initial_agent.is_some()),
             ("betas", options.betas.is_some()),
-            ("permissionMode", asks),
         ];
-        lacks.into_iter().filter(|(_, wanted)| *wanted).map(|(name, _)| name).collect()
+        given.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
     }
 
     fn hear(&self, _ear: &mut Ear, line: &[u8]) -> Vec<Heard> {

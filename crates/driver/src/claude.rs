@@ -34,6 +34,8 @@ pub struct Claude;
 const PLACEHOLDER: &str = "kept-outside-the-sandbox";
 /// Of a task, in bytes.
 const LONGEST_ID: usize = 256;
+/// Its own words for models, each of which becomes a name only when it asks.
+const ALIASES: [&str; 7] = ["default", "best", "fable", "haiku", "opus", "opusplan", "sonnet"];
 /// What belongs to one conversation alone, wherever its configuration is.
 const MEMORY: [&str; 4] = ["projects", "tasks", "file-history", "session-env"];
 /// It looks for skills in `.claude/skills` of folders that it is given: here are some that lead to others.
@@ -63,7 +65,11 @@ impl Driver for Claude {
         if let Some(words) = &launch.options.append_system_prompt {
             flag("--append-system-prompt", words);
         }
-        if launch.options.append_system_prompt.is_some() || launch.options.system_prompt.is_some() {
+        let instructed =
+            launch.options.append_system_prompt.is_some() || launch.options.system_prompt.is_some();
+        // A program that tells no version is taken for the newest.
+        let snapshots = launch.claude.is_none_or(|version| version >= version::FIRST_PROMPT_SNAPSHOT);
+        if instructed && snapshots {
             // Otherwise it goes on with what it was told first, whatever is said later.
             flag("--system-prompt-snapshot", "off");
         }
@@ -134,6 +140,12 @@ impl Driver for Claude {
 
     fn takes_settings(&self) -> bool {
         true
+    }
+
+    fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
+        let model = options.model.as_deref()?;
+        let name = model.trim().to_lowercase();
+        (!ALIASES.contains(&name.strip_suffix("[1m]").unwrap_or(&name))).then_some(model)
     }
 
     fn lacks(&self, options: &Options) -> Vec<&'static str> {

@@ -35,6 +35,8 @@ pub struct Launch {
     pub exe: PathBuf,
     /// The agent's own program, as the sandbox sees it, where it is not ours.
     pub program: PathBuf,
+    /// What that program says of its version, where it is Claude Code.
+    pub claude: Option<ClaudeVersion>,
     /// Where model calls go, in HTTP; whoever listens there has the key.
     pub model_socket: PathBuf,
     /// The file with `mcpServers` and their secrets, where there are any.
@@ -199,8 +201,18 @@ pub trait Driver: Send + Sync {
         false
     }
 
-    /// Which of these options it cannot do anything with, by the names that callers know.
+    /// The model that a service will be asked for, where that is known before the first answer.
+    fn model<'o>(&self, options: &'o Options) -> Option<&'o str> {
+        options.model.as_deref()
+    }
+
+    /// Which of these options it refuses because it cannot hold to them, by the names that callers know.
     fn lacks(&self, options: &Options) -> Vec<&'static str>;
+
+    /// Which of these have no effect on it. They are taken all the same: clients of the Ash API send them to every agent.
+    fn ignores(&self, _options: &Options) -> Vec<&'static str> {
+        Vec::new()
+    }
 
     /// What has to be in its home before it starts.
     fn furniture(&self, _options: &Options) -> Vec<Furniture> {
@@ -335,6 +347,7 @@ mod testing {
             home: "/home/agent".into(),
             exe: "/.ash/ash".into(),
             program: "/opt/claude/claude".into(),
+            claude: None,
             model_socket: "/run/ash/model.sock".into(),
             mcp_config: "/run/ash/mcp-1.json".into(),
             provider: None,

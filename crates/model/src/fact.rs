@@ -45,7 +45,8 @@ pub enum Fact {
     /// Made from another session: its files, and its conversation, which the agent keeps under id `memory` and
     /// which is `told` turns long.
     Forked {
-        parent: SessionId,
+        /// None: it was purged since.
+        parent: Option<SessionId>,
         checkpoint: Option<u64>,
         memory: uuid::Uuid,
         told: u64,
@@ -58,6 +59,9 @@ pub enum Fact {
         turn: TurnId,
         content: serde_json::Value,
         ask: Ask,
+        /// The number of the lock that its sender held.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lock: Option<u64>,
     },
     /// Messages that wait do so in this order from now on. Those that were withdrawn are no part of the conversation: the
     /// agent never heard of them.
@@ -281,6 +285,25 @@ impl Fact {
         }
     }
 
+    /// The same without the names of other sessions. Those that were purged since are not named any more, but by witnesses
+    /// that cannot be changed.
+    #[must_use]
+    pub fn unnamed(mut self) -> Fact {
+        if let Fact::Forked { parent, .. } = &mut self {
+            *parent = None;
+        }
+        if let Fact::Saved(saved) = &mut self {
+            saved.beside.iter_mut().for_each(|turn| turn.session = None);
+        }
+        if let Fact::TakenBack(back) = &mut self {
+            back.by = None;
+        }
+        if let Fact::Adopted(adopted) = &mut self {
+            adopted.diverged = None;
+        }
+        self
+    }
+
     pub fn decode(kind: &str, json: String) -> Result<Fact, serde_json::Error> {
         match kind {
             "said" => Ok(Fact::Said { line: json }),
@@ -428,14 +451,16 @@ fn is_zero(count: &u64) -> bool {
 /// A turn of another session of the workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beside {
-    pub session: SessionId,
+    /// None: it was purged since.
+    pub session: Option<SessionId>,
     pub turn: TurnId,
 }
 
 /// Another session of the workspace took everybody's files back to checkpoint `to`: they are `checkpoint` now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenBack {
-    pub by: SessionId,
+    /// None: it was purged since.
+    pub by: Option<SessionId>,
     pub checkpoint: u64,
     pub to: u64,
 }
@@ -532,7 +557,7 @@ mod tests {
     fn every_fact_comes_back_as_it_was() {
         let turn = TurnId(uuid::Uuid::from_u128(7));
         let facts = [
-            Fact::Queued { turn, content: serde_json::json!("hi"), ask: Ask::default() },
+            Fact::Queued { turn, content: serde_json::json!("hi"), ask: Ask::default(), lock: None },
             Fact::Said { line: r#"{"type":"assistant", "x":1}"#.into() },
             Fact::Cut { turn, death: Death::OutOfMemory },
             Fact::Paused,

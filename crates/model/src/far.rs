@@ -111,6 +111,20 @@ pub struct Tombstone {
     pub purged_at: Timestamp,
 }
 
+/// The same in a repository: a line that is recognised by the id and does not tell it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TombstoneLine {
+    /// Of the session's id, in hexadecimal digits.
+    pub hash: String,
+    /// Of what the ids begin with of all sessions that diverged from the one that this one diverged from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diverged: Option<String>,
+    pub epoch: Epoch,
+    pub seq: Seq,
+    pub purged_at: Timestamp,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FarCheckpoint {
@@ -162,6 +176,14 @@ mod tests {
         let read: Tombstone = serde_json::from_str(text).expect("a tombstone");
         assert_eq!(serde_json::to_string(&read).expect("plain"), text);
         assert!(serde_json::from_str::<Manifest>(text).is_err(), "a tombstone is no manifest");
+        for line in [
+            r#"{"hash":"0a","epoch":3,"seq":20,"purgedAt":"2025-11-15T22:00:00.007Z"}"#,
+            r#"{"hash":"0a","diverged":"0b","epoch":3,"seq":20,"purgedAt":"2025-11-15T22:00:00.007Z"}"#,
+        ] {
+            let read: TombstoneLine = serde_json::from_str(line).expect("a line");
+            assert_eq!(serde_json::to_string(&read).expect("plain"), line);
+            assert!(serde_json::from_str::<TombstoneLine>(text).is_err(), "they are told apart");
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub use infinite::InfiniteSessions;
 pub use inner::{BadInnerPath, InnerPath, Root};
 pub use kind::{Kind, Problem};
 pub use lock::{Lock, Taking};
-pub use metadata::{BadMetadata, Metadata};
+pub use metadata::{BadMetadata, Metadata, Oversize};
 pub use needs::Needs;
 pub use permission::{AnsweredBy, Asked, Call, How, OnPermissionTimeout, Setting, Verdict};
 pub use price::{Price, Prices};

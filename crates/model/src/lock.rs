@@ -16,11 +16,15 @@ pub struct Lock {
     /// What its holder calls itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
+    /// A turn that its holder sent is under way: until that is over the lock holds, whatever `until` says. In rows, never
+    /// in facts: there it follows from the `lock` of the messages.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_use: bool,
 }
 
 impl Lock {
     pub fn is_held(&self, now: Timestamp) -> bool {
-        self.until > now
+        self.in_use || self.until > now
     }
 }
 

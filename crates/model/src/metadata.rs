@@ -16,10 +16,29 @@ pub struct Metadata(BTreeMap<String, String>);
 pub enum BadMetadata {
     #[error("metadata must have at most {MOST_ENTRIES} entries, not {0}")]
     Many(usize),
-    #[error("a name in metadata must be 1 to {LONGEST_NAME} bytes long: {0:?} is not")]
-    Name(String),
-    #[error("a value in metadata must be at most {LONGEST_VALUE} bytes long: that of {0:?} is longer")]
-    Value(String),
+    #[error("a name in metadata must be 1 to {LONGEST_NAME} bytes long: {name:?} has {bytes}")]
+    Name { name: String, bytes: usize },
+    #[error("a value in metadata must be at most {LONGEST_VALUE} bytes long: that of {name:?} has {bytes}")]
+    Value { name: String, bytes: usize },
+}
+
+/// Something that is larger than it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Oversize {
+    pub limit: usize,
+    pub used: usize,
+}
+
+impl BadMetadata {
+    /// `None`: it is wrong for another reason than its size.
+    pub fn oversize(&self) -> Option<Oversize> {
+        match self {
+            BadMetadata::Many(used) => Some(Oversize { limit: MOST_ENTRIES, used: *used }),
+            BadMetadata::Name { bytes: 0, .. } => None,
+            BadMetadata::Name { bytes, .. } => Some(Oversize { limit: LONGEST_NAME, used: *bytes }),
+            BadMetadata::Value { bytes, .. } => Some(Oversize { limit: LONGEST_VALUE, used: *bytes }),
+        }
+    }
 }
 
 impl Metadata {
@@ -41,10 +60,11 @@ impl TryFrom<BTreeMap<String, String>> for Metadata {
         }
         for (name, value) in &entries {
             if name.is_empty() || name.len() > LONGEST_NAME {
-                return Err(BadMetadata::Name(name.chars().take(LONGEST_NAME).collect()));
+                let shortened = name.chars().take(LONGEST_NAME).collect();
+                return Err(BadMetadata::Name { name: shortened, bytes: name.len() });
             }
             if value.len() > LONGEST_VALUE {
-                return Err(BadMetadata::Value(name.clone()));
+                return Err(BadMetadata::Value { name: name.clone(), bytes: value.len() });
             }
         }
         Ok(Metadata(entries))
@@ -72,9 +92,9 @@ mod tests {
         assert_eq!(of(many(MOST_ENTRIES + 1)), Err(BadMetadata::Many(51)));
         let one = |name: usize, value: usize| of([("n".repeat(name), "ä".repeat(value / 2))]);
         assert!(one(LONGEST_NAME, LONGEST_VALUE).is_ok());
-        assert!(matches!(one(LONGEST_NAME + 1, 0), Err(BadMetadata::Name(_))));
-        assert!(matches!(one(0, 0), Err(BadMetadata::Name(_))));
-        assert!(matches!(one(1, LONGEST_VALUE + 2), Err(BadMetadata::Value(_))));
+        assert!(matches!(one(LONGEST_NAME + 1, 0), Err(BadMetadata::Name { .. })));
+        assert!(matches!(one(0, 0), Err(BadMetadata::Name { .. })));
+        assert!(matches!(one(1, LONGEST_VALUE + 2), Err(BadMetadata::Value { .. })));
     }
 
     #[test]

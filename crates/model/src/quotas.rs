@@ -9,6 +9,8 @@ pub enum Quota {
     TenantQueuedKb,
     Keys,
     Agents,
+    KeptAgents,
+    AgentVersions,
     Prewarmed,
     PrewarmedTotal,
     LabelBytes,
@@ -25,6 +27,8 @@ impl Quota {
         (Quota::TenantQueuedKb, "tenantQueuedKb", 524_288),
         (Quota::Keys, "keys", 1000),
         (Quota::Agents, "agents", 1000),
+        (Quota::KeptAgents, "keptAgents", 10_000),
+        (Quota::AgentVersions, "agentVersions", 10_000),
         (Quota::Prewarmed, "prewarmed", 16),
         (Quota::PrewarmedTotal, "prewarmedTotal", 64),
         (Quota::LabelBytes, "labelBytes", 1024),
@@ -76,6 +80,8 @@ impl Quota {
             }
             Quota::Keys => "Delete a key",
             Quota::Agents => "Delete an agent",
+            Quota::KeptAgents => "Deploy it under the name of an agent that was deleted",
+            Quota::AgentVersions => "Deploy it under another name",
             Quota::Prewarmed | Quota::PrewarmedTotal => "Ask for fewer with sandbox.prewarm in ash.toml",
             Quota::LabelBytes | Quota::ConfigKb | Quota::MetadataKb => "Send less",
         }
@@ -89,7 +95,7 @@ impl Default for Quotas {
 }
 
 impl Quotas {
-    const COUNT: usize = 11;
+    const COUNT: usize = 13;
 
     /// `None`: no limit.
     pub fn get(&self, quota: Quota) -> Option<u64> {

@@ -20,6 +20,7 @@ const REACH: &str = "Install Docker and start it (`apt-get install docker.io`, `
     or unset ASH_SANDBOX to use bubblewrap";
 const BUILD: &str = "Build it in ash's sources with `docker build -t ash-agent docker`, or name an image that you have with \
     ASH_DOCKER_IMAGE; it needs what your agents need, and for Claude Code a C library of GNU's and git";
+const PULL: &str = "Bring it here with `docker pull`, or build it";
 const ROOTLESS: &str =
     "Use an engine that runs as root, or unset ASH_SANDBOX to use bubblewrap, which needs none";
 const VOLUME: &str = "Build it without that line, or name another one with ASH_DOCKER_IMAGE";
@@ -74,12 +75,14 @@ impl Docker {
         })
     }
 
-    /// Removes containers that were ours and whose shim is dead, with their volumes. Blocking.
+    /// Removes containers that were ours and whose shim is dead, with their volumes. One that cannot be removed keeps none of
+    /// the others; its error is the answer. Blocking.
     pub fn clear_orphans(&self) -> Result<usize, Error> {
         let failed = |source| Error::File { what: "ask", path: self.engine.socket.clone(), source };
         let orphans: Vec<_> =
             self.engine.list(RUN_DIR).map_err(failed)?.into_iter().filter(is_orphan).collect();
-        orphans.iter().try_for_each(|one| self.engine.remove(&one.id)).map_err(failed)?;
+        let removals: Vec<_> = orphans.iter().map(|orphan| self.engine.remove(&orphan.id)).collect();
+        removals.into_iter().collect::<Result<(), _>>().map_err(failed)?;
         Ok(orphans.len())
     }
 }
@@ -123,11 +126,14 @@ fn look(engine: &Engine, image: &Image) -> Result<String, Error> {
         let why = format!("the image {image} has a VOLUME at {volume}, which no checkpoint would hold");
         return Err(Error::NoWalls { why, remedy: VOLUME });
     }
+    has_image(engine, image, BUILD)?;
+    Ok(info.server_version)
+}
+
+fn has_image(engine: &Engine, image: &Image, remedy: &'static str) -> Result<(), Error> {
     match engine.has_image(image.as_str()) {
-        Ok(true) => Ok(info.server_version),
-        Ok(false) => {
-            Err(Error::NoWalls { why: format!("the image {image} is not on this machine"), remedy: BUILD })
-        }
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Error::NoWalls { why: format!("the image {image} is not on this machine"), remedy }),
         Err(e) => Err(Error::NoWalls { why: engine::explained(&engine.socket, &e), remedy: REACH }),
     }
 }
@@ -153,5 +159,30 @@ impl Backend for Docker {
         let plan = plan(spec, Walls::Docker, (&self.exe, Path::new("")), (&self.caps, &self.required))?;
         let container = Some(Wanted { engine: self.engine.clone(), image });
         link::launch(frame::Plan { container, ..plan }).await
+    }
+
+    async fn can_launch(&self, image: Option<&Image>) -> Result<(), Error> {
+        let remedy = if image.is_some() { PULL } else { BUILD };
+        let (engine, image) = (self.engine.clone(), image.unwrap_or(&self.image).clone());
+        tokio::task::spawn_blocking(move || {
+            reach(&engine)?;
+            has_image(&engine, &image, remedy)
+        })
+        .await
+        .map_err(|_| Error::Gone)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_its_engine_nothing_can_be_launched() {
+        let image = Image::parse_reference("ash-agent").expect("an image");
+        let docker =
+            Docker::new("/bin/true".into(), Some("unix:///nowhere/docker.sock"), image).expect("a path");
+        let refused = docker.can_launch(None).await.expect_err("there is no engine");
+        assert!(matches!(refused, Error::NoWalls { .. }), "{refused}");
     }
 }

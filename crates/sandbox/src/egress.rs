@@ -32,7 +32,7 @@ use ash_model::Dialect;
 use rustix::fs::Mode;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 pub use self::account::Allowance;
 use self::{account::Account, rate::Rate, reading::Till, route::Route};
@@ -140,6 +140,7 @@ pub(crate) struct Doors {
     uid: Option<u32>,
     route: watch::Sender<Option<Arc<Route>>>,
     rate: Arc<Mutex<Rate>>,
+    places: Arc<Semaphore>,
     doors: BTreeMap<u16, Door>,
     /// Rings when there is something for the journal.
     bell: UnixStream,
@@ -169,7 +170,9 @@ impl Doors {
         bell.set_nonblocking(true)?;
         ring.set_nonblocking(true)?;
         let (route, rate) = (watch::Sender::new(None), Arc::default());
-        let mut doors = Self { dir, uid, route, rate, doors: BTreeMap::new(), bell, ring: Arc::new(ring) };
+        let places = Arc::new(Semaphore::new(proxy::MAX_AT_ONCE));
+        let (doors, ring) = (BTreeMap::new(), Arc::new(ring));
+        let mut doors = Self { dir, uid, route, rate, places, doors, bell, ring };
         // Servers that are older than the others know of this one alone.
         doors.add(FIRST)?;
         Ok(doors)
@@ -199,7 +202,8 @@ impl Doors {
         let Some(door) = self.doors.get_mut(&process) else { return };
         let Some(listener) = door.waiting.take() else { return };
         let till = Till::new(door.account.clone(), self.ring.clone());
-        let way = proxy::Way { routes: self.route.subscribe(), rate: self.rate.clone(), till };
+        let (routes, places) = (self.route.subscribe(), self.places.clone());
+        let way = proxy::Way { routes, rate: self.rate.clone(), places, till };
         let begun = listener.try_clone().and_then(|theirs| proxy::begin(theirs, way));
         if begun.is_err() {
             // No thread to be had: this one is turned away, the next may have more luck.

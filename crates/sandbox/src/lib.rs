@@ -142,6 +142,10 @@ pub trait Backend: Send + Sync {
 
     /// Returns when the init inside has answered. If the walls cannot be built, the error says what they said.
     async fn launch(&self, spec: &Spec) -> Result<Link, Error>;
+
+    /// Whether `launch` finds what it needs outside of this process: the engine, and the image that an agent names. Asked
+    /// before a message is accepted, so that a message which cannot run is not queued.
+    async fn can_launch(&self, image: Option<&Image>) -> Result<(), Error>;
 }
 
 /// Sandboxes by bubblewrap, with Landlock and seccomp inside.
@@ -202,6 +206,14 @@ impl Backend for Bubblewrap {
         let plan = plan(spec, Walls::Bubblewrap, (&self.exe, &self.bwrap), (&self.caps, &self.required))?;
         link::launch(frame::Plan { etc: self.etc.clone(), ..plan }).await
     }
+
+    async fn can_launch(&self, image: Option<&Image>) -> Result<(), Error> {
+        // It may have been removed since the server started.
+        if !self.bwrap.is_file() {
+            return Err(probe::not_installed());
+        }
+        needs_no_image(image)
+    }
 }
 
 /// No walls at all: for machines that cannot build them, by the operator's explicit wish.
@@ -243,6 +255,20 @@ impl Backend for Bare {
         let paths = (self.exe.as_path(), Path::new(""));
         link::launch(plan(spec, Walls::None, paths, (&self.caps, &self.required))?).await
     }
+
+    async fn can_launch(&self, image: Option<&Image>) -> Result<(), Error> {
+        needs_no_image(image)
+    }
+}
+
+fn needs_no_image(image: Option<&Image>) -> Result<(), Error> {
+    match image {
+        None => Ok(()),
+        Some(image) => {
+            let why = format!("its agent wants the image {image}, which only ASH_SANDBOX=docker can give it");
+            Err(Error::Walls { why })
+        }
+    }
 }
 
 fn plan(
@@ -257,9 +283,8 @@ fn plan(
             return Err(Error::Path(path.to_owned()));
         }
     }
-    if let Some(image) = spec.image.as_ref().filter(|_| walls != Walls::Docker) {
-        let why = format!("its agent wants the image {image}, which only ASH_SANDBOX=docker can give it");
-        return Err(Error::Walls { why });
+    if walls != Walls::Docker {
+        needs_no_image(spec.image.as_ref())?;
     }
     required.permits(spec, walls).map_err(|why| Error::Walls { why: why.to_owned() })?;
     Ok(frame::Plan {
@@ -331,5 +356,21 @@ impl Error {
             Error::Egress { .. } => Kind::Invalid,
             Error::TooLarge { .. } => Kind::TooLarge,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn without_bubblewrap_nothing_can_be_launched() {
+        let (exe, etc) = ("/bin/true".into(), None);
+        let (caps, required) = (Caps::default(), Required::default());
+        let mut walls = Bubblewrap { exe, bwrap: "/nowhere/bwrap".into(), etc, caps, required };
+        let refused = walls.can_launch(None).await.expect_err("it is gone");
+        assert!(refused.to_string().contains("bubblewrap is not installed"), "{refused}");
+        walls.bwrap = "/bin/true".into();
+        assert!(walls.can_launch(None).await.is_ok());
     }
 }

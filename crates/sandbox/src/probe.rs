@@ -26,7 +26,11 @@ const ALLOW: &str = "If the kernel forbids user namespaces, allow them: on Ubunt
 /// Only where the system keeps its programs: PATH may name a directory that others write to.
 pub fn find() -> Result<PathBuf, Error> {
     let found = PLACES.iter().map(PathBuf::from).find(|path| path.is_file());
-    found.ok_or_else(|| Error::NoWalls { why: "bubblewrap is not installed".to_owned(), remedy: INSTALL })
+    found.ok_or_else(not_installed)
+}
+
+pub(crate) fn not_installed() -> Error {
+    Error::NoWalls { why: "bubblewrap is not installed".to_owned(), remedy: INSTALL }
 }
 
 /// With this flag the call only answers a number.

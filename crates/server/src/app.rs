@@ -1,7 +1,7 @@
 //! Putting the server together: the one place that picks backends. Recovery is the normal way to start.
 
 use crate::{
-    config::{Config, Sandbox},
+    config::{Config, Machine, Sandbox},
     data_dir, database,
     disk::Disk,
     edge::{self, AllowedHosts, Edge, FailedKeys, KeyStreams, LargeBodies},
@@ -13,8 +13,8 @@ use crate::{
 use ash_model::{SessionNo, TenantId, Timestamp};
 use ash_sandbox::{Backend, Bare, Bubblewrap, Docker};
 use ash_session::{
-    ClaimConflict, Claimant, Far, FarSession, KeyedMutex, Reading, Repair, Returned, Rooms, Sessions,
-    Settings, TrustedClock, Uids,
+    ClaimConflict, Claimant, ClaudeProgram, Far, FarSession, KeyedMutex, Reading, Repair, Returned, Rooms,
+    Sessions, Settings, TrustedClock, Uids,
 };
 use ash_store::{Seal, Sqlite, Store};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -56,7 +56,10 @@ pub(crate) struct App {
     pub(crate) own_providers: crate::config::OwnProviders,
     /// Held by whoever changes a session's options: they are read, changed and written as one.
     pub(crate) changing_options: Arc<KeyedMutex<SessionNo>>,
-    /// A tenant's keys and agents are counted and made one after the other.
+    /// Held by each message with an Idempotency-Key until it is accepted or refused: who sends the same key meanwhile finds
+    /// out what became of the first.
+    pub(crate) accepting: Arc<KeyedMutex<(SessionNo, String)>>,
+    /// A tenant's keys and agents are counted, made and changed one after the other.
     pub(crate) growing: Arc<KeyedMutex<TenantId>>,
     pub(crate) minting: keys::Secret,
     pub(crate) retention: ash_session::Retention,
@@ -93,6 +96,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     edge::return_large_blocks();
     let open_files = edge::raise_open_files();
     data_dir::own(&data).map_err(Failure)?;
+    config.check(&Machine::with(&data)).map_err(Failure)?;
     check_disk(&data)?;
     let _lock = lock(&data)?;
     let full = Arc::default();
@@ -104,7 +108,7 @@ pub async fn serve(config: Config) -> Result<(), Failure> {
     let address = listener.local_addr().unwrap_or(address);
     clear_groups(&data.join("live")).await;
     let woken = app.sessions.start().await?;
-    announce(&data, address, config.api_key().is_some(), woken)?;
+    announce(&data, address, &config, woken)?;
     tokio::spawn(compare_witnesses(app.sessions.clone()));
     tokio::spawn(prune_forever(app.sessions.clone(), store.clone()));
     if let Some(far) = app.sessions.rooms().far.clone() {
@@ -271,11 +275,11 @@ async fn build(
         max_wait: config.max_wait,
         idle_timeout: config.idle_timeout,
         checkpoint_every: config.checkpoint_every,
-        keys: config.snapshot_keys.clone().filter(|dir| !dir.as_os_str().is_empty()),
-        claude: config.claude(),
+        keys: config.snapshot_keys(),
+        claude: config.claude().map(ClaudeProgram::new),
         egress: config.egress(),
-        far_cache: config.snapshot_cache_mb << 20,
-        min_free: config.min_free_mb << 20,
+        far_cache: config.snapshot_cache_mb.saturating_mul(1 << 20),
+        min_free: config.min_free_mb.saturating_mul(1 << 20),
         durability: config.durability,
         remote_timeout: config.remote_timeout,
         prices: config.prices.clone(),
@@ -299,7 +303,8 @@ async fn build(
     if bucket.is_none() && config.durability == ash_model::Durability::Remote {
         return Err(Failure("ASH_DURABILITY=remote needs an object store: set ASH_SNAPSHOT_URL".to_owned()));
     }
-    let bytes_per_second = (config.remote_mbit > 0).then_some(config.remote_mbit * 1_000_000 / 8);
+    let bytes_per_second =
+        (config.remote_mbit > 0).then_some(config.remote_mbit.saturating_mul(1_000_000) / 8);
     let far = bucket.map(|bucket| Arc::new(Far::new(bucket, bytes_per_second)));
     let clock = TrustedClock::open(data.join("clock.json"), &settings.boot, Reading::now);
     let rooms = Rooms::new(store, backend, metrics.clone(), (uids, settings, Timestamp::now))
@@ -322,8 +327,9 @@ async fn build(
         provider_urls: config.provider_urls.clone(),
         own_providers: config.own_providers,
         changing_options: Arc::default(),
+        accepting: Arc::default(),
         growing: Arc::default(),
-        agent_dirs: config.agent_dirs.clone(),
+        agent_dirs: config.agent_dirs(),
         minting: keys::Secret::of(&data.join("seal.key"))?,
         retention: config.retention.clone(),
         enforced,
@@ -541,15 +547,18 @@ async fn clean_forever(sessions: Sessions, retention: ash_session::Retention, sw
     }
 }
 
-fn announce(data: &Path, address: SocketAddr, own_key: bool, woken: usize) -> Result<(), Failure> {
+fn announce(data: &Path, address: SocketAddr, config: &Config, woken: usize) -> Result<(), Failure> {
     let url = format!("http://{address}");
-    let info = serde_json::json!({ "pid": std::process::id(), "url": url, "version": crate::VERSION });
+    let info = serde_json::json!({
+        "pid": std::process::id(), "url": url, "version": crate::VERSION, "settings": config.given,
+        "models": config.egress().map(|egress| egress.upstream), "claude": config.claude(),
+    });
     let fresh = data.join("server.json.new");
     fs::write(&fresh, info.to_string())
         .and_then(|()| fs::rename(&fresh, data.join("server.json")))
         .map_err(|error| Failure(format!("cannot write to {}: {error}", data.display())))?;
     tracing::info!(%url, data = %data.display(), taken_over = woken, "ash {} is ready", crate::VERSION);
-    if !own_key {
+    if config.api_key().is_none() {
         tracing::info!("the API key is in {}", data.join("initial-api-key").display());
     }
     std::io::stderr().flush().ok();

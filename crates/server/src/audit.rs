@@ -2,7 +2,7 @@
 //! leaves a line too many, never one too few.
 
 use crate::{app::App, auth::Caller, problem::Answer};
-use ash_model::{AgentName, OwnerId, TenantId};
+use ash_model::{AgentName, OwnerId, SessionNo, TenantId};
 use ash_store::{Audited, Deed, Order, Session};
 use std::net::IpAddr;
 
@@ -11,17 +11,19 @@ pub(crate) struct Ordered<'a> {
     pub(crate) deed: Deed,
     /// The id of a session, or the name of an agent.
     pub(crate) subject: &'a str,
+    /// Of a session that is there.
+    pub(crate) session: Option<SessionNo>,
     pub(crate) owner: Option<OwnerId>,
     /// Names of things, never values: a line is there for ever.
     pub(crate) detail: Option<String>,
 }
 
 pub(crate) async fn record(app: &App, caller: &Caller, ordered: Ordered<'_>) -> Answer<()> {
-    let Ordered { deed, subject, owner, detail } = ordered;
+    let Ordered { deed, subject, session, owner, detail } = ordered;
     let (subject, tenant) = (subject.to_owned(), caller.tenant().clone());
     let at = app.sessions.rooms().clock();
     let line = Audited { no: 0, at, tenant, deed, subject, owner, by: caller.order(), detail };
-    Ok(app.sessions.rooms().store.record(line).await?)
+    Ok(app.sessions.rooms().store.record(line, session).await?)
 }
 
 /// Of a session that is there.
@@ -31,29 +33,46 @@ pub(crate) async fn of_session(
     session: &Session,
     (deed, detail): (Deed, Option<String>),
 ) -> Answer<()> {
-    let ordered = Ordered { deed, subject: session.id.as_str(), owner: session.owner.clone(), detail };
+    let (no, owner) = (Some(session.no), session.owner.clone());
+    let ordered = Ordered { deed, subject: session.id.as_str(), session: no, owner, detail };
     record(app, caller, ordered).await
 }
 
-pub(crate) async fn of_agent(app: &App, caller: &Caller, name: &AgentName, deed: Deed) -> Answer<()> {
-    record(app, caller, Ordered { deed, subject: name.as_str(), owner: None, detail: None }).await
+pub(crate) async fn of_agent(
+    app: &App,
+    caller: &Caller,
+    name: &AgentName,
+    (deed, detail): (Deed, Option<String>),
+) -> Answer<()> {
+    record(app, caller, Ordered { deed, subject: name.as_str(), session: None, owner: None, detail }).await
 }
 
-/// Of a session or an agent: the fields of its settings that are set anew, and the names of its variables if they are.
+/// Whose settings are changed.
+#[derive(Clone, Copy)]
+pub(crate) enum Changed<'a> {
+    Session(&'a Session),
+    Agent(&'a AgentName),
+}
+
+/// The fields of its settings that are set anew, and the names of its variables if they are.
 pub(crate) async fn of_change(
     app: &App,
     caller: &Caller,
-    (subject, owner): (&str, Option<OwnerId>),
+    changed: Changed<'_>,
     (fields, variables): (Vec<String>, Option<Vec<String>>),
 ) -> Answer<()> {
+    let (subject, session, owner) = match changed {
+        Changed::Session(session) => (session.id.as_str(), Some(session.no), session.owner.clone()),
+        Changed::Agent(name) => (name.as_str(), None, None),
+    };
     if !fields.is_empty() {
         let detail = Some(listed(&fields));
-        let ordered = Ordered { deed: Deed::ConfigChanged, subject, owner: owner.clone(), detail };
+        let ordered = Ordered { deed: Deed::ConfigChanged, subject, session, owner: owner.clone(), detail };
         record(app, caller, ordered).await?;
     }
     if let Some(variables) = variables {
         let detail = Some(listed(&variables));
-        record(app, caller, Ordered { deed: Deed::EnvChanged, subject, owner, detail }).await?;
+        record(app, caller, Ordered { deed: Deed::EnvChanged, subject, session, owner, detail }).await?;
     }
     Ok(())
 }
@@ -92,7 +111,7 @@ pub(crate) async fn refused_key(app: &App, address: IpAddr, times: u64) {
         by: Order::default(),
         detail: Some(times.to_string()),
     };
-    if let Err(error) = app.sessions.rooms().store.record(line).await {
+    if let Err(error) = app.sessions.rooms().store.record(line, None).await {
         tracing::warn!(%error, "a wrong key could not be written to the audit");
     }
 }

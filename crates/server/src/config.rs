@@ -1,9 +1,22 @@
 //! Every setting of the server, as flags and as environment variables.
 
+mod check;
+
+pub(crate) use check::Machine;
+
 use ash_sandbox::Egress;
-use clap::{Args, ValueEnum};
+use clap::{
+    Args, ValueEnum,
+    builder::{OsStringValueParser, TypedValueParser},
+};
 use secrecy::{ExposeSecret, SecretString};
-use std::{collections::BTreeMap, convert::Infallible, net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 const ANTHROPIC: &str = "https://api.anthropic.com";
 /// A shorter key can be guessed.
@@ -50,7 +63,7 @@ pub struct Config {
     #[arg(long, env = "ASH_HOST", default_value = "127.0.0.1")]
     pub host: IpAddr,
     /// Where everything is kept [default: ~/.ash]
-    #[arg(long, env = "ASH_DATA_DIR")]
+    #[arg(long, env = "ASH_DATA_DIR", value_parser = path())]
     pub data_dir: Option<PathBuf>,
     /// Only to say where keys belong
     #[arg(
@@ -93,13 +106,13 @@ pub struct Config {
     pub limits_max: ash_model::Bounds,
     /// What one tenant may make the server keep, as NAME=NUMBER,… of sessionMessages (1000) and sessionQueuedKb (65536), which wait
     /// in one session; tenantMessages (20000) and tenantQueuedKb (524288), which wait in all of its sessions; keys (1000), agents
-    /// (1000), prewarmed (16) sandboxes; prewarmedTotal (64), of all tenants; labelBytes (1024), configKb (4096) and metadataKb (64),
-    /// the size of each; 0: no limit
+    /// (1000), keptAgents (10000), deleted ones included, agentVersions (10000) of one agent, prewarmed (16) sandboxes; prewarmedTotal
+    /// (64), of all tenants; labelBytes (1024), configKb (4096) and metadataKb (64), the size of each; 0: no limit
     #[arg(long, env = "ASH_QUOTAS", value_name = "QUOTAS", default_value = "", hide_default_value = true, value_parser = quotas)]
     pub quotas: ash_model::Quotas,
     /// Directories beneath which agents are deployed by `path`, comma-separated [default: any, but only for connections of this
     /// machine by the user that runs the server, without a proxy]
-    #[arg(long, env = "ASH_AGENT_DIRS", value_name = "DIRS", value_delimiter = ',')]
+    #[arg(long, env = "ASH_AGENT_DIRS", value_name = "DIRS", value_delimiter = ',', value_parser = path())]
     pub agent_dirs: Vec<PathBuf>,
     /// Walls without which the server does not start, and no sandbox is made, comma-separated: sandbox, seccomp, landlock, scopes,
     /// limits, uid, no-userns; or all
@@ -169,7 +182,7 @@ pub struct Config {
     #[arg(long, env = "ASH_GC_GRACE", default_value = "86400", value_parser = seconds)]
     pub gc_grace: Duration,
     /// A directory with a key for each tenant: what is saved from then on for new tenants is sealed with theirs
-    #[arg(long, env = "ASH_SNAPSHOT_KEYS", value_name = "DIR")]
+    #[arg(long, env = "ASH_SNAPSHOT_KEYS", value_name = "DIR", value_parser = path())]
     pub snapshot_keys: Option<PathBuf>,
     /// An object store that everything saved is sent to as well: s3://bucket/prefix, gs://…, az://container/…, file:///directory
     #[arg(long, env = "ASH_SNAPSHOT_URL", value_name = "URL")]
@@ -195,7 +208,7 @@ pub struct Config {
     /// Sessions that go by themselves, as STATUS:AGE=FATE, comma-separated: ended:7d=purge,paused:90d=end [default: none]
     #[arg(long, env = "ASH_RETENTION", value_name = "RULES", default_value = "", hide_default_value = true, value_parser = ash_session::Retention::parse)]
     pub retention: ash_session::Retention,
-    /// Seconds between two searches for what nobody needs in the object store
+    /// Seconds between two searches for what nobody needs in the object store (0: with every collection)
     #[arg(long, env = "ASH_REMOTE_GC_EVERY", default_value = "86400", value_parser = seconds)]
     pub remote_gc_every: Duration,
     /// Seconds between two comparisons of what the object store has with what was sent; what is gone is sent again (0: never)
@@ -223,7 +236,7 @@ pub struct Config {
     #[arg(long, env = "ASH_PRICES", value_name = "JSON|FILE", default_value = "", hide_default_value = true, value_parser = prices)]
     pub prices: ash_model::Prices,
     /// Claude Code's program [default: `claude` on the PATH]
-    #[arg(long, env = "ASH_CLAUDE_BIN", value_name = "FILE")]
+    #[arg(long, env = "ASH_CLAUDE_BIN", value_name = "FILE", value_parser = path())]
     pub claude_bin: Option<PathBuf>,
     /// Runtime of agents that name none: builtin or claude
     #[arg(long, env = "ASH_DEFAULT_RUNTIME", default_value = "builtin", value_parser = runtime)]
@@ -244,6 +257,9 @@ pub struct Config {
     /// Seconds after which a client is given up that stops in the middle of sending a request or reading an answer
     #[arg(long, env = "ASH_CLIENT_TIMEOUT", default_value = "60", value_parser = seconds)]
     pub client_timeout: Duration,
+    /// Every setting as this server has it, by its flag. `ash doctor` reads it in `server.json`: keys are not in it.
+    #[arg(skip)]
+    pub given: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -298,6 +314,15 @@ fn quotas(text: &str) -> Result<ash_model::Quotas, String> {
 
 fn walls(text: &str) -> Result<ash_sandbox::Required, String> {
     ash_sandbox::Required::parse(text).map_err(|error| error.to_string())
+}
+
+/// Also an empty one, as compose files leave variables, which names none.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+fn is_named(path: &Path) -> bool {
+    !path.as_os_str().is_empty()
 }
 
 /// Nothing that opens a wall is switched on by a word that nobody knows.
@@ -419,7 +444,10 @@ impl Config {
             ("authorization".to_owned(), SecretString::from(format!("Bearer {}", token.expose_secret())))
         });
         let headers: BTreeMap<_, _> = key.or(token).into_iter().collect();
-        let upstream = self.anthropic_base_url.clone();
+        let upstream = match self.anthropic_base_url.as_str() {
+            "" => ANTHROPIC.to_owned(),
+            named => named.to_owned(),
+        };
         let dialect = Some(ash_model::Dialect::Anthropic);
         let way = Egress { upstream, headers, public: false, dialect };
         (!way.headers.is_empty() || way.upstream != ANTHROPIC).then_some(way)
@@ -436,14 +464,26 @@ impl Config {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let on_path =
             || std::env::split_paths(&path).map(|dir| dir.join("claude")).find(|file| file.is_file());
-        let named = self.claude_bin.clone().filter(|file| !file.as_os_str().is_empty());
+        let named = self.claude_bin.clone().filter(|file| is_named(file));
         named.or_else(on_path)?.canonicalize().ok()
+    }
+
+    pub(crate) fn snapshot_keys(&self) -> Option<PathBuf> {
+        self.snapshot_keys.clone().filter(|dir| is_named(dir))
+    }
+
+    /// Where agents may be deployed from by path.
+    pub(crate) fn agent_dirs(&self) -> Vec<PathBuf> {
+        let is_listed = |dir: &&PathBuf| is_named(dir) || self.agent_dirs.len() > 1;
+        self.agent_dirs.iter().filter(is_listed).cloned().collect()
     }
 
     pub fn data_dir(&self) -> Result<PathBuf, String> {
         let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".ash"));
-        self.data_dir.clone().or_else(home).ok_or_else(|| {
+        let dir = self.data_dir.clone().filter(|dir| is_named(dir)).or_else(home).ok_or_else(|| {
             "HOME is not set: say where to keep data with --data-dir or ASH_DATA_DIR".to_owned()
-        })
+        })?;
+        // Sandboxes see its folders by their whole paths.
+        std::path::absolute(&dir).map_err(|error| format!("cannot find {}: {error}", dir.display()))
     }
 }

@@ -30,7 +30,7 @@ async fn prepare(docker: &Docker) -> Result<(), Error> {
     let version = docker.look().await?;
     let orphans = docker.clone();
     match tokio::task::spawn_blocking(move || orphans.clear_orphans()).await {
-        Ok(Ok(cleared)) => tracing::info!(version, cleared, "sandboxes are containers of a Docker engine"),
+        Ok(Ok(cleared)) => tracing::info!(version, cleared, "a Docker engine is ready for sandboxes"),
         Ok(Err(error)) => tracing::warn!(%error, "containers that nobody needs could not be removed"),
         Err(error) => tracing::warn!(%error, "containers that nobody needs could not be removed"),
     }
@@ -41,7 +41,8 @@ async fn prepare(docker: &Docker) -> Result<(), Error> {
 pub(crate) async fn watch(sessions: Sessions, docker: Docker) {
     let mut rounds = tokio::time::interval(LOOK_EVERY);
     rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut away = false;
+    // Also where it was there at the start: it may have come between that look and this one.
+    let mut away = true;
     loop {
         rounds.tick().await;
         let (troubles, now) = (&sessions.rooms().troubles, sessions.rooms().clock());

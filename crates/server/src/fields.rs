@@ -13,6 +13,20 @@ pub(crate) enum UnknownFields {
     Ignore,
 }
 
+/// What becomes of a value that is written otherwise than it is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Coercions {
+    /// Those of the reference: "5" for 5, 1 for true, one for a list of one.
+    Reference,
+    None,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Rules {
+    unknown: UnknownFields,
+    coercions: Coercions,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FieldError {
     /// There is no such field; what to say of it.
@@ -65,6 +79,18 @@ impl de::Error for FieldError {
 
     fn unknown_variant(_: &str, known: &'static [&'static str]) -> Self {
         FieldError::invalid(format!("must be one of {}", known.join(", ")))
+    }
+
+    fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
+        FieldError::Unknown(unknown(name, known))
+    }
+
+    fn invalid_length(length: usize, expected: &dyn Expected) -> Self {
+        FieldError::invalid(format!("has {length} entries, and must be {}", in_words(&expected.to_string())))
+    }
+
+    fn duplicate_field(name: &'static str) -> Self {
+        FieldError::Invalid { path: name.to_owned(), must: "is there twice".to_owned() }
     }
 
     fn missing_field(name: &'static str) -> Self {
@@ -160,7 +186,13 @@ pub(crate) fn object(text: &[u8]) -> serde_json::Result<Value> {
 
 /// One type from all fields of an object.
 pub(crate) fn one<T: DeserializeOwned>(object: Value, unknown: UnknownFields) -> Result<T, FieldError> {
-    T::deserialize(Field { value: object, unknown })
+    T::deserialize(Field { value: object, rules: Rules { unknown, coercions: Coercions::Reference } })
+}
+
+/// The same of what a person wrote into a file of ours: all fields are known, and a value is what it is.
+pub(crate) fn as_written<T: DeserializeOwned>(object: Value) -> Result<T, FieldError> {
+    let rules = Rules { unknown: UnknownFields::Refuse, coercions: Coercions::None };
+    T::deserialize(Field { value: object, rules })
 }
 
 /// Two types from one object, each from the fields that it names. Not `serde(flatten)`, which knows neither.
@@ -219,7 +251,7 @@ impl<'de> de::Deserializer<'de> for FieldNames<'_> {
 /// A value on its way into what it is wanted as.
 struct Field {
     value: Value,
-    unknown: UnknownFields,
+    rules: Rules,
 }
 
 impl Field {
@@ -236,18 +268,22 @@ impl Field {
 
     /// A scalar, also out of a list that has nothing else.
     fn scalar(self) -> Field {
-        match self.value {
-            Value::Array(mut list) if list.len() == 1 => {
-                let value = list.pop().unwrap_or_default();
-                Field { value, unknown: self.unknown }
+        let Field { value, rules } = self;
+        let value = match value {
+            Value::Array(mut list) if list.len() == 1 && rules.coercions == Coercions::Reference => {
+                list.pop().unwrap_or_default()
             }
-            value => Field { value, unknown: self.unknown },
-        }
+            value => value,
+        };
+        Field { value, rules }
     }
 
     /// The same number, written as a number.
     fn number(self) -> Field {
-        let Field { value, unknown } = self.scalar();
+        let Field { value, rules } = self.scalar();
+        if rules.coercions == Coercions::None {
+            return Field { value, rules };
+        }
         let whole = |number: f64| (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64);
         let value = match value {
             Value::String(text) => match (text.parse::<u64>(), text.parse::<i64>(), text.parse::<f64>()) {
@@ -262,14 +298,14 @@ impl Field {
             }
             value => value,
         };
-        Field { value, unknown }
+        Field { value, rules }
     }
 
     fn known(self, fields: &'static [&'static str]) -> Result<Field, FieldError> {
         let strange = |object: &Map<String, Value>| {
             object.keys().find(|name| !fields.contains(&name.as_str())).cloned()
         };
-        match (&self.value, self.unknown) {
+        match (&self.value, self.rules.unknown) {
             (Value::Object(object), UnknownFields::Refuse) => match strange(object) {
                 Some(name) => Err(FieldError::Unknown(unknown(&name, fields))),
                 None => Ok(self),
@@ -291,7 +327,7 @@ impl<'de> de::Deserializer<'de> for Field {
     type Error = FieldError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
-        let unknown = self.unknown;
+        let rules = self.rules;
         match self.value {
             Value::Null => visitor.visit_unit(),
             Value::Bool(flag) => visitor.visit_bool(flag),
@@ -301,9 +337,9 @@ impl<'de> de::Deserializer<'de> for Field {
                 (_, _, number) => visitor.visit_f64(number.unwrap_or(f64::NAN)),
             },
             Value::String(text) => visitor.visit_string(text),
-            Value::Array(list) => visitor.visit_seq(Items { items: list.into_iter(), unknown }),
+            Value::Array(list) => visitor.visit_seq(Items { items: list.into_iter(), rules }),
             Value::Object(fields) => {
-                visitor.visit_map(Entries { entries: fields.into_iter(), value: None, unknown })
+                visitor.visit_map(Entries { entries: fields.into_iter(), value: None, rules })
             }
         }
     }
@@ -315,6 +351,9 @@ impl<'de> de::Deserializer<'de> for Field {
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
         let mut field = self.scalar();
+        if field.rules.coercions == Coercions::None {
+            return field.deserialize_any(visitor);
+        }
         match &field.value {
             Value::String(text) if text == "true" => field.value = Value::Bool(true),
             Value::String(text) if text == "false" => field.value = Value::Bool(false),
@@ -341,7 +380,8 @@ impl<'de> de::Deserializer<'de> for Field {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, FieldError> {
-        if matches!(self.value, Value::String(_) | Value::Number(_) | Value::Bool(_)) {
+        let is_one = matches!(self.value, Value::String(_) | Value::Number(_) | Value::Bool(_));
+        if is_one && self.rules.coercions == Coercions::Reference {
             self.value = Value::Array(vec![self.value]);
         }
         self.deserialize_any(visitor)
@@ -389,7 +429,7 @@ impl<'de> de::Deserializer<'de> for Field {
 
 struct Items {
     items: std::vec::IntoIter<Value>,
-    unknown: UnknownFields,
+    rules: Rules,
 }
 
 impl<'de> de::SeqAccess<'de> for Items {
@@ -400,14 +440,14 @@ impl<'de> de::SeqAccess<'de> for Items {
         seed: T,
     ) -> Result<Option<T::Value>, FieldError> {
         let Some(value) = self.items.next() else { return Ok(None) };
-        seed.deserialize(Field { value, unknown: self.unknown }).map(Some)
+        seed.deserialize(Field { value, rules: self.rules }).map(Some)
     }
 }
 
 struct Entries {
     entries: serde_json::map::IntoIter,
     value: Option<(String, Value)>,
-    unknown: UnknownFields,
+    rules: Rules,
 }
 
 impl<'de> de::MapAccess<'de> for Entries {
@@ -422,7 +462,7 @@ impl<'de> de::MapAccess<'de> for Entries {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, FieldError> {
         let (name, value) = self.value.take().unwrap_or_default();
-        let field = Field { value, unknown: self.unknown };
+        let field = Field { value, rules: self.rules };
         seed.deserialize(field).map_err(|error| error.within(&shortened(&name)))
     }
 }
@@ -460,6 +500,20 @@ mod tests {
 
     fn strict(value: Value) -> Result<Choices, String> {
         one(value, UnknownFields::Refuse).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_a_person_wrote_into_a_file_is_taken_as_it_is() {
+        let read = |value: Value| as_written::<Choices>(value).map_err(|error| error.to_string());
+        assert_eq!(read(json!({ "maxTurns": 5 })).expect("good").max_turns, Some(5));
+        for (given, words) in [
+            (json!({ "streaming": 1 }), "streaming must be true or false"),
+            (json!({ "maxTurns": "5" }), "maxTurns must be a whole number, 0 or more"),
+            (json!({ "allowedTools": "Read" }), "allowedTools must be a list"),
+            (json!({ "modle": "x" }), "modle: did you mean model?"),
+        ] {
+            assert_eq!(read(given).expect_err("refused"), words);
+        }
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub use ash_session::{FarSession, Repair, RepairedSession, Returned};
 pub use config::{Config, SECRETS, Sandbox};
 pub use disk::Disk;
 pub use enforced::Enforced;
+pub use render::EVENTS;
 pub use stretch::watch_stretches;
 pub use walls::lacking;
 

@@ -25,6 +25,25 @@ pub(crate) fn key(headers: &HeaderMap) -> Answer<Option<&str>> {
     })
 }
 
+/// As it is stored: two owners may think of the same key. No header has a line break.
+fn stored(scope: &Scope, headers: &HeaderMap) -> Answer<Option<String>> {
+    let own = |key: &str| scope.owner.as_ref().map(|owner| format!("{owner}\n{key}"));
+    Ok(key(headers)?.map(|key| own(key).unwrap_or_else(|| key.to_owned())))
+}
+
+/// What the request's key stands for, if it was used before. Takes nothing: for what may still be refused.
+pub(crate) async fn used(
+    app: &App,
+    scope: &Scope,
+    headers: &HeaderMap,
+    route: &str,
+) -> Answer<Option<String>> {
+    match stored(scope, headers)? {
+        Some(key) => Ok(app.sessions.rooms().store.claimed(&scope.tenant, route, &key).await?),
+        None => Ok(None),
+    }
+}
+
 pub(crate) async fn once(
     app: &App,
     scope: &Scope,
@@ -32,17 +51,14 @@ pub(crate) async fn once(
     (route, body): (&str, &[u8]),
     proposed: String,
 ) -> Answer<Once> {
-    let Some(key) = key(headers)? else {
+    let Some(key) = stored(scope, headers)? else {
         return Ok(Once { resource: proposed, again: false, key: None });
     };
-    // Two owners may think of the same key. No header has a line break.
-    let own = scope.owner.as_ref().map(|owner| format!("{owner}\n{key}"));
-    let key = own.as_deref().unwrap_or(key);
     let hash = blake3::hash(body).to_hex();
     let store = &app.sessions.rooms().store;
-    match store.once(&scope.tenant, route, key, &hash, &proposed, app.sessions.rooms().clock()).await? {
-        Claimed::First(resource) => Ok(Once { resource, again: false, key: Some(key.to_owned()) }),
-        Claimed::Again(resource) => Ok(Once { resource, again: true, key: Some(key.to_owned()) }),
+    match store.once(&scope.tenant, route, &key, &hash, &proposed, app.sessions.rooms().clock()).await? {
+        Claimed::First(resource) => Ok(Once { resource, again: false, key: Some(key) }),
+        Claimed::Again(resource) => Ok(Once { resource, again: true, key: Some(key) }),
         Claimed::Other => Err(Problem::new(
             Kind::Unprocessable,
             "idempotency_key_reused",

@@ -212,53 +212,57 @@ fn tool_results(message: &Value) -> Vec<Frame> {
     frames.collect()
 }
 
+/// The names of our own events. No agent can take one of them.
+pub const EVENTS: [&str; 41] = [
+    "steered",
+    "session_start",
+    "session_end",
+    "message",
+    "text_delta",
+    "thinking_delta",
+    "tool_use",
+    "tool_result",
+    "turn_complete",
+    "error",
+    "done",
+    "turn_continued",
+    "turn_started",
+    "interrupting",
+    "checkpoint",
+    "created",
+    "forked",
+    "resumed",
+    "rewound",
+    "permission_request",
+    "permission_answered",
+    "setting",
+    "queue",
+    "locked",
+    "unlocked",
+    "budget_reached",
+    "usage",
+    "resume_failed",
+    "workspace_rewound",
+    "timeout_warning",
+    "session_idle",
+    "config",
+    "metadata",
+    "restore_progress",
+    "compaction_start",
+    "compaction_complete",
+    "paused",
+    "stopped",
+    "ended",
+    "adopted",
+    "missing",
+];
+
 /// The name comes from the sandbox; a line break in it would let the agent write frames of its own, and our own
 /// names are ours.
 fn is_event_name(name: &str) -> bool {
-    const OURS: [&str; 39] = [
-        "steered",
-        "session_start",
-        "session_end",
-        "message",
-        "text_delta",
-        "thinking_delta",
-        "tool_use",
-        "tool_result",
-        "turn_complete",
-        "error",
-        "done",
-        "turn_continued",
-        "turn_started",
-        "interrupting",
-        "checkpoint",
-        "created",
-        "forked",
-        "resumed",
-        "rewound",
-        "permission_request",
-        "permission_answered",
-        "setting",
-        "queue",
-        "locked",
-        "unlocked",
-        "budget_reached",
-        "usage",
-        "resume_failed",
-        "workspace_rewound",
-        "timeout_warning",
-        "session_idle",
-        "config",
-        "metadata",
-        "restore_progress",
-        "compaction_start",
-        "compaction_complete",
-        "paused",
-        "stopped",
-        "ended",
-    ];
     (1..=64).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
-        && !OURS.contains(&name)
+        && !EVENTS.contains(&name)
 }
 
 #[cfg(test)]

@@ -52,6 +52,10 @@ pub(crate) fn session(session: &Session, now: Timestamp) -> Value {
     if let Some(servers) = &session.options.mcp_servers {
         shown["config"]["mcpServers"] = secrets::masked(servers);
     }
+    let ignored = ash_driver::driver(session.runtime).ignores(&session.options);
+    if !ignored.is_empty() {
+        shown["ignoredOptions"] = json!(ignored);
+    }
     if let Some(expires) = expires_at(session) {
         shown["expiresAt"] = json!(expires);
     }

@@ -3,10 +3,10 @@
 
 use crate::{
     render::{self, Frame, View},
-    turn::{Meaning, Turn},
+    turn::{self, Meaning, Turn},
 };
 use ash_model::{Cursor, Fact, SessionId};
-use ash_session::{Follower, Heard};
+use ash_session::{Follower, Heard, Sessions};
 use ash_store::{Item, WhatItem};
 use axum::{
     body::{Body, Bytes},
@@ -18,6 +18,7 @@ use std::{borrow::Cow, convert::Infallible, fmt::Write, time::Duration};
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 pub(crate) struct Streaming {
+    pub(crate) sessions: Sessions,
     pub(crate) follower: Follower,
     pub(crate) session: SessionId,
     pub(crate) deltas: Deltas,
@@ -68,6 +69,7 @@ impl Streaming {
                     let text = format!("event: {}\ndata: {}\n\n", frame.name, frame.data);
                     return (Bytes::from(text), false);
                 }
+                Ok(Err(error)) if error.code() == "server_stopped" => return (self.farewell(), true),
                 Ok(Err(error)) => {
                     tracing::error!(session = %self.session, %error, "a stream could not be read");
                     return (Bytes::new(), true);
@@ -87,6 +89,19 @@ impl Streaming {
         }
     }
 
+    /// The log is closed. Who follows a session comes back by itself; who waits for a turn is told why it ends here. A server
+    /// that leaves, to be started again at once, lets the reader come back, too.
+    fn farewell(&self) -> Bytes {
+        match self.turn.is_some() && self.sessions.is_stopping() {
+            // Without an id: it is nothing to go on after.
+            true => {
+                let frame = render::cut_frame(&turn::stopped(), None);
+                Bytes::from(format!("event: {}\ndata: {}\n\n", frame.name, frame.data))
+            }
+            false => Bytes::new(),
+        }
+    }
+
     /// True: nothing comes after this item.
     async fn write(&mut self, item: &Item, text: &mut String) -> bool {
         let meaning = self.turn.as_mut().map(|turn| turn.see(item));
@@ -94,6 +109,7 @@ impl Streaming {
             Some(Meaning::Elsewhere) => return false,
             Some(Meaning::Cut(problem)) => {
                 let queued = self.is_open().await;
+                let problem = if self.sessions.is_stopping() { turn::stopped() } else { problem };
                 self.write_all(item.at, &[render::cut_frame(&problem, queued)], text);
                 return true;
             }

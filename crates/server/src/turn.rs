@@ -23,6 +23,12 @@ pub(crate) enum Meaning {
     Cut(Problem),
 }
 
+/// What a reader is told whose turn is not over when the server stops, whatever that does to the session first.
+pub(crate) fn stopped() -> Problem {
+    let error = "The server was stopped before the turn was over; it goes on, or begins, when the server is started again";
+    Problem::new("server_stopped", error)
+}
+
 impl Turn {
     pub(crate) fn new(id: TurnId, since: Seq) -> Turn {
         Turn { id, since, started: false, rested: false }

@@ -72,6 +72,8 @@ const AFTER_WAKING: Duration = Duration::from_secs(30);
 const BREATH: Duration = Duration::from_secs(1);
 /// After this long with nothing to do the keeper goes; the session is in the database.
 const IDLE: Duration = Duration::from_secs(60);
+/// The same of a session that has ended: hardly anybody asks for it again, and after a burst there are many.
+const IDLE_ENDED: Duration = Duration::from_secs(10);
 /// How long to wait before a failed capture is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -268,7 +270,7 @@ impl Actor {
         let current = self.state.current().filter(|_| self.effect.is_none());
         let saving = current.and_then(|turn| self.backoff?.of(turn.id));
         let unwritten = self.unwritten.as_ref().map(|unwritten| unwritten.again);
-        let idle = self.is_idle().then_some(self.idle_since + IDLE);
+        let idle = self.is_idle().then_some(self.goes_at());
         let beside = [
             self.execs.deadline(),
             self.midway(),
@@ -295,6 +297,12 @@ impl Actor {
         calm && waiting && self.dirty.is_none() && self.state.next() == Next::Wait
     }
 
+    /// When the keeper goes, if it has nothing to do until then.
+    fn goes_at(&self) -> Instant {
+        let patience = if self.state.status == Status::Ended { IDLE_ENDED } else { IDLE };
+        self.idle_since + patience
+    }
+
     /// Does what is to be done now, if nothing long is under way.
     async fn drive(&mut self) -> Result<()> {
         self.note_use();
@@ -305,7 +313,7 @@ impl Actor {
         }
         if self.is_shared() {
             let turn = self.state.current().map(|turn| turn.id);
-            let turn = turn.map(|turn| Beside { session: self.session.id.clone(), turn });
+            let turn = turn.map(|turn| Beside { session: Some(self.session.id.clone()), turn });
             self.common.set_turn(self.session.no, turn);
         }
         driven
@@ -329,7 +337,7 @@ impl Actor {
         self.expire_requests().await?;
         self.look_whether_idle().await?;
         self.drive_changes().await?;
-        if self.is_idle() && self.idle_since + IDLE <= Instant::now() {
+        if self.is_idle() && self.goes_at() <= Instant::now() {
             // Whoever asks from here on finds another keeper; what was asked before is still answered.
             self.inbox.close();
         }

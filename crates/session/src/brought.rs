@@ -1,7 +1,7 @@
 //! Ways to a model that clients bring with keys of their own. They are here, for as long as their session is active, and
 //! in the memory of its shim: nothing of them is written anywhere. Whoever comes back brings it again.
 
-use crate::{Error, Result, Sessions, rooms};
+use crate::{Result, Sessions, Touched, rooms};
 use ash_model::{Options, SessionNo};
 use ash_sandbox::Egress;
 use ash_store::Session;
@@ -25,12 +25,19 @@ impl Brought {
 }
 
 impl Sessions {
-    /// Before a session's options become these: refuses a service that its agent cannot talk to.
-    pub fn may_bring(&self, session: &Session, options: &Options) -> Result<()> {
-        if session.slug.is_some() && options.own_provider.is_some() {
-            return Err(Error::ProviderShared);
+    /// Before a session's options become these: refuses what a new session would be refused for.
+    pub async fn accepts_options(
+        &self,
+        session: &Session,
+        options: &Options,
+        touched: Touched,
+    ) -> Result<()> {
+        let Session { tenant, agent, version, runtime, slug, .. } = session;
+        match self.rooms().store.version(tenant, agent, *version).await? {
+            Some(version) => self.rooms().accepts(&version, options, (slug.is_some(), touched)),
+            // Without its version it cannot start again anyway.
+            None => rooms::can_talk(*runtime, options),
         }
-        rooms::can_talk(session.runtime, options)
     }
 
     /// The client's own way to a model, for the next message or the next start.

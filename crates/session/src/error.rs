@@ -1,9 +1,11 @@
 //! What can go wrong with a session, in the words of the one who asked.
 
 use crate::state::Refused;
+use ash_driver::ClaudeVersion;
 use ash_model::{
     Dialect, Kind, Lock, Options, Problem, QuotaReached, Reached, Runtime, SessionId, Slug, Status, Timestamp,
 };
+use std::path::PathBuf;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -28,9 +30,15 @@ pub enum Error {
     #[error("Agent \"{0}\" not found")]
     NoAgent(String),
     #[error(
-        "Claude Code is not installed here: put `claude` on the server's PATH or set ASH_CLAUDE_BIN, or write runtime = \"builtin\" into the agent's ash.toml to use the agent that ash brings along"
+        "Claude Code is not installed here: put `claude` ({} or newer) on the server's PATH or set ASH_CLAUDE_BIN, or write runtime = \"builtin\" into the agent's ash.toml to use the agent that ash brings along",
+        ash_driver::OLDEST_CLAUDE
     )]
     NoClaude,
+    #[error(
+        "Claude Code {found} at {} is too old for ash: {} is the oldest that works. Install a newer one with `npm install -g @anthropic-ai/claude-code@latest`, or set ASH_CLAUDE_BIN to one",
+        .path.display(), ash_driver::OLDEST_CLAUDE
+    )]
+    OldClaude { found: ClaudeVersion, path: PathBuf },
     #[error(
         "There is no key for model calls: set ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN for the server and restart it, or write runtime = \"builtin\" and provider = \"offline\" into the agent's ash.toml to work without a model"
     )]
@@ -93,6 +101,10 @@ pub enum Error {
         "Session \"{0}\" is in the packs of this server but not in its database, which was lost or replaced by an older copy: choose another id, or stop the server and run `ash repair`"
     )]
     Unrepaired(SessionId),
+    #[error(
+        "Session id \"{id}\" was purged, and sessions are at work in workspace \"{slug}\": there it is free again when all of them have been paused for a minute, and in a workspace of its own at once"
+    )]
+    PurgedHere { id: SessionId, slug: Slug },
     #[error("{0}")]
     Key(String),
     #[error("The workspace holds more than {0} files; leave folders out, or remove some")]
@@ -182,6 +194,7 @@ fn kind_of(code: &str) -> Kind {
         | SETUP_TIMEOUT
         | "model_key_missing"
         | "runtime_missing"
+        | "runtime_too_old"
         | "provider_required"
         | "provider_unsupported"
         | "snapshot_key_missing"
@@ -240,7 +253,8 @@ impl Error {
             | Error::TreeLost
             | Error::WorkspaceBusy(_)
             | Error::AnothersCheckpoint(_)
-            | Error::Unrepaired(_) => Kind::Conflict,
+            | Error::Unrepaired(_)
+            | Error::PurgedHere { .. } => Kind::Conflict,
             Error::Refused(Refused::Unasked) => Kind::NotFound,
             Error::Refused(Refused::NoAnswers | Refused::NoQuestion) | Error::Setting(_) => {
                 Kind::Unprocessable
@@ -254,6 +268,7 @@ impl Error {
             | Error::NoCheckpoint => Kind::NotFound,
             Error::Removed(_) => Kind::Gone,
             Error::NoClaude
+            | Error::OldClaude { .. }
             | Error::NoKey
             | Error::ProviderRequired
             | Error::ProviderShared
@@ -311,6 +326,7 @@ impl Error {
             Error::NotFound => "session_not_found",
             Error::NoAgent(_) => "agent_not_found",
             Error::NoClaude => "runtime_missing",
+            Error::OldClaude { .. } => "runtime_too_old",
             Error::NoKey => "model_key_missing",
             Error::ProviderRequired => "provider_required",
             Error::ProviderShared => "provider_shared",
@@ -344,7 +360,7 @@ impl Error {
                 "capacity_reached"
             }
             Error::LittleSpace(_) => DISK_FULL,
-            Error::Store(ash_store::Error::Taken(_)) => "session_exists",
+            Error::Store(ash_store::Error::Taken(_)) | Error::PurgedHere { .. } => "session_exists",
             Error::Store(ash_store::Error::Stale)
             | Error::Placeless
             | Error::Gone

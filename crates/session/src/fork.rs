@@ -8,7 +8,7 @@ use crate::{
     live::open_root,
     rooms::Rooms,
     sessions::native_id,
-    witness,
+    witness::{self, IdFrom},
 };
 use ash_model::{Epoch, Fact, Note, Options, Seq, SessionId, Status, WorkspaceId};
 use ash_snapshot::{Owner, TreeId};
@@ -18,6 +18,7 @@ use uuid::Uuid;
 #[derive(Debug, Clone)]
 pub struct Fork {
     pub id: SessionId,
+    pub id_from: IdFrom,
     /// `None`: as the session is now.
     pub checkpoint: Option<u64>,
     /// It works where its parent does, if that is a workspace with a name; otherwise in a copy.
@@ -60,17 +61,22 @@ impl Sessions {
         if fork.beside {
             let point = self.remember(parent, point).await?;
             let new = forked_beside(rooms, parent, &fork, point, hidden);
-            return self.make_fork(new).await;
+            return self.make_fork(new, fork.id_from).await;
         }
         let from = (point, base);
         let new = forked(rooms, parent, &fork, from, WorkspaceId::fresh(), hidden);
-        self.make_fork(new).await
+        self.make_fork(new, fork.id_from).await
     }
 
-    async fn make_fork(&self, new: ash_store::NewSession) -> Result<Session> {
+    async fn make_fork(&self, new: ash_store::NewSession, id_from: IdFrom) -> Result<Session> {
         let rooms = self.rooms();
-        let epoch = witness::first_epoch(rooms, &new.tenant, &new.id).await?;
-        let fork = rooms.store.create(ash_store::NewSession { epoch, ..new }).await?;
+        let beginning = witness::beginning(rooms, &new.tenant, (&new.id, id_from)).await?;
+        if let Some(slug) = &new.slug {
+            beginning.in_shared(rooms, &new.id, (new.workspace, slug)).await?;
+        }
+        let native_id = beginning.native_id(&new.tenant, &new.id);
+        let (epoch, at) = (beginning.epoch, beginning.at.max(new.at));
+        let fork = rooms.store.create(ash_store::NewSession { epoch, at, native_id, ..new }).await?;
         rooms.witnesses.mark_compared(fork.no);
         Ok(fork)
     }
@@ -145,9 +151,10 @@ fn child(
     (point, newest, seq): (ForkPoint, Option<u64>, Option<Seq>),
     hidden: Hidden,
 ) -> ash_store::NewSession {
-    let at = rooms.clock();
+    // Whatever the clock does: who had the parent's id when it was made is its parent.
+    let at = rooms.clock().max(parent.created_at);
     let fact = Fact::Forked {
-        parent: parent.id.clone(),
+        parent: Some(parent.id.clone()),
         checkpoint: newest,
         memory: point.memory,
         told: point.told,

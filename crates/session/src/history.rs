@@ -173,7 +173,7 @@ pub(crate) async fn past_upto(rooms: &Rooms, session: SessionNo, upto: Seq) -> R
     let mut events = Vec::new();
     loop {
         let after = events.last().map_or(0, |event: &ash_model::Event| event.seq);
-        let query = EventQuery { after, limit: 1000, kinds: Past::KINDS.to_vec() };
+        let query = EventQuery { after, limit: 1000, kinds: EventQuery::SUPERSEDING.to_vec() };
         let page = rooms.store.events(session, &query).await?;
         if page.is_empty() {
             events.retain(|event| event.seq <= upto);

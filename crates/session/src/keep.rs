@@ -97,7 +97,7 @@ impl Sessions {
     }
 
     /// What was purged long enough ago goes for good: first where it could come back from, then the rest. Its packs go
-    /// with the next collection.
+    /// with the next collection. What its forks share stays as long as they do.
     async fn empty_trash(&self, after: Duration) -> Result<()> {
         let rooms = self.rooms();
         let after = i64::try_from(after.as_millis()).unwrap_or(i64::MAX);
@@ -109,8 +109,14 @@ impl Sessions {
             if let Some(far) = &rooms.far {
                 far.forget(rooms, &tombstone).await?;
             }
-            while !rooms.store.bury(session.no, rooms.clock()).await? {}
-            tracing::info!(session = %session.id, tenant = %session.tenant, "purged");
+            ash_failpoint::reach_async("trash.told").await;
+            while !rooms.store.bury(session.no, rooms.clock()).await? {
+                ash_failpoint::reach_async("trash.burying").await;
+            }
+            tracing::info!(session = session.no.0, tenant = %session.tenant, "purged");
+        }
+        for no in rooms.store.trashed_parents(before).await? {
+            while !rooms.store.forget_unshared(no).await? {}
         }
         Ok(())
     }

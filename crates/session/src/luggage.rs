@@ -3,7 +3,7 @@
 
 use crate::{Error, Result, blocking, rooms::Rooms};
 use ash_model::{
-    Compared, Epoch, Event, Incarnation, JournalPosition, Seq, SessionNo, TurnId,
+    Compared, Epoch, Event, Fact, Incarnation, JournalPosition, Seq, SessionId, SessionNo, TurnId,
     luggage::{self, Line, Record},
 };
 use ash_snapshot::{Repo, TreeId, Unchanged};
@@ -49,7 +49,7 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Res
         tracing::warn!(session = %session.id, %error, "the checkpoint before cannot be read");
         None
     });
-    let after = before.filter(|record| record.session == session.id && record.tenant == session.tenant);
+    let after = before.filter(|record| is_of(record, session));
     let after = after.map_or(0, |record| record.through);
     let heard = heard_by(rooms, session.no, incarnation).await?;
     let (parts, through) = events(rooms, session, after, Seq::MAX).await?;
@@ -67,7 +67,7 @@ pub(crate) async fn pack(rooms: &Rooms, repo: &Arc<Repo>, trip: Trip<'_>) -> Res
         runtime: session.runtime,
         native_id: session.native_id,
         options: session.options.clone(),
-        parent: session.parent.clone(),
+        parent: parent(rooms, session).await?,
         checkpoint,
         turn,
         previous: last.to_string(),
@@ -142,12 +142,12 @@ pub(crate) async fn compare(
         }
     };
     // The checkpoint that a fork begins with tells of its parent.
-    if record.session != session.id || record.tenant != session.tenant {
+    if !is_of(&record, session) {
         return Ok((compared, lost));
     }
     compared.events = parts.iter().flatten().filter(|byte| **byte == b'\n').count() as u64;
     let (ours, _) = events(rooms, session, record.after, record.through).await?;
-    if ours.concat() != parts.concat() {
+    if !is_same(&ours.concat(), &parts.concat()) {
         lost.push(format!(
             "the log as checkpoint {} has it: events {} to {} are not the same",
             record.checkpoint,
@@ -167,6 +167,41 @@ pub(crate) async fn compare(
         }
     }
     Ok((compared, lost))
+}
+
+/// Whose fork it is. One whose log it shares is found by its name, also when it was purged and nothing else names it.
+pub(crate) async fn parent(rooms: &Rooms, session: &Session) -> Result<Option<SessionId>> {
+    match (&session.parent, session.base) {
+        (None, Some((no, _))) => Ok(rooms.store.session(no).await?.map(|parent| parent.id)),
+        (parent, _) => Ok(parent.clone()),
+    }
+}
+
+/// Whether a record is this session's: under its id there may have been another one before.
+pub(crate) fn is_of(record: &Record, session: &Session) -> bool {
+    record.session == session.id && record.tenant == session.tenant && record.created_at == session.created_at
+}
+
+/// The same events, but for the names of other sessions: those that were purged since are not named here any more.
+fn is_same(ours: &[u8], theirs: &[u8]) -> bool {
+    let lines = |text: &[u8]| text.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let parsed = |text: &[u8]| serde_json::from_slice::<Line>(text);
+    let (ours, theirs) = (lines(ours), lines(theirs));
+    let same = |(ours, theirs): (&Vec<u8>, &Vec<u8>)| match (ours == theirs, parsed(ours), parsed(theirs)) {
+        (true, ..) => true,
+        (false, Ok(ours), Ok(theirs)) => is_same_event(&ours, &theirs),
+        (false, ..) => false,
+    };
+    ours.len() == theirs.len() && ours.iter().zip(&theirs).all(same)
+}
+
+pub(crate) fn is_same_event(ours: &Line, theirs: &Line) -> bool {
+    let unnamed = |line: &Line| Fact::decode(&line.kind, line.json.clone()).map(Fact::unnamed);
+    let around = |line: &Line| (line.seq, line.turn, line.at, line.kind.clone());
+    ours == theirs
+        || (ours.kind != "said"
+            && around(ours) == around(theirs)
+            && matches!((unnamed(ours), unnamed(theirs)), (Ok(ours), Ok(theirs)) if ours == theirs))
 }
 
 /// An event as it is put into packs.

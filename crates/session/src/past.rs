@@ -15,10 +15,7 @@ pub struct Past {
 }
 
 impl Past {
-    /// The kinds of events that say so.
-    pub const KINDS: [&'static str; 4] = ["forked", "continued", "requeued", "rewound"];
-
-    /// From all events of these kinds, in order.
+    /// From all events of the kinds that say so (`EventQuery::SUPERSEDING`), in order.
     pub fn of(events: &[Event]) -> Past {
         let mut past = Past { undone: undone(events), ..Past::default() };
         for event in events {
@@ -92,7 +89,15 @@ mod tests {
     }
 
     fn queued(seq: Seq) -> Event {
-        event(seq, Fact::Queued { turn: turn(seq), content: serde_json::json!("x"), ask: Ask::default() })
+        event(
+            seq,
+            Fact::Queued {
+                turn: turn(seq),
+                content: serde_json::json!("x"),
+                ask: Ask::default(),
+                lock: None,
+            },
+        )
     }
 
     fn rewound(seq: Seq, to: Seq, waiting: Vec<TurnId>) -> Event {
@@ -123,7 +128,7 @@ mod tests {
         log.push(rewound(6, 4, Vec::new()));
         assert_eq!(shown(&log), [1, 2], "it ran before event 4");
         let forked = Fact::Forked {
-            parent: ash_model::SessionId::parse("p").expect("an id"),
+            parent: None,
             checkpoint: Some(1),
             memory: uuid::Uuid::nil(),
             told: 1,

@@ -192,6 +192,8 @@ mod tests {
             ("active:7d=end", "at work"),
             ("starting:7d=end", "at work"),
             ("Ended:7d=purge", "paused, stopped, error or ended"),
+            ("ended:7=purge", "90s, 30m, 24h or 7d"),
+            ("ended:=purge", "90s, 30m, 24h or 7d"),
             ("ended:7w=purge", "90s, 30m, 24h or 7d"),
             ("ended:-1d=purge", "90s, 30m, 24h or 7d"),
             ("ended:0s=purge", "at least 1s"),

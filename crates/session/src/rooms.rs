@@ -1,7 +1,7 @@
 //! What every session works with: the store, the walls, the repositories, and how the server is set.
 
 use crate::{
-    Error, Far, Result, Troubles,
+    ClaudeProgram, Error, Far, Result, Troubles,
     brought::Brought,
     clock::TrustedClock,
     common::Common,
@@ -12,13 +12,14 @@ use crate::{
     queued::QueueLedger,
     witness::Witnesses,
 };
+use ash_driver::ClaudeVersion;
 use ash_model::{
     Bounds, Dialect, Durability, Needs, Options, Prices, Provider, Quotas, Receipt, Runtime, Saved,
     TakenBack, TenantId, Timestamp, Used, WorkspaceId,
 };
 use ash_sandbox::{Backend, Egress, Inside, Limits, Required, Spec, UserNamespaces};
 use ash_snapshot::{Disk, Lock, Locked, Repo};
-use ash_store::{Session, Store};
+use ash_store::{Session, Store, Version};
 use std::{
     collections::{BTreeMap, HashMap},
     path::{Path, PathBuf},
@@ -78,7 +79,7 @@ pub struct Settings {
     /// Where the keys of tenants are whose snapshots are sealed; `None`: nothing is sealed.
     pub keys: Option<PathBuf>,
     /// Where Claude Code's program is, if it is here.
-    pub claude: Option<PathBuf>,
+    pub claude: Option<ClaudeProgram>,
     /// How many bytes of packs that are far are kept for each tenant.
     pub far_cache: u64,
     /// With fewer bytes on the disk nothing new is begun.
@@ -114,7 +115,17 @@ impl Settings {
             Runtime::Builtin => Ok(None),
             // Without a way out it would try again for minutes, and then fail.
             Runtime::Claude if self.egress.is_none() && options.own_provider.is_none() => Err(Error::NoKey),
-            Runtime::Claude => self.claude.as_deref().map(Some).ok_or(Error::NoClaude),
+            Runtime::Claude => {
+                self.claude.as_ref().and_then(ClaudeProgram::path).map(Some).ok_or(Error::NoClaude)
+            }
+        }
+    }
+
+    /// The version of a runtime's program, if there is one and it tells; an error if it is too old.
+    pub async fn supported(&self, runtime: Runtime) -> Result<Option<ClaudeVersion>> {
+        match (runtime, &self.claude) {
+            (Runtime::Claude, Some(program)) => program.supported().await,
+            (Runtime::Claude, None) | (Runtime::Builtin, _) => Ok(None),
         }
     }
 
@@ -147,6 +158,28 @@ pub(crate) fn can_talk(runtime: Runtime, options: &Options) -> Result<()> {
         }
         (Runtime::Claude, Some(Dialect::Anthropic) | None) | (Runtime::Builtin, _) => Ok(()),
     }
+}
+
+/// What a start needs that its session cannot bring about: found before anything is queued or built.
+pub(crate) struct StartNeeds {
+    pub(crate) program: Option<PathBuf>,
+    pub(crate) claude: Option<ClaudeVersion>,
+    pub(crate) provider: Option<Dialect>,
+}
+
+/// What a caller sets of that which the server may lack by now: the rest was accepted before, and is no reason to refuse a
+/// change of something else.
+#[derive(Debug, Clone, Copy)]
+pub struct Touched {
+    /// Who answers the agent.
+    pub service: bool,
+    pub limits: bool,
+    /// The model, who is paid for it, or how many dollars.
+    pub dollars: bool,
+}
+
+impl Touched {
+    pub(crate) const ALL: Touched = Touched { service: true, limits: true, dollars: true };
 }
 
 /// What every session works with.
@@ -345,10 +378,48 @@ impl Rooms {
         }
     }
 
+    /// What a session of this version is started with, or what is missing for it.
+    pub(crate) async fn start_needs(&self, session: &Session, version: &Version) -> Result<StartNeeds> {
+        let options = &session.options;
+        self.permits(&version.needs, options.limits, version.limits)?;
+        let program = self.settings.program(version.runtime, options)?.map(Path::to_owned);
+        let claude = self.settings.supported(version.runtime).await?;
+        let provider = self.settings.provider(options, version.provider)?;
+        self.repo(&session.tenant)?;
+        self.way_out(session, version.runtime, provider)?;
+        Ok(StartNeeds { program, claude, provider })
+    }
+
+    /// What making a session and changing its options refuse alike.
+    pub(crate) fn accepts(
+        &self,
+        version: &Version,
+        options: &Options,
+        (shared, touched): (bool, Touched),
+    ) -> Result<()> {
+        Error::unless_supported(version.runtime, options)?;
+        if touched.limits {
+            self.permits(&version.needs, options.limits, version.limits)?;
+        }
+        if touched.service {
+            self.settings.program(version.runtime, options)?;
+            self.settings.provider(options, version.provider)?;
+        }
+        if touched.dollars {
+            self.settings.can_count_dollars(version, options)?;
+        }
+        match shared && options.own_provider.is_some() {
+            true => Err(Error::ProviderShared),
+            false => Ok(()),
+        }
+    }
+
     /// Who took the files of a session's workspace back since then, but for itself.
     pub(crate) async fn backs_since(&self, session: &Session, known: u64) -> Result<Vec<TakenBack>> {
         let all = self.store.taken_back(session.workspace, known).await?;
-        let others = all.into_iter().filter(|(back, at)| back.by != session.id && *at >= session.created_at);
+        let others = all
+            .into_iter()
+            .filter(|(back, at)| back.by.as_ref() != Some(&session.id) && *at >= session.created_at);
         Ok(others.map(|(back, _)| back).collect())
     }
 

@@ -4,6 +4,7 @@ mod create;
 mod keeper;
 mod space;
 mod start;
+mod writes;
 
 use crate::{
     Error, Follower, LogLine, Result,
@@ -29,6 +30,7 @@ use std::{
 
 pub use crate::actor::Executed;
 pub use create::NewSession;
+pub use writes::LocklessWrite;
 pub(crate) use {create::native_id, space::is_cold, start::list_names};
 
 /// How long captures may take after the grace of a shutdown; what is not done by then is taken over at the next start.
@@ -43,6 +45,7 @@ pub struct Sessions {
     free: Arc<AtomicU64>,
     /// Held while a session of a tenant is brought back from the object store: two would do it twice. No other tenant waits.
     pub(crate) returning: Arc<KeyedMutex<TenantId>>,
+    overwritten: Arc<writes::Overwritten>,
 }
 
 /// A place for a sandbox, if one is needed.
@@ -69,6 +72,7 @@ impl Sessions {
             stopping: Arc::default(),
             free: Arc::new(AtomicU64::new(u64::MAX)),
             returning: Arc::default(),
+            overwritten: Arc::default(),
         }
     }
 
@@ -147,8 +151,9 @@ impl Sessions {
 
     pub async fn prompt(&self, no: SessionNo, prompt: Prompt) -> Result<TurnId> {
         self.open_for_more()?;
+        ash_failpoint::reach_async("prompt.asked").await;
         let Prompt { turn, content, ask, wake, on_busy, lock, patience } = prompt;
-        let wish = Wish::Prompt { turn, content, ask, wake, on_busy };
+        let wish = Wish::Prompt { turn, content, ask, wake, on_busy, lock };
         let room = match wake {
             Wake::Yes => self.room_to_wake(&self.get(no).await?, patience).await?,
             Wake::No => None,
@@ -156,7 +161,7 @@ impl Sessions {
         let request = |room, reply| {
             // Once it is accepted it is waited for however long it takes.
             let passage = Passage { room, patience: None };
-            Request::Prompt { wish: wish.clone(), lock, passage, reply }
+            Request::Wish { wish: wish.clone(), passage, reply }
         };
         self.ask_with_place(no, (room, self.patience(patience)), request).await?;
         Ok(turn)
@@ -182,12 +187,19 @@ impl Sessions {
     }
 
     pub async fn lock(&self, no: SessionNo, wanted: WantedLock) -> Result<Lock> {
-        self.ask(no, |reply| Request::Lock { wanted, reply }).await
+        let lock = self.ask(no, |reply| Request::Lock { wanted, reply }).await?;
+        self.overwritten.note_taken();
+        Ok(lock)
     }
 
     /// Its holder used it, so it lasts.
     pub async fn renew_lock(&self, no: SessionNo, number: u64) -> Result<()> {
         self.ask(no, |reply| Request::Renew { number, reply }).await
+    }
+
+    /// Another client writes, since lock `number` is over. Refused if it holds again.
+    pub async fn outlive_lock(&self, no: SessionNo, number: u64) -> Result<()> {
+        self.ask(no, |reply| Request::Outlive { number, reply }).await
     }
 
     pub async fn unlock(&self, no: SessionNo, number: u64) -> Result<()> {
@@ -217,11 +229,14 @@ impl Sessions {
     /// Ends it, and puts it into the trash if that is to become of it. Answers how it was at last.
     pub async fn end(&self, no: SessionNo, by: Order, fate: Fate) -> Result<Session> {
         self.rooms.store.order_end(no, by.clone(), fate).await?;
+        ash_failpoint::reach_async("purge.ordered").await;
         self.wish(no, Wish::End).await?;
         if fate == Fate::Purge {
             // One that had ended before.
             self.rooms.store.trash(no, self.rooms.clock(), by).await?;
+            ash_failpoint::reach_async("purge.recorded").await;
             self.bury(no).await?;
+            ash_failpoint::reach_async("purge.buried").await;
         }
         self.get(no).await
     }

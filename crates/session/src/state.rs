@@ -42,7 +42,7 @@ pub struct State {
     /// What the agent waits for, in the order that it asked.
     pub pending: Vec<Pending>,
     /// Who has the session to itself. It may be over: a state knows no time.
-    pub lock: Option<Lock>,
+    lock: Option<Lock>,
     /// The highest number ever given to a lock.
     pub locks: u64,
     /// The newest checkpoint that holds what a turn or a change left, or the one that was gone back to.
@@ -99,6 +99,8 @@ pub struct Turn {
     pub seq: Seq,
     pub content: serde_json::Value,
     pub ask: Ask,
+    /// The number of the lock that its sender held.
+    pub lock: Option<u64>,
     pub attempt: u32,
     pub deaths: u32,
     /// The agent's own, without a prompt.
@@ -145,6 +147,8 @@ pub enum Wish {
         ask: Ask,
         wake: Wake,
         on_busy: OnBusy,
+        /// The number of the lock that its sender holds.
+        lock: Option<u64>,
     },
     /// A message that waits is taken back.
     Withdraw {
@@ -364,8 +368,16 @@ impl State {
             problem: self.problem.clone(),
             checkpoint: self.checkpoint,
             pending: self.pending.iter().map(|pending| pending.seq).collect(),
-            lock: self.lock.clone(),
+            lock: self.lock(),
         }
+    }
+
+    /// The last lock that was not given up. Turns of a session that rests do not run, so they do not keep it.
+    pub fn lock(&self) -> Option<Lock> {
+        let lock = self.lock.clone()?;
+        let runs = matches!(self.status, Status::Starting | Status::Active);
+        let in_use = runs && self.turns.iter().any(|turn| turn.lock == Some(lock.number));
+        Some(Lock { in_use, ..lock })
     }
 
     /// The turn rows that changed since this was last asked.

@@ -11,10 +11,12 @@ mod tombstones;
 
 pub use compare::Behind;
 pub use repair::{Repair, RepairedSession};
-pub(crate) use {adopt::reconcile, packs::History, tombstones::carry_out as carry_out_purge};
+pub(crate) use {adopt::reconcile, packs::History, tombstones::note as note_purge};
 
-use crate::{Error, Result, Sessions, blocking, far::FarHistory, live::Live, rooms::Rooms};
-use ash_model::{Epoch, SessionId, SessionNo, TenantId, Witness, WorkspaceId};
+use crate::{
+    Error, Result, Sessions, blocking, far::FarHistory, live::Live, rooms::Rooms, sessions::native_id,
+};
+use ash_model::{Epoch, SessionId, SessionNo, Slug, TenantId, Timestamp, Witness, WorkspaceId};
 use compare::{Rows, Tombstones, behind_bucket, behind_packs, is_explained};
 use records::{Proof, Records};
 use std::{
@@ -25,6 +27,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use uuid::Uuid;
 
 /// The code of the trouble that witnesses know more than the database.
 pub(crate) const DATABASE_BEHIND: &str = "database_behind";
@@ -175,6 +178,17 @@ impl Rooms {
         Ok(tenants)
     }
 
+    /// Up to which epoch what is kept under these ids is of sessions that were purged.
+    pub(crate) async fn buried_epochs<'i>(
+        &self,
+        tenant: &TenantId,
+        ids: impl Iterator<Item = &'i SessionId>,
+    ) -> Result<HashMap<SessionId, Epoch>> {
+        let of = self.witnesses(tenant, Reading::Once).await?;
+        let of = lock(&of);
+        Ok(ids.filter_map(|id| Some((id.clone(), of.tombstones.get(id)?.epoch))).collect())
+    }
+
     pub(crate) async fn rows(&self, tenant: &TenantId) -> Result<Rows> {
         let all = self.store.log_positions(tenant).await?;
         Ok(all.into_iter().map(|row| (row.session.clone(), row)).collect())
@@ -189,34 +203,96 @@ const CHUNK: usize = 64;
 /// So long the object store may take to say whether it knows an id.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
 
-/// With which epoch a new session begins: above that of whatever was purged under its id. An id that only a witness knows
-/// is taken.
-pub(crate) async fn first_epoch(rooms: &Rooms, tenant: &TenantId, id: &SessionId) -> Result<Epoch> {
+/// What a new session begins with, so that nobody takes it for one that was purged under its id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Beginning {
+    pub(crate) epoch: Epoch,
+    pub(crate) at: Timestamp,
+    /// Somebody had this id.
+    pub(crate) is_again: bool,
+}
+
+impl Beginning {
+    fn after(self, epoch: Epoch, purged_at: Timestamp) -> Beginning {
+        let epoch = self.epoch.max(Epoch(epoch.0 + 1));
+        // Whatever the clock does: of two of one id the later one is the younger one.
+        Beginning { epoch, at: self.at.max(Timestamp(purged_at.0 + 1)), is_again: true }
+    }
+
+    /// The agent's own id for the conversation. In a shared HOME there may be one of the session that had this id.
+    pub(crate) fn native_id(self, tenant: &TenantId, id: &SessionId) -> Uuid {
+        if self.is_again { Uuid::new_v4() } else { native_id(tenant, id) }
+    }
+
+    /// A shared workspace has had an epoch before: who had this id there may have had it, too.
+    pub(crate) async fn in_shared(
+        self,
+        rooms: &Rooms,
+        id: &SessionId,
+        (workspace, slug): (WorkspaceId, &Slug),
+    ) -> Result<()> {
+        if !self.is_again {
+            return Ok(());
+        }
+        let common = rooms.common(workspace);
+        let _floor = common.floor().await;
+        loop {
+            let (lease, is_first) = common.claim(rooms, workspace).await?;
+            if is_first {
+                // Whoever looks after a session there is the first to come, with the next epoch.
+                common.forget_lease();
+            }
+            match (lease.epoch >= self.epoch, is_first) {
+                (true, _) => return Ok(()),
+                (false, true) => {}
+                (false, false) => return Err(Error::PurgedHere { id: id.clone(), slug: slug.clone() }),
+            }
+        }
+    }
+}
+
+/// Who thought of a new session's id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdFrom {
+    /// It may be one that was used before.
+    Caller,
+    /// Nobody has ever had it.
+    Server,
+}
+
+/// An id that only a witness knows is taken.
+pub(crate) async fn beginning(
+    rooms: &Rooms,
+    tenant: &TenantId,
+    (id, from): (&SessionId, IdFrom),
+) -> Result<Beginning> {
+    tombstones::write_of(rooms, tenant, id).await?;
     let of = rooms.witnesses(tenant, Reading::Once).await?;
-    let mut first = Epoch(1);
+    let mut first = Beginning { epoch: Epoch(1), at: rooms.clock(), is_again: false };
     {
         let of = lock(&of);
         let buried = of.tombstones.get(id);
         if let Some(tombstone) = buried {
-            first = Epoch(tombstone.epoch.0 + 1);
+            first = first.after(tombstone.epoch, tombstone.purged_at);
         }
         let is_there = |proof: &Proof| buried.is_none_or(|tombstone| !proof.is_buried(tombstone));
         if of.packs.newest_of(id).is_some_and(is_there) {
             return Err(Error::Unrepaired(id.clone()));
         }
     }
-    // One that we made up is new.
-    let is_ours = uuid::Uuid::try_parse(id.as_str()).is_ok();
-    let Some(far) = rooms.far.as_ref().filter(|far| !is_ours && far.trouble().is_none()) else {
+    let is_asked = from == IdFrom::Caller;
+    let Some(far) = rooms.far.as_ref().filter(|far| is_asked && far.trouble().is_none()) else {
         return Ok(first);
     };
     let asked = async {
-        let Some((epoch, _)) = far.newest_name(tenant, id).await?.filter(|(epoch, _)| *epoch >= first) else {
+        let newest = far.newest_name(tenant, id).await?;
+        let Some((epoch, _)) = newest.filter(|(epoch, _)| *epoch >= first.epoch) else {
             return Ok(first);
         };
         match far.known_session(rooms, tenant, id).await? {
             FarHistory::Of(_) => Err(Error::Store(ash_store::Error::Taken(format!("Session id \"{id}\"")))),
-            FarHistory::Purged(_) | FarHistory::Nothing => Ok(Epoch(epoch.0 + 1)),
+            FarHistory::Purged(tombstone) => Ok(first.after(epoch, tombstone.purged_at)),
+            FarHistory::Nothing => Ok(Beginning { epoch: Epoch(epoch.0 + 1), ..first }),
         }
     };
     match tokio::time::timeout(KNOWN_WITHIN, asked).await {

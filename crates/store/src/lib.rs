@@ -12,10 +12,10 @@ pub use audit::{AuditQuery, Audited, Deed, Fate, Order};
 pub use remote::{RemoteAgent, RemoteCheckpoint, RemoteSession, RemoteState, RetractedLog, Retraction};
 pub use rows::{
     Adoption, Agent, Append, Card, Checkpoint, Claimed, DeployClaim, Diverged, EventQuery, Filter, Held,
-    Hold, Holdings, Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Outgoing, Page,
-    Rebuilt, Scope, SealedValues, Session, TurnRow, TurnState, Version, WhatItem, Workspace,
+    Hold, Holdings, Item, KeptAgents, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace,
+    Outgoing, Page, Rebuilt, Scope, SealedValues, Session, TurnRow, TurnState, Version, WhatItem, Workspace,
 };
-pub use seal::{Env, Seal};
+pub use seal::{Env, PURGED, Seal};
 pub use sqlite::Sqlite;
 pub use usage::{UsageBy, UsageQuery, UsageSum};
 
@@ -111,6 +111,8 @@ pub trait Store: Send + Sync {
         config: Option<String>,
         env: Option<Env>,
     ) -> Result<bool>;
+    /// What is kept of a tenant's agents, those that were deleted included.
+    async fn kept_agents(&self, tenant: &TenantId, name: &AgentName) -> Result<KeptAgents>;
     async fn delete_agent(&self, tenant: &TenantId, name: &AgentName, at: Timestamp) -> Result<bool>;
 
     // Sessions. `find` is where a caller's id becomes a number, within what they may see; nothing else takes a
@@ -189,6 +191,11 @@ pub trait Store: Send + Sync {
     async fn raise_epoch(&self, workspace: WorkspaceId, epoch: Epoch) -> Result<()>;
     /// Its tombstone says that a session was purged, which the database does not know: it goes into the trash as it is.
     async fn purge_again(&self, no: SessionNo, at: Timestamp, by: Order) -> Result<()>;
+    /// Of sessions in the trash that had this id.
+    async fn tombstones_of(&self, tenant: &TenantId, id: &SessionId) -> Result<Vec<Tombstone>>;
+    /// Which of the sessions that had this id was there at a time, those in the trash included.
+    async fn session_then(&self, tenant: &TenantId, id: &SessionId, at: Timestamp)
+    -> Result<Option<Session>>;
     /// A version of an agent, whole, with its environment sealed. Also of a deleted one.
     async fn definition(&self, tenant: &TenantId, name: &AgentName, version: u32)
     -> Result<Option<FarAgent>>;
@@ -239,16 +246,22 @@ pub trait Store: Send + Sync {
     async fn overdue(&self, now: Timestamp) -> Result<Vec<Session>>;
     /// Sessions that have been like this since then, and rest.
     async fn rested(&self, status: Status, before: Timestamp) -> Result<Vec<Session>>;
-    /// A line of its own, for what no transaction of the store does. Its number is given here.
-    async fn record(&self, line: Audited) -> Result<()>;
-    /// Newest first.
+    /// A line of its own, for what no transaction of the store does. Its number is given here. `of`: the session that its
+    /// subject names, if that was made.
+    async fn record(&self, line: Audited, of: Option<SessionNo>) -> Result<()>;
+    /// Newest first. Purged sessions have a pseudonym, and are found by their id as long as no other has it.
     async fn audit(&self, tenant: &TenantId, query: &AuditQuery) -> Result<Vec<Audited>>;
 
     // The trash
-    /// An ended session: nobody finds it from now on. False: it has not ended, or is there already.
+    /// An ended session: nobody finds it from now on, nothing but the audit tells of it, and its id is free. False: it has
+    /// not ended, or is there already.
     async fn trash(&self, no: SessionNo, at: Timestamp, by: Order) -> Result<bool>;
     /// What is in the trash since then, but for those whose log a fork reads.
     async fn trashed(&self, before: Timestamp) -> Result<Vec<Session>>;
+    /// What is in the trash since then although forks read its log.
+    async fn trashed_parents(&self, before: Timestamp) -> Result<Vec<SessionNo>>;
+    /// Takes some of what such a one has beyond what they read. True: nothing was left of that.
+    async fn forget_unshared(&self, no: SessionNo) -> Result<bool>;
     /// Takes some of what is left of a session in the trash. True: nothing is left.
     async fn bury(&self, no: SessionNo, at: Timestamp) -> Result<bool>;
 
@@ -275,6 +288,12 @@ pub trait Store: Send + Sync {
         resource: &str,
         at: Timestamp,
     ) -> Result<Claimed>;
+
+    /// What a key stands for, if it was used.
+    async fn claimed(&self, tenant: &TenantId, route: &str, key: &str) -> Result<Option<String>>;
+
+    /// A key whose request was refused: the next request with it is the first. Kept if its turn was accepted after all.
+    async fn forget_refused(&self, tenant: &TenantId, route: &str, key: &str) -> Result<()>;
 
     /// Forgets deltas and idempotency keys from before `before`.
     async fn prune(&self, before: Timestamp) -> Result<u64>;

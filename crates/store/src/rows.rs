@@ -34,6 +34,14 @@ pub struct Key {
     pub created_at: Timestamp,
 }
 
+/// How much is kept of a tenant's agents, whether they were deleted or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptAgents {
+    pub names: u64,
+    /// Of the agent that was asked for.
+    pub versions: u64,
+}
+
 #[derive(Debug, Clone)]
 pub struct NewAgent {
     pub tenant: TenantId,
@@ -382,6 +390,12 @@ pub struct EventQuery {
     pub kinds: Vec<&'static str>,
 }
 
+impl EventQuery {
+    /// Kinds that say what of a log does not count any more. They are few, and every list of messages needs all of them: they
+    /// are found without reading the log.
+    pub const SUPERSEDING: [&'static str; 4] = ["forked", "continued", "requeued", "rewound"];
+}
+
 /// Something that the object store does not have yet.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outgoing {
@@ -436,6 +450,8 @@ pub struct Diverged {
 #[derive(Debug, Clone)]
 pub struct Rebuilt {
     pub witness: Witness,
+    /// It comes back for its forks alone, which share its log: it stays in the trash.
+    pub purged: Option<Tombstone>,
     pub manifest: Manifest,
     pub node: String,
     pub card: Card,

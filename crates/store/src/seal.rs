@@ -1,6 +1,7 @@
 //! Values that callers put into an environment: sealed at rest, never shown, never logged.
 
 use crate::Error;
+use ash_model::{SessionId, TenantId};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use chacha20poly1305::{
     KeyInit, XChaCha20Poly1305, XNonce,
@@ -8,6 +9,9 @@ use chacha20poly1305::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use std::{collections::BTreeMap, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+
+/// With this begin the names of purged sessions; no id has a colon.
+pub const PURGED: &str = "purged:";
 
 /// Environment variables whose values are secret.
 #[derive(Clone, Default, Debug)]
@@ -29,13 +33,17 @@ impl Env {
     }
 }
 
-pub struct Seal(XChaCha20Poly1305);
+pub struct Seal {
+    cipher: XChaCha20Poly1305,
+    /// For names that are only recognised by those who know them.
+    names: [u8; 32],
+}
 
 impl Seal {
     /// Reads the key file, or makes one that only we can read.
     pub fn open(path: &Path) -> std::io::Result<Seal> {
         match std::fs::read(path) {
-            Ok(key) if key.len() == 32 => Ok(Seal(XChaCha20Poly1305::new(key.as_slice().into()))),
+            Ok(key) if key.len() == 32 => Ok(Seal::with(&key)),
             Ok(_) => Err(std::io::Error::other(format!("{} must hold exactly 32 bytes", path.display()))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Seal::make(path),
             Err(error) => Err(error),
@@ -51,7 +59,18 @@ impl Seal {
         file.write_all(&key)?;
         file.sync_all()?;
         std::fs::rename(&fresh, path)?;
-        Ok(Seal(XChaCha20Poly1305::new(&key)))
+        Ok(Seal::with(&key))
+    }
+
+    fn with(key: &[u8]) -> Seal {
+        let names = blake3::derive_key("ash names of purged sessions", key);
+        Seal { cipher: XChaCha20Poly1305::new(key.into()), names }
+    }
+
+    /// What a purged session is called in the audit: always the same, and told back to nobody who does not know the id.
+    pub(crate) fn pseudonym(&self, tenant: &TenantId, id: &SessionId) -> String {
+        let hash = blake3::keyed_hash(&self.names, format!("{tenant}/{id}").as_bytes());
+        format!("{PURGED}{}", &hash.to_hex()[..16])
     }
 
     pub(crate) fn seal(&self, env: &Env) -> Option<String> {
@@ -61,7 +80,7 @@ impl Seal {
         let plain = serde_json::to_vec(&env.expose()).expect("a map of strings");
         let nonce = XChaCha20Poly1305::generate_nonce(&mut OsRng);
         let sealed =
-            self.0.encrypt(&nonce, plain.as_slice()).expect("encryption of a small buffer in memory");
+            self.cipher.encrypt(&nonce, plain.as_slice()).expect("encryption of a small buffer in memory");
         Some(STANDARD.encode([&nonce[..], &sealed].concat()))
     }
 
@@ -70,7 +89,7 @@ impl Seal {
         let bytes = STANDARD.decode(sealed).map_err(|_| Error::Sealed)?;
         let (nonce, sealed) = bytes.split_at_checked(24).ok_or(Error::Sealed)?;
         let nonce: [u8; 24] = nonce.try_into().map_err(|_| Error::Sealed)?;
-        let plain = self.0.decrypt(&XNonce::from(nonce), sealed).map_err(|_| Error::Sealed)?;
+        let plain = self.cipher.decrypt(&XNonce::from(nonce), sealed).map_err(|_| Error::Sealed)?;
         Ok(Env::from_plain(serde_json::from_slice(&plain).map_err(|_| Error::Sealed)?))
     }
 }

@@ -5,6 +5,7 @@ mod census;
 mod far;
 mod list;
 mod messages;
+mod purge;
 mod read;
 mod resources;
 mod trash;
@@ -16,9 +17,9 @@ mod writer;
 
 use crate::{
     Adoption, Agent, Append, AuditQuery, Audited, Checkpoint, Claimed, Env, Error, EventQuery, Fate, Filter,
-    Hold, Holdings, Item, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace, Order, Outgoing,
-    Page, Rebuilt, RemoteState, Result, Retraction, Scope, Seal, SealedValues, Session, Store, TurnRow,
-    UsageBy, UsageQuery, UsageSum, Version, Workspace,
+    Hold, Holdings, Item, KeptAgents, Key, Lag, Lease, LogPosition, NewAgent, NewSession, NewWorkspace,
+    Order, Outgoing, Page, Rebuilt, RemoteState, Result, Retraction, Scope, Seal, SealedValues, Session,
+    Store, TurnRow, UsageBy, UsageQuery, UsageSum, Version, Workspace,
 };
 use ash_model::far::{FarAgent, Tombstone};
 use ash_model::{
@@ -76,6 +77,7 @@ impl Sqlite {
         let mut connection = sqlx::SqliteConnection::connect_with(&options).await?;
         check_version(&mut connection).await?;
         sqlx::migrate!("migrations/sqlite").run(&mut connection).await?;
+        purge::hide_older(&mut connection, &seal).await?;
         let readers =
             SqlitePoolOptions::new().max_connections(4).connect_with(options.read_only(true)).await?;
         Ok(Sqlite {
@@ -192,6 +194,10 @@ impl Store for Sqlite {
             .await
     }
 
+    async fn kept_agents(&self, tenant: &TenantId, name: &AgentName) -> Result<KeptAgents> {
+        read::kept_agents(&self.readers, tenant, name).await
+    }
+
     async fn delete_agent(&self, tenant: &TenantId, name: &AgentName, at: Timestamp) -> Result<bool> {
         let (tenant, name) = (tenant.clone(), name.clone());
         self.writer
@@ -263,8 +269,16 @@ impl Store for Sqlite {
     }
 
     async fn append(&self, lease: &Lease, append: Append) -> Result<()> {
-        let lease = lease.clone();
-        self.writer.write(move |db| Box::pin(async move { write::append(db, &lease, &append).await })).await
+        let (lease, seal) = (lease.clone(), self.seal.clone());
+        self.writer
+            .write(move |db| {
+                Box::pin(async move {
+                    let mut append = append;
+                    purge::hide_gone_neighbours(db, lease.workspace, &mut append).await?;
+                    write::append(db, &seal, &lease, &append).await
+                })
+            })
+            .await
     }
 
     async fn facts(&self, no: SessionNo) -> Result<Vec<Event>> {
@@ -364,7 +378,8 @@ impl Store for Sqlite {
     }
 
     async fn rebuild(&self, rebuilt: Rebuilt) -> Result<bool> {
-        self.writer.write(move |db| Box::pin(async move { far::rebuild(db, &rebuilt).await })).await
+        let seal = self.seal.clone();
+        self.writer.write(move |db| Box::pin(async move { far::rebuild(db, &seal, &rebuilt).await })).await
     }
 
     async fn adopt(&self, adoption: Adoption) -> Result<()> {
@@ -383,9 +398,24 @@ impl Store for Sqlite {
     }
 
     async fn purge_again(&self, no: SessionNo, at: Timestamp, by: Order) -> Result<()> {
+        let seal = self.seal.clone();
         self.writer
-            .write(move |db| Box::pin(async move { witness::purge_again(db, no, at, &by).await }))
+            .write(move |db| Box::pin(async move { witness::purge_again(db, &seal, no, (at, &by)).await }))
             .await
+    }
+
+    async fn tombstones_of(&self, tenant: &TenantId, id: &SessionId) -> Result<Vec<Tombstone>> {
+        purge::of_id(&self.readers, tenant, id).await
+    }
+
+    async fn session_then(
+        &self,
+        tenant: &TenantId,
+        id: &SessionId,
+        at: Timestamp,
+    ) -> Result<Option<Session>> {
+        let row = purge::had_id(&self.readers, (tenant, id), at).await?;
+        row.as_ref().map(read::session_row).transpose()
     }
 
     async fn definition(
@@ -464,16 +494,31 @@ impl Store for Sqlite {
         trash::rested(&self.readers, status, before).await
     }
 
-    async fn record(&self, line: crate::Audited) -> Result<()> {
-        self.writer.write(move |db| Box::pin(async move { audit::add(db, line).await })).await
+    async fn record(&self, line: Audited, of: Option<SessionNo>) -> Result<()> {
+        let seal = self.seal.clone();
+        self.writer.write(move |db| Box::pin(async move { audit::record(db, &seal, line, of).await })).await
     }
 
     async fn audit(&self, tenant: &TenantId, query: &AuditQuery) -> Result<Vec<Audited>> {
-        audit::list(&self.readers, tenant, query).await
+        audit::list(&self.readers, &self.seal, tenant, query).await
     }
 
     async fn trash(&self, no: SessionNo, at: Timestamp, by: Order) -> Result<bool> {
-        self.writer.write(move |db| Box::pin(async move { trash::put(db, no, at, &by).await })).await
+        let seal = self.seal.clone();
+        self.writer.write(move |db| Box::pin(async move { trash::put(db, &seal, no, (at, &by)).await })).await
+    }
+
+    async fn trashed_parents(&self, before: Timestamp) -> Result<Vec<SessionNo>> {
+        trash::old_parents(&self.readers, before).await
+    }
+
+    async fn forget_unshared(&self, no: SessionNo) -> Result<bool> {
+        let done =
+            self.writer.write(move |db| Box::pin(async move { trash::thin_out(db, no).await })).await?;
+        if !done {
+            self.writer.erase_log().await;
+        }
+        Ok(done)
     }
 
     async fn trashed(&self, before: Timestamp) -> Result<Vec<Session>> {
@@ -481,8 +526,11 @@ impl Store for Sqlite {
     }
 
     async fn bury(&self, no: SessionNo, at: Timestamp) -> Result<bool> {
-        let done =
-            self.writer.write(move |db| Box::pin(async move { trash::bury(db, no, at).await })).await?;
+        let seal = self.seal.clone();
+        let done = self
+            .writer
+            .write(move |db| Box::pin(async move { trash::bury(db, &seal, no, at).await }))
+            .await?;
         if done {
             self.writer.erase_log().await;
         }
@@ -571,6 +619,15 @@ impl Store for Sqlite {
     ) -> Result<Claimed> {
         let words = [tenant.as_str(), route, key, hash, resource].map(str::to_owned);
         self.writer.write(move |db| Box::pin(async move { write::once(db, &words, at).await })).await
+    }
+
+    async fn claimed(&self, tenant: &TenantId, route: &str, key: &str) -> Result<Option<String>> {
+        read::claimed(&self.readers, tenant, route, key).await
+    }
+
+    async fn forget_refused(&self, tenant: &TenantId, route: &str, key: &str) -> Result<()> {
+        let words = [tenant.as_str(), route, key].map(str::to_owned);
+        self.writer.write(move |db| Box::pin(async move { write::forget_refused(db, &words).await })).await
     }
 
     async fn prune(&self, before: Timestamp) -> Result<u64> {

@@ -19,6 +19,8 @@ mod log;
 mod once;
 #[path = "contract/owners.rs"]
 mod owners;
+#[path = "contract/purge.rs"]
+mod purge;
 #[path = "contract/reading.rs"]
 mod reading;
 #[path = "contract/sessions.rs"]
@@ -100,6 +102,7 @@ macro_rules! promises {
             agents::a_deployed_agent_is_there_as_it_came
             agents::each_deploy_is_a_version_of_its_own
             agents::one_idempotency_key_makes_one_version
+            agents::what_is_kept_of_agents_counts_deleted_ones
             agents::agents_are_listed_by_name
             agents::an_agent_changes_only_where_it_is_asked_to
             agents::a_deleted_agent_goes_on_counting_but_forgets_its_settings
@@ -109,6 +112,13 @@ macro_rules! promises {
             trash::what_is_in_the_trash_is_seen_by_nobody
             trash::nothing_is_left_of_what_is_buried
             trash::a_parent_stays_as_long_as_its_forks
+            purge::the_id_of_a_purged_session_is_free_at_once
+            purge::forks_of_a_purged_session_say_only_that_they_are_forks
+            purge::what_forks_do_not_share_of_a_parent_goes
+            purge::those_that_worked_beside_it_do_not_name_it
+            purge::the_audit_keeps_its_lines_of_a_purged_session_without_its_name
+            purge::idempotency_keys_of_a_purged_session_are_free
+            purge::a_parent_that_comes_back_for_its_forks_stays_in_the_trash
             far::what_was_not_sent_is_to_be_sent
             far::an_agent_that_changes_is_sent_again
             far::what_comes_back_is_as_it_was
@@ -122,6 +132,7 @@ macro_rules! promises {
             census::what_is_missing_is_forgotten_with_its_pack_and_its_place
             once::a_retry_finds_what_the_first_made
             once::of_many_at_once_one_is_the_first
+            once::a_refused_key_is_free_unless_its_turn_was_accepted
             once::an_old_key_may_be_used_again
             once::old_deltas_go_but_not_those_of_a_turn_that_is_not_over
             once::an_old_delta_of_no_turn_goes
@@ -131,7 +142,8 @@ macro_rules! promises {
 
 mod on_sqlite {
     use super::{
-        agents, audit, census, far, keep, log, once, owners, reading, sessions, sqlite, trash, usage, witness,
+        agents, audit, census, far, keep, log, once, owners, purge, reading, sessions, sqlite, trash, usage,
+        witness,
     };
 
     macro_rules! kept {

@@ -58,6 +58,7 @@ async fn misspelt_fields_are_refused_with_the_nearest_name_and_change_nothing() 
         ("/api/usage?sesion=x".to_owned(), "sesion: did you mean session?"),
         ("/api/audit?limits=3".to_owned(), "limits: did you mean limit?"),
         ("/api/agents?name=a".to_owned(), "name: there is no such field here, nor any other"),
+        ("/api/retention?dry=1".to_owned(), "dry: there is no such field here, nor any other"),
     ];
     for (path, words) in lists {
         let (status, refused) = client.ask(Method::GET, &path, None).await;
@@ -80,67 +81,133 @@ async fn misspelt_fields_are_refused_with_the_nearest_name_and_change_nothing() 
     assert!(!output.status.success() && said.contains("modle: did you mean model?"), "{said}");
 }
 
+/// Every field that the reference names for POST /api/sessions, as it is sent and as it is shown.
+fn of_create() -> Vec<(&'static str, Value, Value)> {
+    let helper = json!({ "x": { "description": "helps", "prompt": "Help." } });
+    let far = json!({ "x": { "url": "https://tools.example" } });
+    let near = json!({ "x": { "command": "c", "args": ["a"], "env": { "A": "b" } } });
+    let shown_near = json!({ "x": { "command": "c", "args": ["a"], "env": { "A": "***" } } });
+    vec![
+        ("credentialId", json!(null), json!(null)),
+        ("extraEnv", json!({ "PORT": "8080" }), json!(null)),
+        ("model", json!("m"), json!("m")),
+        ("model", json!(["m"]), json!("m")),
+        ("mcpServers", far.clone(), far),
+        ("mcpServers", near, shown_near),
+        ("systemPrompt", json!("be brief"), json!("be brief")),
+        ("permissionMode", json!("bypassPermissions"), json!("bypassPermissions")),
+        ("permissionMode", json!(["permissionsByAgent"]), json!("permissionsByAgent")),
+        ("allowedTools", json!(["Read"]), json!(["Read"])),
+        ("allowedTools", json!("Read"), json!(["Read"])),
+        ("disallowedTools", json!(["WebFetch"]), json!(["WebFetch"])),
+        ("disallowedTools", json!("WebFetch"), json!(["WebFetch"])),
+        ("betas", json!(["b"]), json!(["b"])),
+        ("betas", json!("b"), json!(["b"])),
+        ("subagents", helper.clone(), helper),
+        ("initialAgent", json!("x"), json!("x")),
+    ]
+}
+
+const OF_CONFIG: [&str; 6] =
+    ["model", "allowedTools", "disallowedTools", "betas", "subagents", "initialAgent"];
+
 #[tokio::test]
-async fn what_the_reference_names_is_taken_and_coerced_as_it_does() {
+async fn every_option_that_the_reference_names_is_taken_on_create_and_change() {
     let server = Server::start().await;
     let client = server.client();
     let agent = json!({ "name": "a", "systemPrompt": "x", "slug": "a", "description": "d", "model": "m", "backend": "b", "config": {} });
     client.post("/api/agents", agent).await;
-    let all = json!({
-        "agent": "a", "extraEnv": { "PORT": "8080" }, "systemPrompt": "be brief",
-        "permissionMode": "bypassPermissions", "allowedTools": "Read", "disallowedTools": ["WebFetch"],
-        "credentialId": null,
-    });
+    let changed = client.post("/api/sessions", json!({ "agent": "a" })).await;
+    let changed = format!("/api/sessions/{}", changed["session"]["id"].as_str().expect("an id"));
+    for (field, given, shown) in of_create() {
+        let (status, made) =
+            client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": ["a"], field: given }))).await;
+        assert_eq!(status.as_u16(), 201, "{field}: {given}: {made}");
+        assert_eq!(made["session"]["config"][field], shown, "{made}");
+        if OF_CONFIG.contains(&field) {
+            let (status, said) =
+                client.ask(Method::PATCH, &format!("{changed}/config"), Some(json!({ field: given }))).await;
+            assert_eq!(status.as_u16(), 200, "{field}: {given}: {said}");
+            assert_eq!(said["session"]["config"][field], shown, "{said}");
+        }
+    }
+    let mut all = json!({ "agent": "a" });
+    for (field, given, _) in of_create() {
+        all[field] = given;
+    }
     let made = client.post("/api/sessions", all).await;
     let id = made["session"]["id"].as_str().expect("an id").to_owned();
-    assert_eq!(made["session"]["config"]["allowedTools"], json!(["Read"]));
+    assert_eq!(client.text(&id, "run: echo $PORT").await, "8080");
 
-    for (field, value) in [
-        ("mcpServers", json!({})),
-        ("subagents", json!({})),
-        ("initialAgent", json!("x")),
-        ("betas", json!("b")),
-    ] {
-        let (_, answer) =
-            client.ask(Method::POST, "/api/sessions", Some(json!({ "agent": "a", field: value }))).await;
-        assert_eq!(answer["code"], "option_unsupported", "known, though this runtime cannot do it: {answer}");
-    }
     let unknown = json!({ "agent": "a", "credentialId": "c1" });
     let (status, refused) = client.ask(Method::POST, "/api/sessions", Some(unknown)).await;
     assert_eq!((status.as_u16(), &refused["error"]), (400, &json!("Invalid or inaccessible credential")));
+}
 
-    let message = json!({
-        "content": "say: hi", "includePartialMessages": "false", "maxTurns": "5", "maxBudgetUsd": "1.5", "effort": "low",
-        "thinking": { "type": "disabled" }, "outputFormat": null,
-    });
-    let send = client.request(Method::POST, &format!("/api/sessions/{id}/messages"));
-    let response = send.header("accept", "application/json").json(&message).send().await.expect("sent");
-    assert_eq!(response.status().as_u16(), 200, "{:?}", response.text().await);
-
-    for list in ["?agent=a&status=active&limit=5&offset=0&includeTotal=true", "?agent=&status="] {
-        let (status, found) = client.ask(Method::GET, &format!("/api/sessions{list}"), None).await;
-        assert_eq!((status.as_u16(), &found["total"]), (200, &json!(1)), "{found}");
+#[tokio::test]
+async fn every_field_and_parameter_that_the_reference_names_is_taken_elsewhere_and_coerced() {
+    let server = Server::start().await;
+    let client = server.client();
+    client.deploy("a").await;
+    let made = client.post("/api/sessions", json!({ "agent": "a" })).await;
+    let id = made["session"]["id"].as_str().expect("an id").to_owned();
+    let of = |path: &str| format!("/api/sessions/{id}{path}");
+    let text = json!([{ "type": "text", "text": "run: echo hi" }]);
+    for (field, value) in [
+        ("content", text),
+        ("includePartialMessages", json!("false")),
+        ("includePartialMessages", json!(1)),
+        ("model", json!(["m"])),
+        ("maxTurns", json!("5")),
+        ("maxTurns", json!(5.0)),
+        ("maxBudgetUsd", json!("1.5")),
+        ("effort", json!("low")),
+        ("effort", json!("max")),
+        ("thinking", json!({ "type": "enabled", "budgetTokens": 1024 })),
+        ("thinking", json!({ "type": "disabled" })),
+        ("outputFormat", json!({ "type": "json_schema", "schema": { "type": "object" } })),
+        ("outputFormat", json!(null)),
+    ] {
+        let mut message = json!({ "content": "run: echo hi" });
+        message[field] = value;
+        let send = client.request(Method::POST, &of("/messages"));
+        let response = send.header("accept", "application/json").json(&message).send().await.expect("sent");
+        let status = response.status().as_u16();
+        let said: Value = response.json().await.expect("JSON");
+        assert_eq!((status, &said["text"]), (200, &json!("hi")), "{message}: {said}");
     }
     for path in [
-        "/messages?limit=5&after=0",
-        "/events?limit=5&after=0&type=text",
-        "/logs?after=-1",
-        "/files?includeHidden=true",
+        "/api/sessions?agent=a&status=active&limit=5&offset=0&includeTotal=true".to_owned(),
+        "/api/sessions?agent=&status=".to_owned(),
+        of("/messages?limit=1000&after=0"),
+        of("/events?limit=1000&after=0&type=text"),
+        of("/events?type="),
+        of("/logs?after=-1"),
+        of("/files?includeHidden=true"),
+        of("/files?includeHidden=false"),
+        of("/files/CLAUDE.md?format=json"),
+        "/api/agents".to_owned(),
+        "/api/api-keys".to_owned(),
+        format!("/api/usage?sessionId={id}&agentName=a&after=&before=&limit=1000"),
+        "/api/usage?after=2020-01-01T00:00:00Z&before=2030-01-01T00:00:00.000Z".to_owned(),
+        format!("/api/usage/stats?sessionId={id}&agentName=a&after=&before="),
     ] {
-        let (status, answer) = client.ask(Method::GET, &format!("/api/sessions/{id}{path}"), None).await;
+        let (status, answer) = client.ask(Method::GET, &path, None).await;
         assert_eq!(status.as_u16(), 200, "{path}: {answer}");
     }
-    let usage = format!("/api/usage?sessionId={id}&agentName=a&after=&before=&limit=5");
-    assert_eq!(client.ask(Method::GET, &usage, None).await.0.as_u16(), 200);
-    let done = json!({ "command": "echo $PORT", "timeout": "5000" });
-    let done: Value = client.post(&format!("/api/sessions/{id}/exec"), done).await;
+    let (_, found) = client.ask(Method::GET, "/api/sessions?includeTotal=true&limit=5", None).await;
+    assert_eq!(found["total"], json!(1), "{found}");
+    let done = client.post(&of("/exec"), json!({ "command": ["true"], "timeout": "5000" })).await;
     assert_eq!(done["exitCode"], 0, "{done}");
-    let config = json!({ "model": "m", "allowedTools": "Bash", "initialAgent": null });
-    let (status, changed) =
-        client.ask(Method::PATCH, &format!("/api/sessions/{id}/config"), Some(config)).await;
-    assert_eq!(
-        (status.as_u16(), &changed["session"]["config"]["allowedTools"]),
-        (200, &json!(["Bash"])),
-        "{changed}"
-    );
+    let files = json!({ "files": [{ "path": "n", "content": "eA==", "mimeType": "text/plain" }], "targetPath": "sub" });
+    let written = client.post(&of("/files"), files).await;
+    assert_eq!(client.exec(&id, "cat sub/n").await["stdout"], "x", "{written}");
+    for (method, path, body) in [
+        (Method::PATCH, "/api/agents/a", json!({ "env": { "A": "b" }, "config": { "any": 1 } })),
+        (Method::PATCH, "/api/agents/a/config", json!({ "any": { "thing": [1] } })),
+        (Method::POST, "/api/api-keys", json!({ "label": "dashboard-key" })),
+    ] {
+        let (status, answer) = client.ask(method, path, Some(body)).await;
+        assert!(status.is_success(), "{path}: {answer}");
+    }
 }

@@ -77,6 +77,78 @@ async fn keys_agents_and_sizes_have_quotas_that_the_operator_sets() {
     assert_eq!((status, &said[1]), (413, &json!("configKb")), "{said}");
 }
 
+/// With an Idempotency-Key.
+async fn keyed(client: &Client, path: &str, body: &Value) -> (u16, Value) {
+    let request = client.request(Method::POST, path).header("Idempotency-Key", "again").json(body);
+    let answer = request.send().await.expect("an answer");
+    (answer.status().as_u16(), answer.json().await.expect("JSON"))
+}
+
+#[tokio::test]
+async fn a_request_that_was_answered_is_answered_again_though_the_quota_is_reached() {
+    let quotas = "keys=2,agents=1,agentVersions=1";
+    let server = Server::with(&[("ASH_INTERNAL_SECRET", SECRET), ("ASH_QUOTAS", quotas)]).await;
+    let one = tenant(&server, "one").await;
+    for (path, body) in [
+        ("/api/api-keys", json!({ "label": "mine" })),
+        ("/api/agents", json!({ "name": "a", "systemPrompt": "You are a test." })),
+    ] {
+        let first = keyed(&one, path, &body).await;
+        assert_eq!(first.0, 201, "{first:?}");
+        let (full, said) = one.ask(Method::POST, path, Some(body.clone())).await;
+        assert_eq!((full.as_u16(), &said["code"]), (429, &json!("quota_reached")), "{said}");
+        assert_eq!(keyed(&one, path, &body).await, first);
+    }
+    assert_eq!(one.get("/api/agents/a").await["agent"]["version"], 1);
+}
+
+#[tokio::test]
+async fn versions_and_deleted_agents_have_quotas_because_they_are_kept() {
+    let quotas = "agents=2,keptAgents=3,agentVersions=2";
+    let server = Server::with(&[("ASH_INTERNAL_SECRET", SECRET), ("ASH_QUOTAS", quotas)]).await;
+    let (one, other) = (tenant(&server, "one").await, tenant(&server, "other").await);
+    let full = |quota: &str, limit: u64, used: u64| (429, json!(["quota_reached", quota, limit, used]));
+    let deploy = |name: &str| json!({ "name": name, "systemPrompt": "You are a test." });
+
+    for _ in 0..2 {
+        one.deploy("a").await;
+    }
+    let again = refused(&one, Method::POST, "/api/agents", deploy("a")).await;
+    assert_eq!(again, full("agentVersions", 2, 2));
+    one.delete("/api/agents/a").await;
+    let again = refused(&one, Method::POST, "/api/agents", deploy("a")).await;
+    assert_eq!(again, full("agentVersions", 2, 2), "deleting it forgets no version");
+
+    for name in ["b", "c"] {
+        one.deploy(name).await;
+        one.delete(&format!("/api/agents/{name}")).await;
+    }
+    assert_eq!(refused(&one, Method::POST, "/api/agents", deploy("d")).await, full("keptAgents", 3, 3));
+    one.deploy("c").await;
+    other.deploy("d").await;
+}
+
+#[tokio::test]
+async fn changes_of_an_agent_at_the_same_time_all_count() {
+    let server = Server::start().await;
+    let client = server.client();
+    client.deploy("a").await;
+    let change = async |n: usize| {
+        let fields = json!({ format!("field{n}"): n });
+        // Both routes change the same configuration.
+        let (path, body) = match n % 2 {
+            0 => ("/api/agents/a/config", fields),
+            _ => ("/api/agents/a", json!({ "config": fields })),
+        };
+        client.ask(Method::PATCH, path, Some(body)).await.0.as_u16()
+    };
+    let changed = futures::future::join_all((0..20).map(change)).await;
+    assert_eq!(changed, [200; 20]);
+    let config = client.get("/api/agents/a/config").await["config"].clone();
+    let lost: Vec<usize> = (0..20).filter(|n| config[format!("field{n}")] != *n).collect();
+    assert!(lost.is_empty(), "{lost:?} of {config}");
+}
+
 #[tokio::test]
 async fn messages_that_wait_have_quotas_of_their_session_and_tenant() {
     let quotas = "sessionMessages=2,tenantMessages=3,tenantQueuedKb=2";

@@ -1,6 +1,6 @@
 //! What a stranger, a browser and another tenant see of the server.
 
-use crate::support::{Client, Server};
+use crate::support::{Client, Server, disk_mb, eventually, signal};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -47,7 +47,8 @@ async fn health_without_a_key_has_the_fields_of_the_reference_and_no_name_of_the
 async fn health_with_a_key_tells_of_trouble_and_the_object_store() {
     let store = tempfile::tempdir().expect("a directory");
     let url = format!("file://{}", store.path().display());
-    let server = Server::with(&[("ASH_SNAPSHOT_URL", &url), ("ASH_MIN_FREE_MB", "1000000000")]).await;
+    let server =
+        Server::with(&[("ASH_SNAPSHOT_URL", &url), ("ASH_MIN_FREE_MB", &disk_mb().to_string())]).await;
     let client = server.client();
     let stranger: Value = plain(&client, "/health", &[]).await.json().await.expect("JSON");
     assert_eq!((&stranger["status"], &stranger["degraded"]), (&json!("full"), &json!(true)), "{stranger}");
@@ -147,4 +148,21 @@ async fn metrics_of_all_tenants_are_only_for_the_operator() {
         assert_eq!((status.as_u16(), &body["code"]), (403, &json!(code)), "{body}");
     }
     assert_eq!(operator.request(Method::GET, "/metrics").send().await.expect("metrics").status(), 200);
+}
+
+#[tokio::test]
+async fn health_says_that_the_server_is_stopping() {
+    let mut server = Server::with(&[("ASH_STOP_GRACE", "60")]).await;
+    let client = server.client();
+    client.deploy("tester").await;
+    let id = client.create().await;
+    let mut stream = client.send(&id, "hold go: slowly").await;
+    stream.until("session_start").await;
+    let health = client.get("/health").await;
+    assert_eq!(health["status"], "ok", "{health}");
+    signal(server.pid(), libc::SIGTERM);
+    let stopping = async || (client.get("/health").await["status"] == "stopping").then_some(());
+    eventually("it says so while the turn goes on", stopping).await;
+    server.let_go(&id, "go").await;
+    assert!(server.ended().await);
 }

@@ -11,6 +11,8 @@ pub enum Point {
     AbortAt(u64),
     /// What comes there waits until it is released.
     Pause,
+    /// The same at this pass alone: what comes after it goes on.
+    PauseAt(u64),
 }
 
 impl Server {
@@ -24,6 +26,7 @@ impl Server {
             Point::Abort => "abort".to_owned(),
             Point::AbortAt(pass) => format!("abort {pass}"),
             Point::Pause => "pause".to_owned(),
+            Point::PauseAt(pass) => format!("pause {pass}"),
         };
         // Of somebody who was held there, and given up.
         std::fs::remove_file(self.points().join(format!("{name}.reached"))).ok();

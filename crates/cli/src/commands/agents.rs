@@ -1,14 +1,20 @@
 //! Agents: deploy a folder, list, info, delete.
 
-use super::variables;
+use super::environment;
 use crate::{
     api::{Api, Failure, Result, encoded},
     args::{Agent, Deploy},
     out::{self, Paint, Table, paint},
+    settings::running,
 };
+use ash_model::Kind;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs, path::Path};
+
+/// There without a deploy.
+const DEFAULT: &str = "default";
+const UNUSED: &str = "not used yet";
 
 pub(crate) async fn deploy(deploy: Deploy) -> Result<()> {
     let folder = fs::canonicalize(&deploy.path)
@@ -22,7 +28,7 @@ pub(crate) async fn deploy(deploy: Deploy) -> Result<()> {
     }
     let name = deploy.name.unwrap_or_else(|| name_of(&folder));
     let mut env = dotenv(&folder);
-    env.extend(variables(&deploy.env)?);
+    env.extend(environment(&deploy.env)?);
     let mut files = Vec::new();
     collect(&folder, "", &mut files)?;
     let body = json!({ "name": name, "files": files, "env": env });
@@ -95,7 +101,13 @@ pub(crate) async fn run(api: &Api, command: Agent, as_json: bool) -> Result<()> 
     match command {
         Agent::List => list(api, as_json).await,
         Agent::Info { name } => {
-            let answer = api.get(&format!("/api/agents/{}", encoded(&name))).await?;
+            let answer = match api.get(&format!("/api/agents/{}", encoded(&name))).await {
+                Err(failure) if failure.kind == Kind::NotFound && name == DEFAULT && !as_json => {
+                    println!("{}  {UNUSED}; its first session makes it", paint(Paint::Bold, DEFAULT));
+                    return Ok(());
+                }
+                answer => answer?,
+            };
             if as_json {
                 out::json(&answer)
             } else {
@@ -133,12 +145,15 @@ async fn list(api: &Api, as_json: bool) -> Result<()> {
         ]);
     }
     // The built-in one is there without a deploy, and made by its first session.
-    if !answer["agents"].as_array().into_iter().flatten().any(|agent| agent["name"] == "default") {
+    if !answer["agents"].as_array().into_iter().flatten().any(|agent| agent["name"] == DEFAULT) {
+        // Only of a server of this machine it is known which it will be.
+        let own = running().filter(|own| own.url == api.url);
+        let runtime = own.and_then(|own| own.settings.get("default-runtime").cloned());
         table.row(vec![
-            ("default".to_owned(), Some(Paint::Bold)),
+            (DEFAULT.to_owned(), Some(Paint::Bold)),
             ("-".to_owned(), None),
-            ("builtin".to_owned(), None),
-            ("not used yet".to_owned(), Some(Paint::Dim)),
+            (runtime.unwrap_or_else(|| "-".to_owned()), None),
+            (UNUSED.to_owned(), Some(Paint::Dim)),
         ]);
     }
     table.print();

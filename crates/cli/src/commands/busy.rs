@@ -32,6 +32,7 @@ pub(crate) async fn queue(
         eprintln!("nothing runs, and nothing waits");
         return Ok(0);
     }
+    let now = jiff::Timestamp::now();
     let mut table = Table::new(&["TURN", "STATUS", "SINCE", "MESSAGE"]);
     for turn in &turns {
         let text = |name: &str| turn[name].as_str().unwrap_or_default().to_owned();
@@ -39,7 +40,7 @@ pub(crate) async fn queue(
         table.row(vec![
             (text("turn"), Some(Paint::Bold)),
             (text("status"), Some(Paint::Cyan)),
-            (text("createdAt"), Some(Paint::Dim)),
+            (out::ago(&text("createdAt"), now), Some(Paint::Dim)),
             (out::shortened(&content, 80), None),
         ]);
     }

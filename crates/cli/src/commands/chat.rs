@@ -29,7 +29,7 @@ pub(crate) async fn run(chat: Chat) -> Result<u8> {
         None => piped()?,
     };
     let code = match message {
-        Some(message) => one_shot(&api, &id, &message, chat.settings.json).await?,
+        Some(message) => one_shot(&api, (&id, &agent), &message, chat.settings.json).await?,
         None => talk(&api, &id, &agent).await?,
     };
     if chat.end {
@@ -45,15 +45,28 @@ async fn session(api: &Api, chat: &Chat) -> Result<(String, String)> {
     match (&chat.resume, &chat.session_id) {
         (Some(id), _) | (None, Some(id)) => {
             let id = if id.is_empty() { api.last_session().await? } else { api.session_id(id).await? };
+            let found = api.get(&sessions::path(&id, "")).await?;
+            let agent = found["session"]["agentName"].as_str().unwrap_or_default();
+            if let Some(other) = chat.agent.as_deref().filter(|other| *other != agent) {
+                return Err(not_its_agent(&id, agent, other));
+            }
             let answer = sessions::bring_back(api, &id, &json!({})).await?;
             show::receipt(&answer["resume"]);
-            Ok((id, answer["session"]["agentName"].as_str().unwrap_or_default().to_owned()))
+            Ok((id, agent.to_owned()))
         }
         (None, None) => {
-            let made = sessions::create(api, &chat.agent, json!({})).await?;
-            Ok((made["session"]["id"].as_str().unwrap_or_default().to_owned(), chat.agent.clone()))
+            let agent = chat.agent.as_deref().unwrap_or("default");
+            let made = sessions::create(api, agent, json!({})).await?;
+            Ok((made["session"]["id"].as_str().unwrap_or_default().to_owned(), agent.to_owned()))
         }
     }
+}
+
+/// Most likely a message: the agent comes first.
+fn not_its_agent(id: &str, agent: &str, other: &str) -> Failure {
+    Failure::invalid(format!(
+        "session {id} is one of agent \"{agent}\", and not of \"{other}\". To say something in it: ash chat --resume {id} {agent} \"message\""
+    ))
 }
 
 /// A message that comes through a pipe instead of a keyboard.
@@ -71,7 +84,7 @@ fn piped() -> Result<Option<String>> {
     Ok(Some(text.trim_end().to_owned()))
 }
 
-async fn one_shot(api: &Api, id: &str, message: &str, as_json: bool) -> Result<u8> {
+async fn one_shot(api: &Api, (id, agent): (&str, &str), message: &str, as_json: bool) -> Result<u8> {
     if as_json {
         let request = api
             .request(reqwest::Method::POST, &sessions::path(id, "/messages"))
@@ -83,7 +96,7 @@ async fn one_shot(api: &Api, id: &str, message: &str, as_json: bool) -> Result<u
         crate::out::json(&answer);
         return Ok(u8::from(answer["status"] != "done"));
     }
-    eprintln!("Session: {id}");
+    eprintln!("Session: {id}\nAgent: {agent}");
     show::turn(Stream::send(api, id, json!({ "content": message })).await?, api, id).await
 }
 

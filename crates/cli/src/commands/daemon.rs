@@ -69,13 +69,7 @@ async fn wait_for_the_dying() -> Option<Running> {
     let until = Instant::now() + DYING;
     loop {
         let running = running()?;
-        let settings = Settings {
-            server: Some(running.url.clone()),
-            key: None,
-            refused_key: None,
-            lock: None,
-            json: false,
-        };
+        let settings = Settings::of_stranger(running.url.clone());
         if Api::new(&settings).get("/health").await.is_ok() || Instant::now() >= until {
             return Some(running);
         }
@@ -184,7 +178,8 @@ pub(crate) async fn status(settings: &Settings) -> Result<()> {
         out::status(health["status"].as_str().unwrap_or("?")),
         settings.server_url().unwrap_or_default()
     );
-    if let Some(running) = running() {
+    let own = running().filter(|own| Some(&own.url) == settings.server_url().as_ref());
+    if let Some(running) = own {
         println!("  pid       {}", running.pid);
     }
     println!("  version   {}", health["version"].as_str().unwrap_or("?"));

@@ -4,25 +4,40 @@
 mod agents;
 mod database;
 mod far;
+mod given;
 mod machine;
 mod place;
 mod service;
 mod walls;
 
 use crate::{
-    api::Result,
+    api::{Failure, Result},
     out::{self, Paint, paint},
-    settings::Settings,
+    settings::{Running, Settings, running},
 };
-use ash_server::Sandbox;
+use ash_server::{Config, Sandbox};
 use clap::Parser;
+pub(super) use given::by_flag;
 use serde_json::{Value, json};
+use service::Told;
 
 /// The server's settings as it would read them, without a command line.
 #[derive(Parser)]
 pub(super) struct Server {
     #[command(flatten)]
     pub(super) config: ash_server::Config,
+}
+
+impl Server {
+    /// The settings that this shell's environment makes.
+    pub(super) fn of_environment() -> Result<Config> {
+        let server = Server::try_parse_from(["ash"]);
+        server.map(|server| server.config).map_err(|error| {
+            let text = error.to_string();
+            let reason = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            Failure::invalid(format!("{reason}{}", given::variable_of(&error)))
+        })
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,37 +86,56 @@ pub(crate) async fn run(settings: &Settings) -> Result<u8> {
 }
 
 async fn examine(settings: &Settings) -> Vec<Check> {
-    let config = match Server::try_parse_from(["ash"]) {
-        Ok(server) => server.config,
+    let own = running();
+    let noted = own.as_ref().and_then(given::config_of);
+    let here = Server::of_environment();
+    let told = service::ask(settings).await;
+    let mut checks = vec![machine::kernel()];
+    checks.extend(own.as_ref().filter(|_| noted.is_some()).map(given::judge));
+    match (noted.clone(), here) {
+        (Some(config), _) | (None, Ok(config)) => {
+            // What it has, and not only what it was told, is in the same note.
+            let own = own.as_ref().map(|own| (own, noted.is_some()));
+            checks.extend(of_this_machine(&config, own, told.as_ref().ok()).await);
+        }
         // What the server would be is unknown, so the rest would speak of another one.
-        Err(error) => return vec![machine::kernel(), settings_problem(&error)],
-    };
-    let mut checks = vec![machine::kernel(), machine::clock(&config)];
-    checks.extend(walls::check(&config).await);
-    if config.sandbox != Sandbox::Docker {
-        checks.extend(machine::groups(&config));
-    } else {
-        // An engine makes its own groups.
-        checks.push(machine::limits(&config, ash_sandbox::Groups::None));
+        (None, Err(failure)) => checks.push(settings_problem(&failure)),
     }
-    checks.extend([machine::landlock(), machine::seccomp()]);
-    checks.extend(walls::required(&config));
-    checks.extend(place::check(&config));
-    checks.extend(database::check(&config, settings).await);
-    checks.extend(far::check(&config).await);
-    checks.extend(agents::check(&config).await);
-    checks.extend(service::check(&config, settings).await);
+    match &told {
+        Ok(told) => checks.extend(service::told(told)),
+        Err(check) => checks.push(check.clone()),
+    }
     checks
 }
 
-fn settings_problem(error: &clap::Error) -> Check {
-    let text = error.to_string();
-    let reason = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-    Check::problem(
-        "settings",
-        reason,
-        "correct this variable of the environment; `ash serve --help` lists them",
-    )
+/// `own`: the server that runs here, and whether it noted what it has. `told`: what the server that clients talk to said.
+async fn of_this_machine(config: &Config, own: Option<(&Running, bool)>, told: Option<&Told>) -> Vec<Check> {
+    let noted = own.filter(|(_, noted)| *noted).map(|(own, _)| own);
+    let told = own.map(|(own, _)| told.filter(|told| told.is_of(own)).ok_or(()));
+    let mut checks = vec![machine::clock(config)];
+    checks.extend(walls::check(config).await);
+    if config.sandbox != Sandbox::Docker {
+        checks.extend(machine::groups(config));
+    } else {
+        // An engine makes its own groups.
+        checks.push(machine::limits(config, ash_sandbox::Groups::None));
+    }
+    checks.extend([machine::landlock(), machine::seccomp()]);
+    checks.extend(walls::required(config));
+    checks.extend(place::check(config));
+    checks.extend(database::check(config, told).await);
+    match told {
+        Some(told) => checks.extend(told.ok().and_then(far::told)),
+        None => checks.extend(far::check(config).await),
+    }
+    checks.extend(agents::check(config, noted).await);
+    checks.push(service::port(config).await);
+    checks
+}
+
+fn settings_problem(failure: &Failure) -> Check {
+    let remedy = "correct this variable of the environment; `ash serve --help` lists them";
+    Check::problem("settings", failure.message.clone(), remedy)
 }
 
 fn count(checks: &[Check], level: Level) -> usize {
@@ -131,9 +165,13 @@ fn show(checks: &[Check]) {
             Level::Warning => (Paint::Yellow, "!"),
             Level::Problem => (Paint::Red, "✗"),
         };
-        println!("{} {:width$}  {}", paint(colour, mark), check.name, check.found);
-        for line in &check.remedy {
-            println!("{:indent$}{}", "", paint(Paint::Dim, line), indent = width + 4);
+        let indent = width + 4;
+        for (n, line) in out::wrapped(&check.found, indent).iter().enumerate() {
+            let (mark, name) = if n == 0 { (paint(colour, mark), check.name) } else { (" ".to_owned(), "") };
+            println!("{mark} {name:width$}  {line}");
+        }
+        for line in check.remedy.iter().flat_map(|line| out::wrapped(line, indent)) {
+            println!("{:indent$}{}", "", paint(Paint::Dim, &line));
         }
     }
     println!("\n{}", verdict(count(checks, Level::Problem), count(checks, Level::Warning)));

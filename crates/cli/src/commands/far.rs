@@ -5,14 +5,12 @@ use crate::{
     api::{Failure, Result},
     out::{self, Table},
 };
-use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::io::IsTerminal;
 
 fn config(from: String) -> Result<ash_server::Config> {
-    let server = Server::try_parse_from(["ash"]).map_err(|error| Failure::invalid(error.to_string()))?;
-    Ok(ash_server::Config { snapshot_url: Some(from), ..server.config })
+    Ok(ash_server::Config { snapshot_url: Some(from), ..Server::of_environment()? })
 }
 
 pub(super) async fn sessions(from: String, as_json: bool) -> Result<()> {

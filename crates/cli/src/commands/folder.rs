@@ -15,9 +15,9 @@ use crate::{
     commands::sessions::path,
     out::{self, Paint, paint_err, plural},
 };
-use apply::{Plan, Why};
+use apply::{Deed, Plan, Why};
 use ash_model::Kind;
-use changes::{Changes, Server};
+use changes::{Changes, How, Server};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -194,19 +194,42 @@ pub(crate) async fn pull(api: &Api, id: &str, dir: &Path, local: Local, as_json:
     }
     let done = plan.apply()?;
     warn_of(&plan.left_out);
-    if let Some(captured) = captured.filter(|_| plan.left_out.is_empty()) {
+    // Also if something was left out: else all that did come would be in the way of the next pull.
+    if let Some(captured) = captured {
         known::remember(server.workspace(), &dir, captured);
     }
     let exit_code = u8::from(!plan.left_out.is_empty());
     if as_json {
-        let (changed, added, deleted) = (done.changed, done.added, done.deleted);
+        let files: Vec<Value> = done.0.iter().map(deed).collect();
+        let count = |how| done.count(how);
         out::json(&json!({
-            "changed": changed, "added": added, "deleted": deleted, "conflicts": [], "leftOut": shown(&plan.left_out),
+            "changed": count(How::Modified), "added": count(How::Added), "deleted": count(How::Deleted),
+            "files": files, "conflicts": [], "leftOut": shown(&plan.left_out),
         }));
         return Ok(exit_code);
     }
+    done.0.iter().for_each(list);
     eprintln!("{} {done}", paint_err(Paint::Green, "✓"));
     Ok(exit_code)
+}
+
+fn deed(deed: &Deed) -> Value {
+    let mut shown = json!({ "path": deed.path, "change": deed.how.as_str() });
+    if let Some(target) = &deed.target {
+        shown["target"] = json!(target);
+    }
+    shown
+}
+
+/// In the letters of `git status`.
+fn list(deed: &Deed) {
+    let (letter, colour) = match deed.how {
+        How::Added => ("A", Paint::Green),
+        How::Modified => ("M", Paint::Yellow),
+        How::Deleted => ("D", Paint::Red),
+    };
+    let leads = deed.target.as_ref().map_or_else(String::new, |target| format!(" -> {}", printable(target)));
+    println!("{} {}{leads}", out::paint(colour, letter), printable(&deed.path));
 }
 
 /// A checkpoint of the workspace as it is. None: a turn runs or the session has ended; it can be read all the same.
@@ -218,7 +241,9 @@ fn refused(plan: &Plan, as_json: bool) -> Result<u8> {
     if as_json {
         let shown = |(path, why): &(String, Why)| json!({ "path": path, "why": why.as_str() });
         let conflicts: Vec<Value> = plan.conflicts.iter().map(shown).collect();
-        out::json(&json!({ "changed": 0, "added": 0, "deleted": 0, "conflicts": conflicts, "leftOut": [] }));
+        out::json(
+            &json!({ "changed": 0, "added": 0, "deleted": 0, "files": [], "conflicts": conflicts, "leftOut": [] }),
+        );
     }
     for (path, why) in &plan.conflicts {
         eprintln!("{} {}: {}", paint_err(Paint::Yellow, "!"), printable(path), why.as_str());

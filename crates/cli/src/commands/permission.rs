@@ -7,7 +7,7 @@ use crate::{
     api::{Api, Failure, Result, encoded},
     out::{self, Paint, paint, paint_err},
 };
-use details::{details, first, rule};
+use details::{Before, choices, details, first, rule};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use std::{
@@ -21,6 +21,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 /// A file that a call replaces is compared with it up to this size.
 const MOST_COMPARED: u64 = 1 << 20;
+const UNREAD: &str = "what it replaces, if anything, cannot be read";
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(crate) async fn list(api: &Api, id: &str, as_json: bool) -> Result<u8> {
@@ -43,7 +44,7 @@ pub(crate) async fn list(api: &Api, id: &str, as_json: bool) -> Result<u8> {
             paint(Paint::Cyan, text("tool")),
             paint(Paint::Dim, &format!("until {}", text("expiresAt")))
         );
-        println!("{}", whole(asked, "").trim_end());
+        println!("{}", whole(asked, &before(api, &id, asked).await).trim_end());
         for (n, suggestion) in (1..).zip(suggestions(asked)) {
             println!("  --always {n}  {}", rule(suggestion));
         }
@@ -52,9 +53,9 @@ pub(crate) async fn list(api: &Api, id: &str, as_json: bool) -> Result<u8> {
 }
 
 /// All of what will happen, or what is asked.
-pub(super) fn whole(asked: &Value, before: &str) -> String {
+fn whole(asked: &Value, before: &Before) -> String {
     match asked["question"] == true && !questions(asked).is_empty() {
-        true => summary(asked),
+        true => choices(asked),
         false => details(asked["tool"].as_str().unwrap_or_default(), &asked["input"], before),
     }
 }
@@ -232,24 +233,34 @@ impl Desk {
     }
 }
 
-/// What is in the file that a call replaces. Nothing if there is none, or it is not in the workspace.
-async fn before(api: &Api, session: &str, asked: &Value) -> String {
-    let file = asked["input"]["file_path"].as_str().filter(|_| asked["tool"] == "Write");
-    let Some(file) = file.map(|file| file.strip_prefix("/workspace/").unwrap_or(file)) else {
-        return String::new();
+/// All of what a request is about, as it is said where nobody sits at a terminal.
+pub(super) async fn described(api: &Api, session: &str, asked: &Value) -> String {
+    whole(asked, &before(api, session, asked).await)
+}
+
+/// What is in the file that a call replaces.
+async fn before(api: &Api, session: &str, asked: &Value) -> Before {
+    let Some(file) = asked["input"]["file_path"].as_str().filter(|_| asked["tool"] == "Write") else {
+        return Before::Nothing;
     };
-    let name: Vec<String> = file.split('/').map(encoded).collect();
+    let Some(inside) = file.strip_prefix("/workspace/").or(Some(file).filter(|file| !file.starts_with('/')))
+    else {
+        return Before::Unknown("outside the workspace: what it replaces, if anything, cannot be shown");
+    };
+    let name: Vec<String> = inside.split('/').map(encoded).collect();
     let request = api.request(reqwest::Method::GET, &path(session, &format!("/files/{}", name.join("/"))));
     match api.send(request).await {
         Ok(found) if found.content_length().is_some_and(|size| size <= MOST_COMPARED) => {
-            found.text().await.unwrap_or_default()
+            found.text().await.map_or(Before::Unknown(UNREAD), Before::Text)
         }
-        Ok(_) | Err(_) => String::new(),
+        Ok(_) => Before::Unknown("it replaces a file that is too large to be compared"),
+        Err(failure) if failure.kind == ash_model::Kind::NotFound => Before::Nothing,
+        Err(_) => Before::Unknown(UNREAD),
     }
 }
 
 /// The answer as the server takes it; `None`: the keyboard is closed.
-async fn ask(asked: &Value, before: &str) -> std::io::Result<Option<Value>> {
+async fn ask(asked: &Value, before: &Before) -> std::io::Result<Option<Value>> {
     if asked["question"] == true {
         return ask_questions(asked).await;
     }
@@ -271,7 +282,7 @@ async fn ask(asked: &Value, before: &str) -> std::io::Result<Option<Value>> {
             return Ok(None);
         };
         if said.eq_ignore_ascii_case("m") && !hidden.is_empty() {
-            (shown, hidden) = first(hidden.trim_start_matches('\n'));
+            (shown, hidden) = first(hidden);
             continue;
         }
         return Ok(Some(leave(&said, suggestions(asked))));
@@ -295,16 +306,14 @@ async fn ask_questions(asked: &Value) -> std::io::Result<Option<Value>> {
     let mut answers = Map::new();
     for question in asked["input"]["questions"].as_array().into_iter().flatten() {
         let words = question["question"].as_str().unwrap_or_default();
-        eprintln!("{} {}", paint_err(Paint::Yellow, "?"), words);
-        let choices: Vec<&str> = question["options"]
+        let labels: Vec<&str> = question["options"]
             .as_array()
             .into_iter()
             .flatten()
-            .filter_map(|c| c["label"].as_str())
+            .map(|choice| choice["label"].as_str().unwrap_or_default())
             .collect();
-        for (n, choice) in (1..).zip(&choices) {
-            eprintln!("  {n}. {}", choice);
-        }
+        let only = json!({ "input": { "questions": [question] } });
+        eprintln!("{} {}", paint_err(Paint::Yellow, "?"), choices(&only));
         let several = if question["multiSelect"] == true { "s, with commas between" } else { "" };
         let Some(said) = prompt(&format!("number{several}, or your own words: ")).await? else {
             return Ok(None);
@@ -312,7 +321,7 @@ async fn ask_questions(asked: &Value) -> std::io::Result<Option<Value>> {
         if said.is_empty() {
             return Ok(Some(json!({ "behavior": "deny", "message": "The user did not want to answer." })));
         }
-        answers.insert(words.to_owned(), json!(choice(&choices, &said)));
+        answers.insert(words.to_owned(), json!(choice(&labels, &said)));
     }
     Ok(Some(json!({ "behavior": "allow", "answers": answers })))
 }

@@ -6,14 +6,13 @@ use crate::{
     out::{self, Paint, paint},
 };
 use ash_server::{Repair, Repaired, RepairedSession};
-use clap::Parser;
 use serde_json::{Value, json};
 
 /// Answers 1 if something could not be brought back, or if there is something to bring back and nothing was done.
 pub(super) async fn run(yes: bool, as_json: bool) -> Result<u8> {
-    let server = Server::try_parse_from(["ash"]).map_err(|error| Failure::invalid(error.to_string()))?;
+    let config = Server::of_environment()?;
     let how = if yes { Repair::Apply } else { Repair::DryRun };
-    let repaired = ash_server::repair(&server.config, how).await;
+    let repaired = ash_server::repair(&config, how).await;
     let repaired = repaired.map_err(|error| Failure::invalid(error.to_string()))?;
     match as_json {
         true => out::json(&shown(&repaired, yes)),

@@ -4,8 +4,8 @@ use crate::args::Serve;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
-pub(crate) fn run(serve: Serve) -> ExitCode {
-    return_large_memory();
+pub(crate) fn run(mut serve: Serve) -> ExitCode {
+    serve.config.given = super::doctor::by_flag();
     // Before a key comes into it.
     if let Err(error) = ash_sandbox::keep_memory_private() {
         eprintln!("ash: the server's memory cannot be kept private: {error}");
@@ -30,15 +30,5 @@ pub(crate) fn run(serve: Serve) -> ExitCode {
             eprintln!("ash: {error}");
             ExitCode::FAILURE
         }
-    }
-}
-
-/// What is large goes back to the machine as soon as it is freed. By default the allocator learns from the first
-/// long line that long lines are usual, and keeps room for them in the heap of every thread.
-fn return_large_memory() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: sets a number inside the allocator, before any other thread exists.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20);
     }
 }

@@ -1,6 +1,6 @@
 //! Sessions: everything one can do to them from a shell.
 
-use super::{artifacts, busy, cleaning, folder, history, permission, show, variables};
+use super::{artifacts, busy, cleaning, environment, folder, history, permission, show, variables};
 use crate::{
     api::{Api, Failure, Result, encoded},
     args::{Listing, Options, Session},
@@ -30,7 +30,8 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
         } => {
             let dir = dir.map(|dir| folder::existing(&dir)).transpose()?;
             let mut options = json!({
-                "sessionId": id, "workspace": workspace, "model": model, "permissionMode": permission_mode, "extraEnv": map(&env)?,
+                "sessionId": id, "workspace": workspace, "model": model, "permissionMode": permission_mode,
+                "extraEnv": environment(&env)?.into_iter().collect::<BTreeMap<_, _>>(),
                 "owner": owner, "metadata": map(&metadata)?, "ttl": ttl.map(|ttl| ttl.as_secs()),
             });
             for (name, value) in given(&more)? {
@@ -38,6 +39,7 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             }
             let made = create(api, &agent, options).await?;
             let id = made["session"]["id"].as_str().unwrap_or_default().to_owned();
+            name_ignored(&made["session"]);
             // Said before the folder is copied: if that fails, the session is there all the same.
             if as_json {
                 out::json(&made)
@@ -61,6 +63,7 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
         Session::Config { id, options } => {
             let id = api.session_id(&id).await?;
             let answer = api.patch(&path(&id, "/config"), &Value::Object(given(&options)?)).await?;
+            name_ignored(&answer["session"]);
             out::json(if as_json { &answer } else { &answer["session"]["config"] });
             Ok(0)
         }
@@ -138,6 +141,7 @@ pub(crate) async fn run(api: &Api, command: Session, as_json: bool) -> Result<u8
             permission::deny(api, (&id, &permission), message.as_deref(), as_json).await
         }
         Session::Exec { id, command, timeout } => exec(api, &id, &command, timeout, as_json).await,
+        Session::Logs { id } => logs(api, &id, as_json).await,
         Session::Tail { id, kind, since } => {
             tail(api, &id, (kind.as_deref(), since.as_deref()), as_json).await
         }
@@ -186,8 +190,8 @@ fn short(id: &str) -> String {
     if out::is_chosen(id) { id.to_owned() } else { id.chars().take(8).collect() }
 }
 
-fn map(env: &[String]) -> Result<BTreeMap<String, String>> {
-    Ok(variables(env)?.into_iter().collect())
+fn map(metadata: &[String]) -> Result<BTreeMap<String, String>> {
+    Ok(variables(metadata)?.into_iter().collect())
 }
 
 /// What a file says, and after it what the command line says.
@@ -200,8 +204,7 @@ fn given(options: &Options) -> Result<serde_json::Map<String, Value>> {
                 false => std::fs::read_to_string(file),
             };
             let text = text.map_err(Failure::local(&format!("cannot read {}", file.display())))?;
-            serde_json::from_str(&text)
-                .map_err(|error| Failure::invalid(format!("{} is no JSON object: {error}", file.display())))?
+            serde_json::from_str(&text).map_err(|error| not_an_object(file, &error))?
         }
     };
     for option in &options.option {
@@ -209,9 +212,22 @@ fn given(options: &Options) -> Result<serde_json::Map<String, Value>> {
             .split_once('=')
             .ok_or_else(|| Failure::invalid(format!("{option:?} is not of the form NAME=VALUE")))?;
         let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+        if name == "provider" && (value["apiKey"].is_string() || value["headers"].is_object()) {
+            return Err(Failure::invalid(
+                "keys are not taken as flags, which every user of this machine can read: put the provider into a file, and give that with --options FILE (- is standard input)",
+            ));
+        }
         all.insert(name.to_owned(), value);
     }
     Ok(all)
+}
+
+fn not_an_object(file: &std::path::Path, error: &serde_json::Error) -> Failure {
+    let place = match (error.classify(), error.line()) {
+        (serde_json::error::Category::Data, _) | (_, 0) => String::new(),
+        (_, line) => format!(": it cannot be read from line {line}, column {} on", error.column()),
+    };
+    Failure::invalid(format!("{} is no JSON object{place}", file.display()))
 }
 
 /// Starts a session; `options` that are null are left out.
@@ -230,6 +246,16 @@ pub(crate) async fn create(api: &Api, agent: &str, options: Value) -> Result<Val
         },
         _ => failure,
     })
+}
+
+/// What was taken and has no effect on agents of this runtime.
+fn name_ignored(session: &Value) {
+    let ignored: Vec<&str> =
+        session["ignoredOptions"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !ignored.is_empty() {
+        let runtime = session["runtime"].as_str().unwrap_or_default();
+        eprintln!("an agent of runtime \"{runtime}\" has no use for {}", ignored.join(", "));
+    }
 }
 
 async fn act(api: &Api, id: &str, action: &str, as_json: bool) -> Result<u8> {
@@ -317,7 +343,13 @@ async fn send(api: &Api, id: &str, body: Value, (raw, as_json): (bool, bool)) ->
         let sent = api.send(request.json(&body));
         let answer: Value = permission::meanwhile(api, &id, sent).await?.json().await.unwrap_or_default();
         out::json(&answer);
-        return Ok(if answer["status"] == "done" { 0 } else { 1 });
+        return match answer["status"].as_str() {
+            Some("done") => Ok(0),
+            Some("interrupted" | "cancelled") => {
+                show::after_cut(api, &id, answer["turn"].as_str().unwrap_or_default(), 1).await
+            }
+            _ => Ok(1),
+        };
     }
     let stream = Stream::send(api, &id, body).await?;
     if raw { print_raw(stream).await } else { show::turn(stream, api, &id).await }
@@ -335,6 +367,13 @@ async fn print_raw(mut stream: Stream) -> Result<u8> {
 
 /// From the start, or from `since` on, until the reader leaves or nothing can come any more.
 async fn tail(api: &Api, id: &str, (kind, since): (Option<&str>, Option<&str>), as_json: bool) -> Result<u8> {
+    if let Some(kind) = kind.filter(|kind| !ash_server::EVENTS.contains(kind)) {
+        let own = ash_server::EVENTS.join(", ");
+        eprintln!(
+            "{} {kind} is none of the server's events, so only its agent's own can be. They are: {own}",
+            out::paint_err(Paint::Yellow, "!")
+        );
+    }
     let id = api.session_id(id).await?;
     let last = match since {
         None => String::new(),
@@ -399,8 +438,25 @@ async fn follow(api: &Api, id: &str, last: &str, (kind, as_json): (Option<&str>,
     }
 }
 
-async fn exec(api: &Api, id: &str, command: &str, timeout: u64, as_json: bool) -> Result<u8> {
+/// What comes on stdout and stderr of its agent, as the server keeps it.
+async fn logs(api: &Api, id: &str, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
+    let answer = api.get(&path(&id, "/logs")).await?;
+    if as_json {
+        out::json(&answer);
+        return Ok(0);
+    }
+    let lines = answer["logs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if lines.is_empty() {
+        eprintln!("nothing was printed since its sandbox began");
+    }
+    lines.iter().for_each(|line| println!("{}", line["text"].as_str().unwrap_or_default()));
+    Ok(0)
+}
+
+async fn exec(api: &Api, id: &str, command: &str, timeout: Duration, as_json: bool) -> Result<u8> {
+    let id = api.session_id(id).await?;
+    let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
     let answer = api.post(&path(&id, "/exec"), &json!({ "command": command, "timeout": timeout })).await?;
     let code = u8::try_from(answer["exitCode"].as_i64().unwrap_or(1)).unwrap_or(1);
     if as_json {

@@ -1,11 +1,13 @@
 //! Showing turns, sessions and receipts to people.
 
-use super::permission::{Decided, Desk, summary, whole};
+use super::permission::{Decided, Desk, described, summary};
 use crate::{
-    api::{Api, Result},
+    api::{Api, Failure, Result},
     out::{self, Paint, Table, paint, paint_err},
     stream::{Frame, Next, Stream},
+    words,
 };
+use ash_model::Kind;
 use serde_json::{Value, json};
 use std::io::Write;
 
@@ -87,7 +89,7 @@ pub(crate) fn session(session: &Value) {
         line("waits for", format!("{what} ({id})"));
     }
     if let Some(error) = session["error"]["error"].as_str() {
-        line("error", paint(Paint::Red, error));
+        line("error", paint(Paint::Red, &words::of_shell(error)));
     }
     if !text("lastText").is_empty() {
         line("last said", text("lastText"));
@@ -156,9 +158,27 @@ pub(crate) async fn turn(mut stream: Stream, api: &Api, session: &str) -> Result
             }
             Next::Frame(frame) => printer.frame(&frame),
             Next::Waiting => printer.note("the connection is lost; waiting for the server"),
-            Next::Over => return Ok(printer.finish()),
+            Next::Over => {
+                let code = printer.finish();
+                return match &printer.cut {
+                    Some(turn) => after_cut(api, session, turn, code).await,
+                    None => Ok(code),
+                };
+            }
         }
     }
+}
+
+/// With which exit code a turn ends that was interrupted or taken back: that of an ended session, if that is why.
+pub(crate) async fn after_cut(api: &Api, session: &str, turn: &str, code: u8) -> Result<u8> {
+    let path = super::sessions::path;
+    // While it is being ended its status does not yet say so, but every wish is refused. This one changes nothing: the turn
+    // is over.
+    let first = api.patch(&path(session, "/queue"), &json!({ "order": [turn] })).await;
+    let refused = first.is_err_and(|refused| refused.kind == Kind::Gone);
+    let is_ended =
+        refused || api.get(&path(session, "")).await.is_ok_and(|found| found["session"]["status"] == "ended");
+    if is_ended { Err(Failure::ended()) } else { Ok(code) }
 }
 
 async fn decide(decided: Decided, printer: &mut Printer, api: &Api, session: &str) -> Result<()> {
@@ -172,7 +192,7 @@ async fn decide(decided: Decided, printer: &mut Printer, api: &Api, session: &st
             }
         }
         Decided::Open { asked } => {
-            let what = whole(&asked, "");
+            let what = described(api, session, &asked).await;
             let (tool, id) =
                 (asked["tool"].as_str().unwrap_or_default(), asked["id"].as_str().unwrap_or_default());
             printer.note(&format!("waits for leave: {} {what}", tool));
@@ -186,12 +206,15 @@ struct Printer {
     spinner: indicatif::ProgressBar,
     /// The cursor stands in the middle of a line.
     open: bool,
-    failed: bool,
+    /// With which exit code.
+    failed: Option<u8>,
+    /// The turn, if somebody ended it before its time.
+    cut: Option<String>,
 }
 
 impl Printer {
     fn new() -> Printer {
-        Printer { spinner: out::spinner("thinking"), open: false, failed: false }
+        Printer { spinner: out::spinner("thinking"), open: false, failed: None, cut: None }
     }
 
     fn frame(&mut self, frame: &Frame) {
@@ -222,20 +245,23 @@ impl Printer {
                 self.note(&format!("the model does not answer; it is asked again in {seconds} s"));
             }
             "error" => {
-                self.failed = true;
+                let text = |name: &str| frame.data[name].as_str().unwrap_or_default();
+                let failure = Failure::told(Kind::Internal, text("code"), text("error"));
                 self.close();
-                eprintln!(
-                    "{} {}",
-                    paint_err(Paint::Red, "error:"),
-                    frame.data["error"].as_str().unwrap_or_default()
-                );
+                eprintln!("{} {failure}", paint_err(Paint::Red, "error:"));
+                self.failed = Some(failure.exit_code());
             }
             "done" => {
                 self.close();
                 match frame.data["status"].as_str() {
-                    Some("interrupted") => eprintln!("{}", paint_err(Paint::Yellow, "(interrupted)")),
+                    Some(how @ ("interrupted" | "cancelled")) => {
+                        self.cut = frame.data["turn"].as_str().map(str::to_owned);
+                        let code = u8::from(how == "cancelled");
+                        self.failed = self.failed.or(Some(code));
+                        eprintln!("{}", paint_err(Paint::Yellow, &format!("({how})")));
+                    }
                     Some("done") => {}
-                    _ => self.failed = true,
+                    _ => self.failed = self.failed.or(Some(1)),
                 }
             }
             _ => {}
@@ -282,6 +308,6 @@ impl Printer {
 
     fn finish(&mut self) -> u8 {
         self.close();
-        u8::from(self.failed)
+        self.failed.unwrap_or(0)
     }
 }

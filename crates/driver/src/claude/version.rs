@@ -10,12 +10,21 @@ pub struct ClaudeVersion {
     pub patch: u32,
 }
 
-/// The first release with a program of its own. The text of those before, which are scripts for Node, was searched in four
-/// releases: they do not use `ANTHROPIC_UNIX_SOCKET` under Node, and a sandbox has no network.
-pub const OLDEST_CLAUDE: ClaudeVersion = ClaudeVersion { major: 2, minor: 1, patch: 110 };
+/// The oldest that works, as the slow tests show with real releases. Those before are scripts for Node when they come from npm:
+/// 2.1.112 was run, and sends nothing to `ANTHROPIC_UNIX_SOCKET`, and a sandbox has no network.
+pub const OLDEST_CLAUDE: ClaudeVersion = ClaudeVersion::of(2, 1, 113);
 
 /// This one was seen to announce that it is idle, and so were later ones. What is older is taken not to.
-pub(super) const FIRST_IDLE: ClaudeVersion = OLDEST_CLAUDE;
+pub(super) const FIRST_IDLE: ClaudeVersion = ClaudeVersion::of(2, 1, 110);
+
+/// From here on it keeps the system prompt of a conversation, unless it is told by a flag that earlier ones do not know.
+pub(super) const FIRST_PROMPT_SNAPSHOT: ClaudeVersion = ClaudeVersion::of(2, 1, 257);
+
+impl ClaudeVersion {
+    const fn of(major: u32, minor: u32, patch: u32) -> ClaudeVersion {
+        ClaudeVersion { major, minor, patch }
+    }
+}
 
 impl FromStr for ClaudeVersion {
     type Err = ();

@@ -28,7 +28,7 @@ use reqwest::{
 };
 use tokio::{
     net::{UnixListener, UnixStream},
-    sync::{oneshot, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch},
     task::JoinSet,
 };
 
@@ -41,8 +41,10 @@ use super::{
     route::Route,
 };
 
-/// More wait in the socket's queue.
+/// Of one socket. More wait in its queue.
 const MOST_CONNECTIONS: usize = 64;
+/// Of one sandbox, whichever of its sockets they come through. More wait for a place.
+pub(super) const MAX_AT_ONCE: usize = 64;
 const MOST_BODY: u64 = 64 << 20;
 /// The longest head of a request, and what is read ahead of a body.
 const BUFFER: usize = 64 << 10;
@@ -63,6 +65,7 @@ type Routes = watch::Receiver<Option<Arc<Route>>>;
 pub(super) struct Way {
     pub(super) routes: Routes,
     pub(super) rate: Arc<Mutex<Rate>>,
+    pub(super) places: Arc<Semaphore>,
     pub(super) till: Till,
 }
 
@@ -106,8 +109,9 @@ async fn converse(stream: UnixStream, way: Way) {
         // Asked for each request: a connection may be older than the key.
         let (route, way) = (way.routes.borrow().clone(), way.clone());
         async move {
-            let answer = forward(request, route, &way).await;
-            Ok::<_, Infallible>(answer.unwrap_or_else(|refusal| refusal.answer()))
+            let place = way.places.clone().acquire_owned().await;
+            let answer = forward(request, route, &way).await.unwrap_or_else(|refusal| refusal.answer());
+            Ok::<_, Infallible>(answer.map(|body| Body::wrap(InPlace { body, _place: place.ok() })))
         }
     });
     // An error is a broken connection, here or outside. The one inside sees it too; nobody else is concerned.
@@ -247,6 +251,32 @@ impl hyper::body::Body for Read {
             None => self.reading.finish(false),
         }
         Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// An answer that holds its request's place until it is read or dropped.
+struct InPlace {
+    body: Body,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl hyper::body::Body for InPlace {
+    type Data = Bytes;
+    type Error = reqwest::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {

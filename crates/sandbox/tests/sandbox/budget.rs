@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::{
     egress::{CURL, Upstream, connected},
-    rig::{DEADLINE, Live, Rig, script},
+    rig::{DEADLINE, Live, Rig, command, script},
 };
 
 const ANSWER: &str =
@@ -126,4 +126,60 @@ async fn each_session_of_a_sandbox_has_its_own_socket_and_account() {
     assert_eq!(live.finish().await.0, ["402", "200"]);
     live.remote.allow(2, None).await.expect("sent");
     assert_eq!(live.run(&ask(&second)).await.0, ["503"]);
+}
+
+/// Prints the statuses of `count` calls, one after the other, on each of two sockets at once.
+const CALLS: &str = r#"
+import socket, sys, threading
+def call(path):
+    s = socket.socket(socket.AF_UNIX); s.connect(path)
+    s.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx")
+    head = s.recv(12).decode()
+    while s.recv(65536): pass
+    return head[9:12]
+def calls(path, count): seen.extend(call(path) for _ in range(count))
+seen, count, at_once = [], int(sys.argv[1]), int(sys.argv[2])
+paths = ["/run/ash/model.sock", "/run/ash/model.2.sock"]
+threads = [threading.Thread(target=calls, args=(path, count)) for path in paths for _ in range(at_once)]
+[thread.start() for thread in threads]; [thread.join() for thread in threads]
+print(*sorted((status, seen.count(status)) for status in set(seen)))
+"#;
+
+async fn two_sockets(upstream: &Upstream, rig: &Rig, count: &str, at_once: &str) -> Live {
+    let mut live = connected(rig, upstream, "sesame").await;
+    live.remote.allow(1, allowance(0, None)).await.expect("sent");
+    live.remote.allow(2, allowance(0, None)).await.expect("sent");
+    live.remote.thaw().await.expect("the frames before it are obeyed");
+    live.start(command(5, &["/usr/bin/python3", "-c", CALLS, count, at_once])).await;
+    live
+}
+
+#[tokio::test]
+async fn all_sessions_of_a_sandbox_share_its_64_requests_at_once() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = two_sockets(&upstream, &rig, "1", "40").await;
+    let mut calls = Vec::new();
+    for _ in 0..64 {
+        calls.push(upstream.next().await);
+    }
+    assert!(upstream.is_quiet().await, "the 65th waits");
+    for _ in 64..80 {
+        calls.pop().expect("one of 64").answer(ANSWER).await;
+        calls.push(upstream.next().await);
+    }
+    for call in calls {
+        call.answer(ANSWER).await;
+    }
+    assert_eq!(live.finish().await.0, ["('200', 80)"]);
+}
+
+#[tokio::test]
+async fn all_sessions_of_a_sandbox_share_its_thousand_requests_a_minute() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = two_sockets(&upstream, &rig, "501", "1").await;
+    for _ in 0..1000 {
+        upstream.next().await.answer(ANSWER).await;
+    }
+    let printed = live.finish().await.0.concat();
+    assert_eq!(printed, "('200', 1000) ('429', 2)");
 }

@@ -33,7 +33,7 @@ impl Upstream {
     }
 
     /// Nobody calls: everything that was sent has been answered before this is asked.
-    async fn is_quiet(&self) -> bool {
+    pub(crate) async fn is_quiet(&self) -> bool {
         timeout(Duration::from_millis(50), self.0.accept()).await.is_err()
     }
 }

@@ -64,21 +64,30 @@ struct Places {
 struct Table {
     last: u64,
     connections: HashMap<u64, Connection>,
+    /// How many of them have a place of the reserve.
+    reserved: usize,
     /// Numbers of connections, the one that has been idle for longest first.
     idle: BTreeMap<u64, u64>,
     logged: Option<Instant>,
 }
 
 struct Connection {
+    kind: SeatKind,
     evicted: CancellationToken,
     /// Its number among the idle.
     idle: Option<u64>,
     requests: usize,
 }
 
+/// A connection keeps the kind it was let in with. Those of one kind never take the places of the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SeatKind {
+    Ordinary,
+    Reserved,
+}
+
 enum Admission {
-    Ordinary(Seat),
-    Reserved(Seat),
+    Seated(SeatKind, Seat),
     Refused,
 }
 
@@ -114,8 +123,8 @@ impl Edge {
                 }
             };
             let (seat, reserved) = match self.places.admit() {
-                Admission::Ordinary(seat) => (seat, None),
-                Admission::Reserved(seat) => (seat, Some(Reserved)),
+                Admission::Seated(SeatKind::Ordinary, seat) => (seat, None),
+                Admission::Seated(SeatKind::Reserved, seat) => (seat, Some(Reserved)),
                 Admission::Refused => continue,
             };
             // Small frames go out at once: waiting to fill a packet costs a reader 40 ms.
@@ -171,9 +180,10 @@ impl Places {
     }
 
     fn admit(&self) -> Admission {
+        use SeatKind::{Ordinary, Reserved};
         let mut table = self.lock();
-        let is_full = table.connections.len() >= self.max;
-        let made_way = is_full && table.evict_one();
+        let is_full = table.count(Ordinary) >= self.max;
+        let made_way = is_full && table.evict_one(Ordinary);
         if is_full {
             table.log(|| {
                 let how = if made_way { "idle ones are closed for new ones" } else { "all of them are at work" };
@@ -181,17 +191,20 @@ impl Places {
                 format!("{max} connections are open, which is the most: {how}. ASH_MAX_CONNECTIONS and the limit of open files allow more")
             });
         }
-        match () {
-            () if !is_full || made_way => Admission::Ordinary(self.seat(&mut table)),
-            () if table.connections.len() < self.max + RESERVE => Admission::Reserved(self.seat(&mut table)),
-            () => Admission::Refused,
-        }
+        let kind = match () {
+            () if !is_full || made_way => Ordinary,
+            () if table.count(Reserved) < RESERVE || table.evict_one(Reserved) => Reserved,
+            () => return Admission::Refused,
+        };
+        Admission::Seated(kind, self.seat(&mut table, kind))
     }
 
-    fn seat(&self, table: &mut Table) -> Seat {
+    fn seat(&self, table: &mut Table, kind: SeatKind) -> Seat {
         table.last += 1;
         let (number, evicted) = (table.last, CancellationToken::new());
-        table.connections.insert(number, Connection { evicted: evicted.clone(), idle: None, requests: 0 });
+        let connection = Connection { kind, evicted: evicted.clone(), idle: None, requests: 0 };
+        table.connections.insert(number, connection);
+        table.reserved += usize::from(kind == SeatKind::Reserved);
         table.rest(number);
         Seat { places: self.clone(), number, evicted }
     }
@@ -209,7 +222,9 @@ impl Places {
     /// Most often the limit of open files: one that is idle goes, and it is tried again.
     fn not_accepted(&self, error: &std::io::Error) {
         let mut table = self.lock();
-        table.evict_one();
+        if !table.evict_one(SeatKind::Ordinary) {
+            table.evict_one(SeatKind::Reserved);
+        }
         table.log(|| {
             format!(
                 "a connection could not be accepted: {error}. Allow the server more open files (ulimit -n)"
@@ -228,12 +243,29 @@ impl Table {
         }
     }
 
-    fn evict_one(&mut self) -> bool {
-        let Some((_, number)) = self.idle.pop_first() else { return false };
-        if let Some(connection) = self.connections.remove(&number) {
+    fn count(&self, kind: SeatKind) -> usize {
+        match kind {
+            SeatKind::Ordinary => self.connections.len() - self.reserved,
+            SeatKind::Reserved => self.reserved,
+        }
+    }
+
+    /// The one that has been idle for longest. At most the reserve is looked at in vain.
+    fn evict_one(&mut self, kind: SeatKind) -> bool {
+        let is_kind =
+            |number: &u64| self.connections.get(number).is_some_and(|connection| connection.kind == kind);
+        let Some(number) = self.idle.values().copied().find(is_kind) else { return false };
+        if let Some(connection) = self.leave(number) {
             connection.evicted.cancel();
         }
         true
+    }
+
+    fn leave(&mut self, number: u64) -> Option<Connection> {
+        let connection = self.connections.remove(&number)?;
+        self.reserved -= usize::from(connection.kind == SeatKind::Reserved);
+        connection.idle.map(|place| self.idle.remove(&place));
+        Some(connection)
     }
 
     fn log(&mut self, words: impl FnOnce() -> String) {
@@ -246,11 +278,7 @@ impl Table {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut table = self.places.lock();
-        let connection = table.connections.remove(&self.number);
-        if let Some(place) = connection.and_then(|connection| connection.idle) {
-            table.idle.remove(&place);
-        }
+        self.places.lock().leave(self.number);
     }
 }
 
@@ -313,8 +341,17 @@ mod tests {
 
     fn ordinary(admission: Admission) -> Seat {
         match admission {
-            Admission::Ordinary(seat) => seat,
-            Admission::Reserved(_) | Admission::Refused => panic!("no ordinary place"),
+            Admission::Seated(SeatKind::Ordinary, seat) => seat,
+            Admission::Seated(SeatKind::Reserved, _) | Admission::Refused => panic!("no ordinary place"),
+        }
+    }
+
+    fn reserved(admission: Admission) -> Seat {
+        match admission {
+            Admission::Seated(SeatKind::Reserved, seat) => seat,
+            Admission::Seated(SeatKind::Ordinary, _) | Admission::Refused => {
+                panic!("no place of the reserve")
+            }
         }
     }
 
@@ -339,10 +376,19 @@ mod tests {
         let places = places(2);
         let seats: Vec<Seat> = (0..2).map(|_| ordinary(places.admit())).collect();
         let at_work: Vec<AtWork> = seats.iter().map(|seat| places.at_work(seat.number)).collect();
-        let reserve: Vec<Admission> = (0..RESERVE).map(|_| places.admit()).collect();
-        // The first of the reserve is idle, and makes way for the next.
-        assert!(matches!(reserve[0], Admission::Reserved(_)));
-        assert!(matches!(places.admit(), Admission::Ordinary(_) | Admission::Reserved(_)));
-        drop(at_work);
+        let mut reserve: Vec<Seat> = (0..RESERVE).map(|_| reserved(places.admit())).collect();
+        // The first of the reserve is idle, and makes way for one that is in the reserve again, however often.
+        for _ in 0..2 * RESERVE {
+            reserve.push(reserved(places.admit()));
+        }
+        assert_eq!(places.lock().count(SeatKind::Reserved), RESERVE);
+        let busy: Vec<AtWork> = reserve.iter().map(|seat| places.at_work(seat.number)).collect();
+        assert!(matches!(places.admit(), Admission::Refused));
+        drop((busy, at_work));
+        let next = ordinary(places.admit());
+        assert!(seats[0].evicted.is_cancelled(), "an ordinary one makes way for an ordinary one");
+        drop((seats, reserve, next));
+        let table = places.lock();
+        assert!(table.connections.is_empty() && table.idle.is_empty() && table.reserved == 0);
     }
 }

@@ -8,7 +8,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// A server that has grown by less since it was smallest is left alone.
 const WORTH: u64 = 8 << 20;
 /// If nothing came of it, the next attempt waits for twice as many rounds, up to this many.
-const MAX_ROUNDS: u32 = 24;
+const MAX_ROUNDS: u32 = 6;
 /// Larger blocks come from the kernel one by one, and go back there when they are freed.
 #[cfg(target_env = "gnu")]
 const LARGE_BLOCK: i32 = 128 << 10;

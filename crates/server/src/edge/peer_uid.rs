@@ -11,11 +11,14 @@ const ESTABLISHED: &str = "01";
 
 /// Whether a request comes straight from a process of the user that runs this server.
 pub(crate) fn is_own_user(peer: Option<Peer>, headers: &HeaderMap) -> bool {
-    let forwarded =
-        headers.keys().any(|name| FORWARDING.iter().any(|start| name.as_str().starts_with(start)));
     let Some(Peer { remote, local: Some(local) }) = peer else { return false };
-    let is_loopback = remote.ip().to_canonical().is_loopback();
-    is_loopback && !forwarded && uid_of(remote, local) == Some(rustix::process::geteuid().as_raw())
+    comes_straight(remote, headers) && uid_of(remote, local) == Some(rustix::process::geteuid().as_raw())
+}
+
+fn comes_straight(remote: SocketAddr, headers: &HeaderMap) -> bool {
+    let is_forwarded =
+        headers.keys().any(|name| FORWARDING.iter().any(|start| name.as_str().starts_with(start)));
+    remote.ip().to_canonical().is_loopback() && !is_forwarded
 }
 
 /// The owner of the socket that is `own` and talks to `other`.
@@ -72,6 +75,19 @@ mod tests {
             }
             drop(client);
             assert!(!is_own_user(Some(peer), &HeaderMap::new()), "its owner is gone");
+        }
+    }
+
+    #[test]
+    fn only_loopback_is_this_machine() {
+        let comes_straight = |ip: &str| {
+            super::comes_straight(SocketAddr::new(ip.parse().expect("an address"), 1), &HeaderMap::new())
+        };
+        for ip in ["10.1.2.3", "192.168.0.7", "203.0.113.9", "2001:db8::1", "::ffff:10.1.2.3", "0.0.0.0"] {
+            assert!(!comes_straight(ip), "{ip}");
+        }
+        for ip in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+            assert!(comes_straight(ip), "{ip}");
         }
     }
 

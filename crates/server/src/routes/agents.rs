@@ -10,7 +10,8 @@ use crate::{
     audit,
     auth::{Admin, Caller},
     edge::{self, Peer},
-    once::once,
+    fields,
+    once::{self, once},
     problem::{Answer, Problem},
     shapes,
 };
@@ -170,12 +171,23 @@ pub(super) async fn deploy(
         limits::within(&app, &caller, new.limits)?;
     }
     app.sessions.rooms().permits(&new.needs, None, new.limits)?;
+    // One that is not installed may come later; one that is too old would only fail later.
+    app.sessions.rooms().settings.supported(new.runtime).await?;
     let _alone = app.growing.lock(caller.tenant().clone()).await;
-    quotas::agent(&app, caller.tenant(), &name, &new.needs).await?;
+    // A version that its key has made is answered, and no other one made.
+    let used = once::used(&app, &caller.0, &headers, ROUTE).await?;
+    let is_again = used.is_some_and(|resource| resource.contains('@'));
+    if !is_again {
+        quotas::agent(&app, caller.tenant(), &name, &new.needs).await?;
+    }
     // After everything that refuses: a deploy that was refused leaves no key behind.
     let claim = once(&app, &caller.0, &headers, (ROUTE, &body.bytes), name.to_string()).await?;
     let claim = claim.key.map(|key| DeployClaim { route: ROUTE.to_owned(), key });
-    audit::of_agent(&app, &caller, &name, Deed::Deployed).await?;
+    if !is_again {
+        audit::of_agent(&app, &caller, &name, (Deed::Deployed, None)).await?;
+        let variables = new.env.as_ref().map(|env| env.0.keys().cloned().collect());
+        audit::of_change(&app, &caller, audit::Changed::Agent(&name), (Vec::new(), variables)).await?;
+    }
     let agent = app.sessions.rooms().store.deploy(NewAgent { claim, ..new }).await?;
     app.sessions.expect(caller.tenant(), &agent).await?;
     Ok((StatusCode::CREATED, Json(json!({ "agent": shapes::agent(&agent) }))))
@@ -311,7 +323,25 @@ fn manifest(folder: &Folder) -> Answer<Manifest> {
     file.take(MANIFEST)
         .read_to_string(&mut text)
         .map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))?;
-    toml::from_str(&text).map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))
+    manifest_of(&text).map_err(|error| Problem::invalid("invalid_manifest", format!("ash.toml: {error}")))
+}
+
+fn manifest_of(text: &str) -> Result<Manifest, String> {
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(text, &error))?;
+    let object =
+        serde_json::to_value(table).map_err(|_| "a number or a time in it has no place there".to_owned())?;
+    fields::as_written(object).map_err(|error| error.to_string())
+}
+
+/// Where, and not in which words a parser thinks of it.
+fn unreadable(text: &str, error: &toml::de::Error) -> String {
+    let start = error.span().map_or(0, |span| span.start).min(text.len());
+    let before = text.get(..start).unwrap_or_default();
+    let (line, column) = (
+        before.matches('\n').count() + 1,
+        before.rsplit('\n').next().unwrap_or_default().chars().count() + 1,
+    );
+    format!("it is not TOML from line {line}, column {column} on")
 }
 
 const DEFAULT: &str = "default";
@@ -319,8 +349,8 @@ const DEFAULT_PROMPT: &str =
     "# default\n\nYou are a helpful agent. Your workspace is the current directory.\n";
 
 /// An agent called `default` is there for whoever asks for it before anything was deployed under that name.
-pub(super) async fn make_default(app: &App, tenant: &TenantId, name: &AgentName) -> Answer<()> {
-    let rooms = app.sessions.rooms();
+pub(super) async fn make_default(app: &App, caller: &Caller, name: &AgentName) -> Answer<()> {
+    let (rooms, tenant) = (app.sessions.rooms(), caller.tenant());
     if name.as_str() != DEFAULT || rooms.store.agent(tenant, name).await?.is_some() {
         return Ok(());
     }
@@ -344,6 +374,7 @@ pub(super) async fn make_default(app: &App, tenant: &TenantId, name: &AgentName)
     };
     let _alone = app.growing.lock(tenant.clone()).await;
     quotas::agent(app, tenant, name, &agent.needs).await?;
+    audit::of_agent(app, caller, name, (Deed::Deployed, Some("built in".to_owned()))).await?;
     rooms.store.deploy(agent).await?;
     Ok(())
 }
@@ -374,14 +405,17 @@ pub(super) async fn change(
     Part(name): Part,
     body: Body<Change>,
 ) -> Answer<Json<Value>> {
+    // What is changed is what was read.
+    let alone = app.growing.lock(caller.tenant().clone()).await;
     let agent = find(&app, caller.tenant(), &name).await?;
     let config = body.value.config.map(|change| merged(&agent, change));
     config.as_deref().map_or(Ok(()), |config| quotas::config(&app, config))?;
     let env = body.value.env.map(environment).transpose()?;
     let names = env.as_ref().map(|env| env.0.keys().cloned().collect());
     let changed = (config.as_ref().map(|_| "config".to_owned()).into_iter().collect(), names);
-    audit::of_change(&app, &caller, (agent.name.as_str(), None), changed).await?;
+    audit::of_change(&app, &caller, audit::Changed::Agent(&agent.name), changed).await?;
     app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, config, env).await?;
+    drop(alone);
     get(State(app), caller, Part(name)).await
 }
 
@@ -404,12 +438,14 @@ pub(super) async fn change_config(
     Part(name): Part,
     body: Body<Map<String, Value>>,
 ) -> Answer<Json<Value>> {
+    let alone = app.growing.lock(caller.tenant().clone()).await;
     let agent = find(&app, caller.tenant(), &name).await?;
     let changed = (body.value.keys().cloned().collect(), None);
-    audit::of_change(&app, &caller, (agent.name.as_str(), None), changed).await?;
+    audit::of_change(&app, &caller, audit::Changed::Agent(&agent.name), changed).await?;
     let config = merged(&agent, body.value);
     quotas::config(&app, &config)?;
     app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, Some(config), None).await?;
+    drop(alone);
     self::config(State(app), caller, Part(name)).await
 }
 
@@ -419,7 +455,7 @@ pub(super) async fn delete(
     Part(name): Part,
 ) -> Answer<Json<Value>> {
     let agent = find(&app, caller.tenant(), &name).await?;
-    audit::of_agent(&app, &caller, &agent.name, Deed::AgentDeleted).await?;
+    audit::of_agent(&app, &caller, &agent.name, (Deed::AgentDeleted, None)).await?;
     app.sessions
         .rooms()
         .store

@@ -3,7 +3,7 @@
 use super::{
     listing::ago,
     sessions::shown,
-    take::{Body, ListAsked},
+    take::{Body, ListAsked, NoParameters},
 };
 use crate::{
     app::App,
@@ -21,7 +21,11 @@ const PAGE: u32 = 100;
 const MOST: u32 = 1000;
 
 /// The rules, and what they would do now; nothing is done.
-pub(super) async fn retention(State(app): State<App>, Admin(caller): Admin) -> Answer<Json<Value>> {
+pub(super) async fn retention(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    _: ListAsked<NoParameters>,
+) -> Answer<Json<Value>> {
     let leaving = app.sessions.leaving(&app.retention).await?;
     Ok(Json(told(&app, &caller, &leaving, true)))
 }

@@ -56,10 +56,11 @@ fn take(set: &mut InfiniteSessions, name: &str, value: &Value) -> Answer<()> {
     Ok(())
 }
 
-/// Claude Code compacts by its own rules: what it cannot be told is refused, not forgotten.
-pub(super) fn check(set: Option<&InfiniteSessions>, runtime: Runtime) -> Answer<()> {
+/// Claude Code compacts by its own rules: what it cannot be told is refused, not forgotten. `given`: what the caller says.
+pub(super) fn check(given: Option<&Value>, set: Option<&InfiniteSessions>, runtime: Runtime) -> Answer<()> {
     let (Some(set), Runtime::Claude) = (set, runtime) else { return Ok(()) };
-    if set.buffer_exhaustion_threshold != InfiniteSessions::EXHAUSTION {
+    // Also the usual value: who sets it counts on it.
+    if given.is_some_and(|given| given.get("bufferExhaustionThreshold").is_some()) {
         return Err(invalid(format!(
             "{NAME}.bufferExhaustionThreshold cannot be set for Claude Code, whose turns wait for every compaction: leave it out"
         )));
@@ -104,11 +105,18 @@ mod tests {
 
     #[test]
     fn claude_code_is_not_told_what_it_does_not_take() {
-        let refused = |given: Value| check(Some(&set(given, None)), Runtime::Claude).is_err();
-        assert!(refused(json!({ "bufferExhaustionThreshold": 0.9 })));
-        assert!(refused(json!({ "contextWindow": 8000 })));
-        assert!(!refused(json!({ "contextWindow": 100_000, "backgroundCompactionThreshold": 0.3 })));
-        let other = set(json!({ "bufferExhaustionThreshold": 0.9, "contextWindow": 8000 }), None);
-        assert!(check(Some(&other), Runtime::Builtin).is_ok());
+        let checked = |given: Value, runtime| check(Some(&given), Some(&set(given.clone(), None)), runtime);
+        for threshold in [0.9, 0.95, 1.0] {
+            let given = json!({ "bufferExhaustionThreshold": threshold });
+            assert!(checked(given.clone(), Runtime::Claude).is_err(), "{given}");
+            assert!(checked(given, Runtime::Builtin).is_ok());
+        }
+        assert!(checked(json!({ "contextWindow": 8000 }), Runtime::Claude).is_err());
+        assert!(checked(json!({ "contextWindow": 8000 }), Runtime::Builtin).is_ok());
+        for fine in [json!(true), json!({ "contextWindow": 100_000, "backgroundCompactionThreshold": 0.3 })] {
+            assert!(checked(fine, Runtime::Claude).is_ok());
+        }
+        // What is stored has the usual one, which nobody set.
+        assert!(check(None, Some(&InfiniteSessions::default()), Runtime::Claude).is_ok());
     }
 }

@@ -19,6 +19,8 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+const ROUTE: &str = "POST /api/api-keys";
+
 #[derive(Deserialize)]
 pub(super) struct New {
     label: Option<String>,
@@ -63,14 +65,16 @@ pub(super) async fn create(
     quotas::label(&app, &label)?;
     let _alone = app.growing.lock(caller.tenant().clone()).await;
     let (by, tenant) = (caller.order(), caller.tenant().clone());
-    // Before an idempotency key is taken: what is refused leaves none behind.
-    quotas::one_more_key(&app, &tenant).await?;
+    // Before an idempotency key is taken: what is refused leaves none behind. With one that was used nothing more is made.
+    if once::used(&app, &caller.0, &headers, ROUTE).await?.is_none() {
+        quotas::one_more_key(&app, &tenant).await?;
+    }
     if once::key(&headers)?.is_none() {
         let (key, text) = keys::mint(store.as_ref(), Scope { tenant, owner }, label, by).await?;
         return Ok((StatusCode::CREATED, Json(made(&key, &text))));
     }
     let proposed = uuid::Uuid::new_v4().to_string();
-    let claim = once(&app, &caller.0, &headers, ("POST /api/api-keys", &body.bytes), proposed).await?;
+    let claim = once(&app, &caller.0, &headers, (ROUTE, &body.bytes), proposed).await?;
     let text = app.minting.text_for(&claim.resource);
     let key = Key { id: claim.resource, tenant, owner, label, created_at: Timestamp::now() };
     let minted = keys::mint_once(store.as_ref(), key, (&text, claim.again), by).await?;

@@ -8,8 +8,8 @@ use crate::{
     keys,
     problem::{Answer, Problem},
 };
-use ash_model::{Lock, SessionId, Status};
-use ash_session::WantedLock;
+use ash_model::{Lock, SessionId, SessionNo, Status};
+use ash_session::{LocklessWrite, WantedLock};
 use ash_store::{Session, Workspace};
 use axum::{
     Json,
@@ -61,34 +61,49 @@ impl Token {
 
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     match held(&app, &mut request).await {
-        Ok(held) => {
+        Ok((held, write)) => {
             request.extensions_mut().insert(Held(held));
-            next.run(request).await
+            let answer = next.run(request).await;
+            if let Some((no, write)) = write
+                // What was written cannot be taken back, so it is no reason to say that it failed.
+                && let Err(error) = app.sessions.end_lockless_write(no, write).await
+            {
+                tracing::warn!(%error, "a lock that is over may come back although another client wrote");
+            }
+            answer
         }
         Err(problem) => problem.into_response(),
     }
 }
 
-/// The lock that the request may write with, if it holds one.
-async fn held(app: &App, request: &mut Request) -> Answer<Option<u64>> {
+type Lockless = (SessionNo, LocklessWrite);
+
+/// The lock that the request may write with, if it holds one; otherwise the write, which another client's lock may overtake.
+async fn held(app: &App, request: &mut Request) -> Answer<(Option<u64>, Option<Lockless>)> {
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     let guarded = path.is_some_and(|path| path.starts_with("/api/sessions/{id}") && !OPEN.contains(&&*path));
     let caller = request.extensions().get::<Caller>().cloned();
-    let (Some(caller), true, false) = (caller, guarded, reads) else { return Ok(None) };
+    let (Some(caller), true, false) = (caller, guarded, reads) else { return Ok((None, None)) };
     let named = axum::RequestExt::extract_parts::<Path<HashMap<String, String>>>(request).await;
     let id = named.ok().and_then(|Path(mut parts)| SessionId::parse(&parts.remove("id")?).ok());
     let token = Token::of(request.headers())?;
     // Who asks for what is not there, or not theirs, is told so by the route.
-    let Some(id) = id else { return Ok(None) };
-    let Ok(session) = app.sessions.find(&caller.0, &id).await else { return Ok(None) };
-    admit(app, &session, token).await
+    let Some(id) = id else { return Ok((None, None)) };
+    let write = app.sessions.begin_lockless_write();
+    let Ok(session) = app.sessions.find(&caller.0, &id).await else { return Ok((None, None)) };
+    let held = admit(app, &session, token).await?;
+    Ok((held, held.is_none().then_some((session.no, write))))
 }
 
 async fn admit(app: &App, session: &Session, token: Option<Token>) -> Answer<Option<u64>> {
     let now = app.sessions.rooms().clock();
     match (&session.card.lock, token) {
         (Some(lock), Some(token)) if token.opens(lock) => {
+            if !lock.is_held(now) && app.sessions.is_overwritten(session.no, lock) {
+                app.sessions.outlive_lock(session.no, lock.number).await?;
+                return Err(ash_session::Error::LockLost.into());
+            }
             // Not at every step of many: a renewal is an event.
             let left = (lock.until.0 - now.0).max(0) as u64;
             if left < lock.ttl_ms - lock.ttl_ms / 10 {
@@ -98,7 +113,12 @@ async fn admit(app: &App, session: &Session, token: Option<Token>) -> Answer<Opt
         }
         (Some(lock), _) if lock.is_held(now) => Err(ash_session::Error::locked(lock).into()),
         (Some(_) | None, Some(_)) => Err(ash_session::Error::LockLost.into()),
-        (Some(_) | None, None) => Ok(None),
+        // It is over. What this caller writes, its holder does not know: the token must not bring it back.
+        (Some(lock), None) => {
+            app.sessions.outlive_lock(session.no, lock.number).await?;
+            Ok(None)
+        }
+        (None, None) => Ok(None),
     }
 }
 
@@ -137,7 +157,7 @@ pub(super) async fn take(
     if !(1..=LONGEST).contains(&ttl) {
         return Err(Problem::invalid("invalid_body", format!("ttl must be 1 to {LONGEST} seconds")));
     }
-    super::take::at_most("holder", holder.as_deref(), MOST_HOLDER)?;
+    super::take::fits("holder", holder.as_deref(), MOST_HOLDER)?;
     let token = Token::of(&headers)?;
     let found = open_session(&app, &caller, &id).await?;
     let own = token.filter(|token| found.card.lock.as_ref().is_some_and(|lock| token.opens(lock)));
@@ -186,5 +206,5 @@ pub(super) fn of(app: &App, session: &Session) -> Option<Value> {
 }
 
 fn shown(lock: &Lock) -> Value {
-    json!({ "number": lock.number, "holder": lock.holder, "expiresAt": lock.until })
+    json!({ "number": lock.number, "holder": lock.holder, "expiresAt": lock.until, "inUse": lock.in_use })
 }

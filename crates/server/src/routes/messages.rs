@@ -10,11 +10,11 @@ use crate::{
     app::App,
     auth::Caller,
     fields::{self, FieldError, UnknownFields},
-    once::once,
+    once::{self, once},
     problem::{Answer, Problem},
     shapes,
     sse::{self, Deltas, Streaming},
-    turn::{Meaning, Turn},
+    turn::{Meaning, Turn, stopped},
 };
 use ash_model::{Ask, Cursor, Durability, Event, Fact, Limits, OnBusy, Status, TurnId};
 use ash_session::{Heard, Past, Prompt, Wake};
@@ -72,9 +72,19 @@ pub(super) async fn send(
     let on_busy = body.value.on_busy.or(session.options.on_busy).unwrap_or_default();
     let prompt = Prompt { on_busy, lock, patience: patience(&headers)?, ..prompt(body.value)? };
     let route = format!("POST /api/sessions/{id}/messages");
+    let alone = match once::key(&headers)? {
+        Some(key) => Some(app.accepting.lock((session.no, key.to_owned())).await),
+        None => None,
+    };
     let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), prompt.turn.to_string()).await?;
     let turn = TurnId::parse(&claim.resource).ok_or_else(|| Problem::internal("a turn without an id"))?;
-    app.sessions.prompt(session.no, Prompt { turn, ..prompt }).await?;
+    if let Err(refused) = app.sessions.prompt(session.no, Prompt { turn, ..prompt }).await {
+        if let Some(key) = &claim.key {
+            app.sessions.rooms().store.forget_refused(caller.tenant(), &route, key).await?;
+        }
+        return Err(refused.into());
+    }
+    drop(alone);
     let row = app.sessions.rooms().store.turn(session.no, turn).await?;
     let queued = row.ok_or_else(|| Problem::internal("the message is not there"))?.seq;
     // Whoever sends again is not interested in deaths that the turn has survived since.
@@ -84,7 +94,8 @@ pub(super) async fn send(
         return wait(&app, &session, turn, queued).await;
     }
     let follower = app.sessions.follow(session.no, Cursor::delta(queued.saturating_sub(1), i64::MAX as u64));
-    Ok(Streaming { follower, session: session.id, turn: Some(turn), deltas, skip: None }.response())
+    let sessions = app.sessions;
+    Ok(Streaming { sessions, follower, session: session.id, turn: Some(turn), deltas, skip: None }.response())
 }
 
 fn wants_json(headers: &HeaderMap) -> bool {
@@ -151,10 +162,21 @@ async fn wait(app: &App, session: &Session, mut turn: Turn, queued: u64) -> Answ
     let mut follower = app.sessions.follow(session.no, Cursor::event(queued));
     let (mut text, mut usage, mut unsaved) = (String::new(), Value::Null, None);
     loop {
-        let Heard::Items(items) = follower.next().await? else { continue };
+        let items = match follower.next().await {
+            Ok(Heard::Items(items)) => items,
+            Ok(Heard::Restoring(_)) => continue,
+            // The message was accepted, and nobody can say any more how far it came.
+            Err(error) if error.code() == "server_stopped" => {
+                return Err(failed(stopped())
+                    .with("turn", turn.id().to_string())
+                    .with("queued", Value::Null));
+            }
+            Err(error) => return Err(error.into()),
+        };
         for item in items {
             if let Meaning::Cut(problem) = turn.see(&item) {
-                let queued = follower.is_open(turn.id()).await?;
+                let queued = follower.is_open(turn.id()).await.ok();
+                let problem = if app.sessions.is_stopping() { stopped() } else { problem };
                 return Err(failed(problem).with("turn", turn.id().to_string()).with("queued", queued));
             }
             match item.what {
@@ -216,7 +238,8 @@ pub(super) async fn stream(
     let (after, skip) = sse::after(cursor);
     let deltas = if asked.include_partial_messages == Some(false) { Deltas::Hide } else { Deltas::Show };
     let follower = app.sessions.follow(session.no, after);
-    Ok(Streaming { follower, session: session.id, turn: None, deltas, skip }.response())
+    let sessions = app.sessions;
+    Ok(Streaming { sessions, follower, session: session.id, turn: None, deltas, skip }.response())
 }
 
 #[derive(Deserialize)]

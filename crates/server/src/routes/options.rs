@@ -4,7 +4,7 @@
 use super::{
     MOST_MODEL, MOST_SYSTEM_PROMPT, infinite, limits,
     provider::{self, Wanted},
-    take::at_most,
+    take::{at_most, fits, fits_in},
     usage,
 };
 use crate::{
@@ -16,6 +16,7 @@ use ash_model::{
     Root, Setting,
 };
 use ash_sandbox::Egress;
+use ash_session::Touched;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -58,7 +59,7 @@ pub(super) struct Settable {
     config_dir: Option<String>,
     skill_directories: Option<Vec<String>>,
     disabled_skills: Option<Vec<String>>,
-    infinite_sessions: Option<Value>,
+    pub(super) infinite_sessions: Option<Value>,
     on_interrupted: Option<OnInterrupted>,
     on_busy: Option<OnBusy>,
     wake_report: Option<bool>,
@@ -88,6 +89,14 @@ impl Settable {
         limits::over(self.limits.clone(), None)
     }
 
+    /// Before who is to answer is taken out.
+    pub(super) fn touched(&self) -> Touched {
+        let budget = self.max_budget_usd.or(self.turn_limits.and_then(|limits| limits.max_budget_usd));
+        let service = self.provider.is_some();
+        let dollars = service || self.model.is_some() || budget.is_some();
+        Touched { service, limits: self.limits.is_some(), dollars }
+    }
+
     /// Who is to answer, taken out: there may be a key in it.
     pub(super) fn wanted(&mut self, app: &App) -> Answer<Option<Wanted>> {
         self.provider.take().map(|given| provider::wanted(app, given)).transpose()
@@ -96,7 +105,7 @@ impl Settable {
     pub(super) fn over(self, before: Options) -> Answer<Options> {
         has_a_name(self.model.as_deref())?;
         at_most("systemPrompt", self.system_prompt.as_deref(), MOST_SYSTEM_PROMPT)?;
-        at_most("appendSystemPrompt", self.append_system_prompt.as_deref(), MOST_APPENDED)?;
+        fits("appendSystemPrompt", self.append_system_prompt.as_deref(), MOST_APPENDED)?;
         if let Some(mode) = &self.permission_mode
             && !PERMISSION_MODES.contains(&mode.as_str())
         {
@@ -235,10 +244,7 @@ fn inner(name: &str, path: Option<&str>) -> Answer<Option<InnerPath>> {
 }
 
 fn many(name: &str, paths: &[String]) -> Answer<Vec<InnerPath>> {
-    if paths.len() > MOST_SKILL_DIRECTORIES {
-        let error = format!("{name} has more than {MOST_SKILL_DIRECTORIES}");
-        return Err(Problem::invalid("invalid_body", error));
-    }
+    fits_in(name, (paths.len(), "folders"), MOST_SKILL_DIRECTORIES)?;
     let all = paths.iter().map(|path| inner(name, Some(path)));
     Ok(all.collect::<Answer<Vec<_>>>()?.into_iter().flatten().collect())
 }
@@ -254,7 +260,7 @@ fn at_most_names(name: &str, given: &[String]) -> Answer<()> {
 
 /// As the guide of other SDKs has it: words, or words and whether they replace the agent's own.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "it is a text, or {mode, content}")]
 enum SystemMessage {
     Words(String),
     How { mode: Option<String>, content: String },
@@ -269,11 +275,11 @@ impl SystemMessage {
         };
         match mode.as_deref() {
             None | Some("append") => {
-                at_most("systemMessage", Some(&content), MOST_APPENDED)?;
+                fits("systemMessage", Some(&content), MOST_APPENDED)?;
                 Ok((None, Some(content)))
             }
             Some("replace") => {
-                at_most("systemMessage", Some(&content), MOST_SYSTEM_PROMPT)?;
+                fits("systemMessage", Some(&content), MOST_SYSTEM_PROMPT)?;
                 Ok((Some(content), None))
             }
             Some(_) => {

@@ -2,10 +2,10 @@
 
 use super::quotas;
 use super::sessions::answer;
-use super::take::{Body, Part, open_session};
+use super::take::{Body, Part, open_session, too_large};
 use crate::{
     app::App,
-    audit,
+    audit::{self, Changed},
     auth::Caller,
     problem::{Answer, Problem},
 };
@@ -31,7 +31,10 @@ pub(super) fn for_whom(caller: &Caller, named: Option<OwnerId>) -> Answer<Scope>
 
 pub(super) fn metadata(app: &App, given: BTreeMap<String, String>) -> Answer<Metadata> {
     quotas::metadata(app, given.iter())?;
-    Metadata::try_from(given).map_err(|error| Problem::invalid("invalid_metadata", error.to_string()))
+    Metadata::try_from(given).map_err(|error| match error.oversize() {
+        Some(size) => too_large(error.to_string(), size),
+        None => Problem::invalid("invalid_metadata", error.to_string()),
+    })
 }
 
 #[derive(Deserialize)]
@@ -50,6 +53,6 @@ pub(super) async fn change(
     let found = open_session(&app, &caller, &id).await?;
     let metadata = metadata(&app, body.value.metadata)?;
     let changed = (vec!["metadata".to_owned()], None);
-    audit::of_change(&app, &caller, (found.id.as_str(), found.owner.clone()), changed).await?;
+    audit::of_change(&app, &caller, Changed::Session(&found), changed).await?;
     Ok(answer(&app, &app.sessions.label(found.no, metadata).await?))
 }

@@ -5,6 +5,7 @@ use crate::{
     app::App,
     audit,
     auth::Caller,
+    fields::{self, UnknownFields},
     problem::{Answer, Problem},
     shapes,
 };
@@ -53,10 +54,19 @@ pub(super) async fn answer(
             return Err(Problem::new(Kind::Unprocessable, "invalid_answer", error));
         }
     }
-    let detail = Some(format!("{behavior} {id}"));
+    let detail = Some(match &verdict {
+        Verdict::Allow { updated_permissions, .. } if !updated_permissions.is_empty() => {
+            format!("{behavior} {id}, and {} for later", rules(updated_permissions.len()))
+        }
+        Verdict::Allow { .. } | Verdict::Deny { .. } => format!("{behavior} {id}"),
+    });
     audit::of_session(&app, &caller, &found, (Deed::PermissionAnswered, detail)).await?;
     app.sessions.answer(found.no, id, verdict).await?;
     Ok(Json(json!({ "id": id, "behavior": behavior })))
+}
+
+fn rules(count: usize) -> String {
+    if count == 1 { "one rule".to_owned() } else { format!("{count} rules") }
 }
 
 #[derive(Deserialize)]
@@ -78,7 +88,7 @@ enum Behavior {
 
 /// One of the choices, or several where that is possible.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "each is a text, or a list of texts")]
 enum Chosen {
     One(String),
     Several(Vec<String>),
@@ -96,8 +106,7 @@ impl Chosen {
 fn verdict(body: Value) -> Answer<Verdict> {
     let invalid = |error: String| Problem::new(Kind::Unprocessable, "invalid_answer", error);
     let Given { behavior, message, updated_input, answers, updated_permissions } =
-        serde_json::from_value(body)
-            .map_err(|error| invalid(format!("The body is not as expected: {error}")))?;
+        fields::one(body, UnknownFields::Ignore).map_err(|error| invalid(error.to_string()))?;
     if message.as_ref().is_some_and(|message| message.chars().count() > MOST_MESSAGE) {
         return Err(invalid(format!("message must not be longer than {MOST_MESSAGE} characters")));
     }

@@ -5,6 +5,7 @@ use crate::{
     problem::{Answer, Problem},
 };
 use ash_model::{AgentName, Kind, Needs, Quota, Quotas, TenantId};
+use ash_store::KeptAgents;
 
 fn of(app: &App) -> &Quotas {
     &app.sessions.rooms().settings.quotas
@@ -54,6 +55,12 @@ pub(super) async fn agent(app: &App, tenant: &TenantId, name: &AgentName, needs:
     if others.len() == all {
         of(app).admit(Quota::Agents, all as u64, 1)?;
     }
+    // Sessions go on with the versions that they were made of, so those stay, and so does an agent that was deleted.
+    let KeptAgents { names, versions } = app.sessions.rooms().store.kept_agents(tenant, name).await?;
+    if versions == 0 {
+        of(app).admit(Quota::KeptAgents, names, 1)?;
+    }
+    of(app).admit(Quota::AgentVersions, versions, 1)?;
     let wanted = |needs: &Needs| u64::from(needs.prewarm.unwrap_or(0));
     let used = others.iter().map(|agent| wanted(&agent.needs)).sum();
     // What takes nothing is refused nothing.

@@ -6,22 +6,22 @@ use super::{
     owners, quotas,
     secrets::KnownSecrets,
     take::{
-        Asked, Body, FromFields, ListAsked, Part, StrictBody, can_wait, environment, open_session, patience,
-        session, session_anywhere,
+        Asked, Body, FromFields, ListAsked, Part, StrictBody, can_wait, environment, fits_in, open_session,
+        patience, session, session_anywhere,
     },
     usage, workspaces,
 };
 use crate::{
     app::App,
-    audit::{self, Ordered},
+    audit::{self, Changed, Ordered},
     auth::Caller,
     fields::{self, FieldError, UnknownFields},
     once::{Once, once},
     problem::{Answer, Problem},
     shapes,
 };
-use ash_model::{AgentName, Options, OwnerId, SessionId, SessionNo, Status};
-use ash_session::{Fork, NewSession, OptionsChange};
+use ash_model::{AgentName, Kind, Options, OwnerId, SessionId, SessionNo, Status};
+use ash_session::{Fork, IdFrom, NewSession, OptionsChange};
 use ash_store::{Deed, Env, Fate, Session};
 use axum::{
     Json,
@@ -31,6 +31,9 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, time::Duration};
+
+/// It is an argument of a program.
+const MOST_COMMAND: usize = 100_000;
 
 /// What a new session is, beside its options.
 #[derive(Deserialize)]
@@ -110,11 +113,12 @@ pub(super) async fn create(
     let mut options = options;
     let wanted = options.wanted(&app)?;
     let secrets = options.secrets(KnownSecrets::default())?.unwrap_or_default();
+    let compaction = options.infinite_sessions.clone();
     let (options, way) = with_provider(options.over(Options::default())?, wanted)?;
     fits(&app, &options)?;
-    usage::can_count(&app, &options)?;
     limits::allowed(&app, &caller, options.limits)?;
     let env = variables(env, extra_env)?.unwrap_or_default();
+    let id_from = if session_id.is_some() { IdFrom::Caller } else { IdFrom::Server };
     let proposed = session_id.unwrap_or_else(SessionId::fresh);
     let claim =
         once(&app, &caller.0, &headers, ("POST /api/sessions", &body.bytes), proposed.to_string()).await?;
@@ -125,6 +129,7 @@ pub(super) async fn create(
         owner,
         metadata,
         id: id.clone(),
+        id_from,
         agent,
         workspace,
         options,
@@ -136,14 +141,19 @@ pub(super) async fn create(
     let made = match made_before(&app, &caller, &claim, &id).await {
         Some(session) => session,
         None => {
-            agents::make_default(&app, caller.tenant(), &new.agent).await?;
+            agents::make_default(&app, &caller, &new.agent).await?;
             let agent = app.sessions.rooms().store.agent(&new.tenant, &new.agent).await?;
             agent.map_or(Ok(()), |agent| {
-                infinite::check(new.options.infinite_sessions.as_ref(), agent.runtime)
+                infinite::check(compaction.as_ref(), new.options.infinite_sessions.as_ref(), agent.runtime)
             })?;
             let detail = Some(format!("agent {}", new.agent));
-            let ordered =
-                Ordered { deed: Deed::Created, subject: id.as_str(), owner: new.owner.clone(), detail };
+            let ordered = Ordered {
+                deed: Deed::Created,
+                subject: id.as_str(),
+                session: None,
+                owner: new.owner.clone(),
+                detail,
+            };
             audit::record(&app, &caller, ordered).await?;
             app.sessions.create(new).await?
         }
@@ -233,7 +243,7 @@ async fn change_live(
     let env = variables(given.env, given.extra_env)?;
     let _alone = app.changing_options.lock(no).await;
     let mut change = options;
-    let (settings, wanted) = (change.settings(), change.wanted(&app)?);
+    let (settings, touched, wanted) = (change.settings(), change.touched(), change.wanted(&app)?);
     can_wait(&app, change.durability)?;
     limits::allowed(&app, &caller, change.limits()?)?;
     let session = app.sessions.get(no).await?;
@@ -241,13 +251,13 @@ async fn change_live(
     let known = app.sessions.rooms().store.secrets(no).await;
     let known = KnownSecrets::of(&mut before, known)?;
     let secrets = change.secrets(known)?;
+    let compaction = change.infinite_sessions.clone();
     let (options, way) = with_provider(change.over(before)?, wanted)?;
     fits(&app, &options)?;
-    usage::can_count(&app, &options)?;
-    infinite::check(options.infinite_sessions.as_ref(), session.runtime)?;
-    app.sessions.may_bring(&session, &options)?;
+    infinite::check(compaction.as_ref(), options.infinite_sessions.as_ref(), session.runtime)?;
+    app.sessions.accepts_options(&session, &options, touched).await?;
     let names = env.as_ref().map(|env| env.0.keys().cloned().collect());
-    audit::of_change(&app, &caller, (session.id.as_str(), session.owner.clone()), (changed, names)).await?;
+    audit::of_change(&app, &caller, Changed::Session(&session), (changed, names)).await?;
     app.sessions.change_options(no, OptionsChange { options, env, secrets, settings }).await?;
     if let Some(way) = way {
         app.sessions.bring(no, way);
@@ -350,6 +360,7 @@ pub(super) async fn fork(
         Some(text) if parent.slug == Some(super::workspaces::slug(text)?) => true,
         Some(_) => return Err(other_workspace(&parent)),
     };
+    let id_from = if body.value.session_id.is_some() { IdFrom::Caller } else { IdFrom::Server };
     let proposed = body.value.session_id.unwrap_or_else(SessionId::fresh);
     let route = format!("POST /api/sessions/{id}/fork");
     let claim = once(&app, &caller.0, &headers, (&route, &body.bytes), proposed.to_string()).await?;
@@ -358,9 +369,10 @@ pub(super) async fn fork(
         Some(session) => session,
         None => {
             let (deed, detail) = (Deed::Created, Some(format!("fork of {}", parent.id)));
-            let ordered = Ordered { deed, subject: id.as_str(), owner: parent.owner.clone(), detail };
+            let ordered =
+                Ordered { deed, subject: id.as_str(), session: None, owner: parent.owner.clone(), detail };
             audit::record(&app, &caller, ordered).await?;
-            let fork = Fork { id, checkpoint: body.value.checkpoint, beside };
+            let fork = Fork { id, id_from, checkpoint: body.value.checkpoint, beside };
             app.sessions.fork(&parent, fork).await?
         }
     };
@@ -404,18 +416,31 @@ pub(super) async fn exec(
     if !(1..=300_000).contains(&timeout) {
         return Err(Problem::invalid("invalid_body", "timeout must be 1 to 300000 milliseconds"));
     }
-    if command.contains('\0') || command.len() > 100_000 {
-        return Err(Problem::invalid(
-            "invalid_body",
-            "command must not hold NUL bytes or be longer than 100000 bytes",
-        ));
+    if command.contains('\0') {
+        return Err(Problem::invalid("invalid_body", "command must not hold NUL bytes"));
     }
+    fits_in("command", (command.len(), "bytes"), MOST_COMMAND)?;
     audit::of_session(&app, &caller, &found, (Deed::Executed, None)).await?;
-    let done = app.sessions.exec(found.no, command, Duration::from_millis(timeout)).await?;
+    let done = app.sessions.exec(found.no, command, Duration::from_millis(timeout)).await;
+    let done = done.map_err(|error| match app.sessions.is_stopping() {
+        true => stopped_with(error),
+        false => error.into(),
+    })?;
     Ok(Json(json!({
         "exitCode": done.exit_code, "stdout": String::from_utf8_lossy(&done.stdout), "stderr": String::from_utf8_lossy(&done.stderr),
         "timedOut": done.timed_out, "truncated": done.truncated,
     })))
+}
+
+/// A command that was cut off because the server stops.
+fn stopped_with(error: ash_session::Error) -> Problem {
+    match error.code() {
+        "sandbox_ended" | "server_stopped" => {
+            let error = "The server was stopped while the command ran, which ended with its sandbox";
+            Problem::new(Kind::Unavailable, "server_stopped", error)
+        }
+        _ => error.into(),
+    }
 }
 
 #[derive(Deserialize)]

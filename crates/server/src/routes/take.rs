@@ -7,7 +7,7 @@ use crate::{
     fields::{self, FieldError, UnknownFields},
     problem::{Answer, Problem},
 };
-use ash_model::{Durability, PermissionId, SessionId, Status, TurnId};
+use ash_model::{Durability, Kind, Oversize, PermissionId, SessionId, Status, TurnId};
 use ash_session::Refused;
 use ash_store::{Env, Session};
 use axum::{
@@ -21,6 +21,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::sync::OwnedSemaphorePermit;
 
 const MOST_ENV: usize = 256;
+const MOST_VARIABLE: usize = 100_000;
 /// An agent's and a session's together, with the command line, are at most what the kernel lets a process begin with.
 const MOST_ENV_BYTES: usize = 512 << 10;
 
@@ -81,7 +82,13 @@ async fn object(request: Request, app: &App) -> Answer<(Value, WholeBody)> {
         }
         // Fields are named: a list would be taken for them in their order.
         serde_json::error::Category::Data => Problem::invalid("invalid_body", "The body must be an object"),
-        _ => Problem::invalid("invalid_json", format!("The body is not valid JSON: {error}")),
+        _ => {
+            let place = format!("line {}, column {}", error.line(), error.column());
+            Problem::invalid(
+                "invalid_json",
+                format!("The body is not valid JSON: it cannot be read from {place} on"),
+            )
+        }
     })?;
     Ok((value, whole))
 }
@@ -279,20 +286,23 @@ pub(crate) fn environment(vars: BTreeMap<String, String>) -> Answer<Env> {
         bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
             && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
     };
-    if vars.len() > MOST_ENV {
-        return Err(Problem::invalid("invalid_env", format!("At most {MOST_ENV} environment variables")));
-    }
-    if vars.iter().map(|(name, value)| name.len() + value.len() + 2).sum::<usize>() > MOST_ENV_BYTES {
-        let error =
-            format!("All environment variables together must not be larger than {MOST_ENV_BYTES} bytes");
-        return Err(Problem::invalid("invalid_env", error));
-    }
-    match vars.iter().find(|(name, value)| !is_name(name) || value.contains('\0') || value.len() > 100_000) {
+    let bytes = vars.iter().map(|(name, value)| name.len() + value.len() + 2).sum::<usize>();
+    let longest = vars.values().map(String::len).max().unwrap_or_default();
+    fits_in("env", (vars.len(), "variables"), MOST_ENV)?;
+    fits_in("env", (bytes, "bytes"), MOST_ENV_BYTES)?;
+    fits_in("A variable in env", (longest, "bytes"), MOST_VARIABLE)?;
+    match vars.iter().find(|(name, value)| !is_name(name) || value.contains('\0')) {
         Some((name, _)) => {
             Err(Problem::invalid("invalid_env", format!("{name:?} is not a valid environment variable")))
         }
         None => Ok(Env::from_plain(vars)),
     }
+}
+
+/// A size that is the same for all operators. The answer is that of a quota, without its name.
+pub(crate) fn too_large(error: String, Oversize { limit, used }: Oversize) -> Problem {
+    let problem = Problem::new(Kind::TooLarge, "payload_too_large", error);
+    problem.with("limit", limit).with("used", used)
 }
 
 /// The longest that a request waits in line.
@@ -315,7 +325,23 @@ pub(crate) fn patience(headers: &HeaderMap) -> Answer<Option<Duration>> {
     }
 }
 
-/// A text that may be left out, but not be longer than this many characters.
+/// A text of ours that may be left out, but not be longer than this many characters.
+pub(crate) fn fits(what: &str, text: Option<&str>, limit: usize) -> Answer<()> {
+    fits_in(what, (text.map_or(0, |text| text.chars().count()), "characters"), limit)
+}
+
+/// The same of anything that has a size, which is counted in `unit`.
+pub(crate) fn fits_in(what: &str, (used, unit): (usize, &str), limit: usize) -> Answer<()> {
+    match used > limit {
+        true => {
+            let error = format!("{what} has {used} {unit}, and may have {limit}: send less");
+            Err(too_large(error, Oversize { limit, used }))
+        }
+        false => Ok(()),
+    }
+}
+
+/// The same of a text whose length the reference's schema bounds: it answers 400 as for everything else in a schema.
 pub(crate) fn at_most(what: &str, text: Option<&str>, most: usize) -> Answer<()> {
     match text {
         Some(text) if text.chars().count() > most => {

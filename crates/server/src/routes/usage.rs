@@ -11,8 +11,7 @@ use crate::{
     problem::{Answer, Problem},
     shapes,
 };
-use ash_model::{AgentName, Limits, Options, OwnerId, Resources, SessionId, TurnId};
-use ash_session::Error;
+use ash_model::{AgentName, Limits, OwnerId, Resources, SessionId, TurnId};
 use ash_store::{Session, UsageBy, UsageQuery, UsageSum};
 use axum::{Json, extract::State};
 use serde::Deserialize;
@@ -173,17 +172,5 @@ pub(super) fn check(limits: &Limits) -> Answer<()> {
             "maxTurns and maxTokens must be at least 1, and maxBudgetUsd at least 0",
         )),
         false => Ok(()),
-    }
-}
-
-/// A limit in dollars needs a model that has a price.
-pub(super) fn can_count(app: &App, options: &Options) -> Answer<()> {
-    let of_turns = options.turn_limits.and_then(|limits| limits.max_budget_usd);
-    let limited = options.max_budget_usd.or(of_turns).is_some();
-    match &options.model {
-        Some(model) if limited && app.sessions.rooms().settings.prices.of(model).is_none() => {
-            Err(Error::Unpriced(model.clone()).into())
-        }
-        Some(_) | None => Ok(()),
     }
 }

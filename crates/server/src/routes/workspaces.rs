@@ -62,7 +62,7 @@ pub(super) async fn create(
     let slug = slug(&new.slug)?;
     let agent = AgentName::parse(&new.agent)
         .map_err(|error| Problem::invalid("invalid_agent_name", error.to_string()))?;
-    super::agents::make_default(&app, caller.tenant(), &agent).await?;
+    super::agents::make_default(&app, &caller, &agent).await?;
     let scope = owners::for_whom(&caller, new.owner)?;
     let made = app.sessions.make_workspace(&scope, &slug, &agent).await?;
     Ok((StatusCode::CREATED, Json(json!({ "workspace": shown(&made) }))))

@@ -4,7 +4,7 @@ use super::Actor;
 use crate::{
     Error, Result,
     queued::NewMessage,
-    state::{Phase, State, Wish},
+    state::{Phase, State, Turn, Wish},
 };
 use ash_driver::Say;
 use ash_model::{Delta, Fact, JournalPosition, Note, Status, TurnId, Used};
@@ -47,6 +47,19 @@ impl Actor {
         let ended = notes.iter().filter(|note| matches!(note.fact, Fact::Finished { .. })).count();
         if ended > 0 && state.turns.is_empty() && state.status == Status::Active {
             let fact = Fact::Idle { ms: 0, left_ms: None, evicted: false };
+            state.apply(first + notes.len() as u64, &fact);
+            notes.push(Note { turn: None, at, fact });
+        }
+        // The time of a lock begins when the turn that its holder sent is over.
+        let finished = |turn: &Turn| {
+            let ends =
+                |note: &Note| matches!(note.fact, Fact::Finished { turn: over, .. } if over == turn.id);
+            turn.lock.filter(|_| notes.iter().any(ends))
+        };
+        let locks: Vec<u64> = self.state.turns.iter().filter_map(finished).collect();
+        let renewal =
+            state.lock().filter(|lock| state.status != Status::Ended && locks.contains(&lock.number));
+        if let Some(fact) = renewal.and_then(|lock| super::lock::renewal(lock, at)) {
             state.apply(first + notes.len() as u64, &fact);
             notes.push(Note { turn: None, at, fact });
         }

@@ -25,7 +25,7 @@ impl Waking {
     pub(super) async fn start(
         &mut self,
         Part { walls, process, records }: &mut Part,
-        Way { driver, version, program, provider }: &Way<'_>,
+        Way { driver, version, program, claude, provider }: &Way<'_>,
         inside: Inside,
         recalled: &Recalled,
     ) -> Result<(Option<Remembered>, u64, Ear)> {
@@ -34,6 +34,7 @@ impl Waking {
             home: inside.home.clone(),
             exe: inside.exe.clone(),
             program: program.clone().unwrap_or_else(|| inside.exe.clone()),
+            claude: *claude,
             model_socket: match walls.remote.has_usage() {
                 true => inside.model_socket_of(*process),
                 false => inside.model_socket.clone(),
@@ -86,7 +87,12 @@ impl Waking {
 
     /// The servers with their secrets, in a file that is in no checkpoint and goes with the sandbox.
     async fn write_mcp_config(&mut self, process: u16) -> Result<()> {
-        let Some(servers) = self.session.options.mcp_servers.clone() else { return Ok(()) };
+        let options = &self.session.options;
+        let Some(servers) = options.mcp_servers.clone() else { return Ok(()) };
+        // Nobody inside would read it, and there are secrets in it.
+        if ash_driver::driver(self.session.runtime).ignores(options).contains(&"mcpServers") {
+            return Ok(());
+        }
         let secrets = match self.rooms.store.secrets(self.session.no).await {
             Err(ash_store::Error::Sealed) => BTreeMap::new(),
             secrets => secrets?.expose(),

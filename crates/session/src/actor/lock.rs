@@ -2,7 +2,10 @@
 //! newest is worth nothing.
 
 use super::{Actor, Reply};
-use crate::{Error, Result, state::Refused};
+use crate::{
+    Error, Result,
+    state::{Refused, Wish},
+};
 use ash_model::{Fact, Lock, Status, Taking, Timestamp};
 use std::time::Duration;
 
@@ -22,8 +25,37 @@ pub struct WantedLock {
 impl Actor {
     /// The lock, if one is held that is not this one.
     pub(super) fn locked_by_another(&self, held: Option<u64>) -> Option<Lock> {
-        let lock = self.state.lock.as_ref().filter(|lock| lock.is_held(self.rooms.clock()))?;
-        (held != Some(lock.number)).then(|| lock.clone())
+        let lock = self.state.lock().filter(|lock| lock.is_held(self.rooms.clock()))?;
+        (held != Some(lock.number)).then_some(lock)
+    }
+
+    /// Why the sender of a message is kept out, if a lock does that. The guard of the routes has asked before, but the lock
+    /// may have changed hands since.
+    pub(super) fn kept_out(&self, wish: &Wish) -> Option<Error> {
+        let Wish::Prompt { lock: held, .. } = wish else { return None };
+        match (self.locked_by_another(*held), held) {
+            (Some(lock), _) => Some(Error::locked(&lock)),
+            (None, Some(number)) if self.state.lock().is_none_or(|lock| lock.number != *number) => {
+                Some(Error::LockLost)
+            }
+            (None, Some(_) | None) => None,
+        }
+    }
+
+    /// From here on the token is worth nothing: whoever had it does not know what this other client writes now.
+    pub(super) async fn outlive_lock(&mut self, number: u64, reply: Reply<()>) -> Result<()> {
+        match self.state.lock().filter(|lock| lock.number == number) {
+            Some(lock) if lock.is_held(self.rooms.clock()) => {
+                reply.send(Err(Error::locked(&lock))).ok();
+                Ok(())
+            }
+            Some(_) => self.note_lock(Fact::Unlocked { number }, reply).await,
+            None => {
+                let held = self.locked_by_another(None);
+                reply.send(held.map_or(Ok(()), |lock| Err(Error::locked(&lock)))).ok();
+                Ok(())
+            }
+        }
     }
 
     pub(super) async fn lock(&mut self, wanted: WantedLock, reply: Reply<Lock>) -> Result<()> {
@@ -38,16 +70,16 @@ impl Actor {
         }
         let until = later(self.rooms.clock(), wanted.ttl);
         let ttl_ms = milliseconds(wanted.ttl);
-        let own = self.state.lock.clone().filter(|lock| wanted.held == Some(lock.number));
+        let own = self.state.lock().filter(|lock| wanted.held == Some(lock.number));
         let (how, lock) = match own {
             Some(own) => {
                 let holder = wanted.holder.or(own.holder);
-                (Taking::Renewed, Lock { ttl_ms, until, holder, ..own })
+                (Taking::Renewed, Lock { ttl_ms, until, holder, in_use: false, ..own })
             }
             None => {
                 let how = if another.is_some() { Taking::Over } else { Taking::Free };
                 let number = self.state.locks + 1;
-                (how, Lock { number, hash: wanted.hash, ttl_ms, until, holder: wanted.holder })
+                (how, Lock { number, hash: wanted.hash, ttl_ms, until, holder: wanted.holder, in_use: false })
             }
         };
         let noted = self.note(vec![Fact::Locked { how, lock: lock.clone() }]).await;
@@ -57,16 +89,15 @@ impl Actor {
     }
 
     pub(super) async fn renew_lock(&mut self, number: u64, reply: Reply<()>) -> Result<()> {
-        let Some(lock) = self.state.lock.clone().filter(|lock| lock.number == number) else {
+        let Some(lock) = self.state.lock().filter(|lock| lock.number == number) else {
             reply.send(Err(Error::LockLost)).ok();
             return Ok(());
         };
-        let until = later(self.rooms.clock(), Duration::from_millis(lock.ttl_ms));
-        self.note_lock(Fact::Locked { how: Taking::Renewed, lock: Lock { until, ..lock } }, reply).await
+        self.note_lock(renewed(lock, self.rooms.clock()), reply).await
     }
 
     pub(super) async fn unlock(&mut self, number: u64, reply: Reply<()>) -> Result<()> {
-        match &self.state.lock {
+        match self.state.lock() {
             Some(lock) if lock.number == number => self.note_lock(Fact::Unlocked { number }, reply).await,
             Some(_) | None => {
                 reply.send(Err(Error::LockLost)).ok();
@@ -81,6 +112,17 @@ impl Actor {
         reply.send(failed.map_or(Ok(()), Err)).ok();
         self.survive(noted)
     }
+}
+
+/// The lock lasts its whole time again. Not said at every step of many.
+pub(super) fn renewal(lock: Lock, now: Timestamp) -> Option<Fact> {
+    let left = u64::try_from(lock.until.0 - now.0).unwrap_or(0);
+    (left < lock.ttl_ms - lock.ttl_ms / 10).then(|| renewed(lock, now))
+}
+
+fn renewed(lock: Lock, now: Timestamp) -> Fact {
+    let until = later(now, Duration::from_millis(lock.ttl_ms));
+    Fact::Locked { how: Taking::Renewed, lock: Lock { until, in_use: false, ..lock } }
 }
 
 fn milliseconds(time: Duration) -> u64 {

@@ -68,8 +68,9 @@ impl Waking {
             );
         }
         if let Some(TakenBack { by, to, .. }) = backs.last().or(known_back(&facts)) {
+            let who = by.as_ref().map_or("A session".to_owned(), |by| format!("Session {by}"));
             sentences.push(format!(
-                "Session {by}, which works in the same workspace, took the files back to checkpoint {to}: what you \
+                "{who}, which works in the same workspace, took the files back to checkpoint {to}: what you \
                  remember of them may not be so any more."
             ));
         }

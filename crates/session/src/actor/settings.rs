@@ -170,6 +170,7 @@ impl Actor {
             home: inside.home,
             exe: inside.exe.clone(),
             program: inside.exe,
+            claude: None,
             model_socket: inside.model_socket,
             mcp_config: inside.private,
             provider: Some(Dialect::Anthropic),

@@ -15,19 +15,15 @@ use crate::{
     live::{Fallback, Live, Shape, open_root},
     logs::Logs,
     pool::{Passage, Room},
-    rooms::Rooms,
+    rooms::{Rooms, StartNeeds},
     state::{Next, Refused, State, Wish},
 };
-use ash_driver::{Driver, Ear, Memory, Remembered};
+use ash_driver::{ClaudeVersion, Driver, Ear, Memory, Remembered};
 use ash_model::{Bounds, Compared, Dialect, Fact, Problem, RemoteComparison, Seq, Status, TakenBack, Tier};
 use ash_sandbox::{Inside, Records};
 use ash_snapshot::{Owner, TreeId};
 use ash_store::{Lease, Session, Version};
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::Notify, time::Instant};
 
 const SEALED: &str =
@@ -76,6 +72,7 @@ pub(super) struct Way<'w> {
     pub(super) driver: &'w dyn Driver,
     pub(super) version: &'w Version,
     pub(super) program: Option<PathBuf>,
+    pub(super) claude: Option<ClaudeVersion>,
     pub(super) provider: Option<Dialect>,
 }
 
@@ -299,14 +296,10 @@ impl Waking {
             self.session = self.rooms.store.session(self.session.no).await?.ok_or(Error::NotFound)?;
         }
         let version = self.version().await?;
-        self.rooms.permits(&version.needs, self.session.options.limits, version.limits)?;
-        let driver = ash_driver::driver(version.runtime);
-        let options = &self.session.options;
-        let program = self.rooms.settings.program(version.runtime, options)?.map(Path::to_owned);
-        let provider = self.rooms.settings.provider(options, version.provider)?;
         // Before anything is built: without its keys it would only fail later.
-        self.rooms.repo(&self.session.tenant)?;
-        self.rooms.way_out(&self.session, version.runtime, provider)?;
+        let needs = self.rooms.start_needs(&self.session, &version).await?;
+        let StartNeeds { program, claude, provider } = needs;
+        let driver = ash_driver::driver(version.runtime);
         self.prepared = self.common.take_prepared();
         self.in_advance = self.prepared.is_some();
         if self.prepared.is_none() && self.walls().is_none() {
@@ -331,7 +324,7 @@ impl Waking {
         self.tree = Some(tree.uid);
         self.common.set_tree(self.tree);
         self.fits(&version).await?;
-        let way = Way { driver: driver.as_ref(), version: &version, program, provider };
+        let way = Way { driver: driver.as_ref(), version: &version, program, claude, provider };
         let files = self.compare_files(&tree, &way).await?;
         self.lay_out().await;
         // Where the files are gone with their workspace, so is the agent's own memory: it is told.

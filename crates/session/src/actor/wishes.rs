@@ -11,7 +11,7 @@ use crate::{
 };
 use ash_driver::Say;
 use ash_model::{Fact, Limits, Lock, Metadata, Receipt, Rewound, Seq, Status, TurnId};
-use ash_store::Checkpoint;
+use ash_store::{Checkpoint, Session};
 use std::time::Duration;
 use tokio::{sync::oneshot, time::Instant};
 use uuid::Uuid;
@@ -22,13 +22,6 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T>>;
 pub(crate) enum Request {
     Wish {
         wish: Wish,
-        passage: Passage,
-        reply: Reply<Answer>,
-    },
-    Prompt {
-        wish: Wish,
-        /// The number of the lock that its sender holds.
-        lock: Option<u64>,
         passage: Passage,
         reply: Reply<Answer>,
     },
@@ -46,6 +39,11 @@ pub(crate) enum Request {
         reply: Reply<()>,
     },
     Unlock {
+        number: u64,
+        reply: Reply<()>,
+    },
+    /// Lock `number` is over, and another client writes.
+    Outlive {
         number: u64,
         reply: Reply<()>,
     },
@@ -130,13 +128,9 @@ impl Actor {
     pub(super) async fn take(&mut self, request: Request) -> Result<()> {
         self.idle_since = Instant::now();
         match request {
-            Request::Wish { wish, passage, reply } => {
-                self.passage.add(passage);
-                self.grant(wish, reply).await
-            }
-            Request::Prompt { wish, lock, passage, reply } => match self.locked_by_another(lock) {
-                Some(lock) => {
-                    reply.send(Err(Error::locked(&lock))).ok();
+            Request::Wish { wish, passage, reply } => match self.kept_out(&wish) {
+                Some(refusal) => {
+                    reply.send(Err(refusal)).ok();
                     Ok(())
                 }
                 None => {
@@ -151,6 +145,7 @@ impl Actor {
             Request::Lock { wanted, reply } => self.lock(wanted, reply).await,
             Request::Renew { number, reply } => self.renew_lock(number, reply).await,
             Request::Unlock { number, reply } => self.unlock(number, reply).await,
+            Request::Outlive { number, reply } => self.outlive_lock(number, reply).await,
             Request::Exec { command, timeout, reply } => {
                 self.exec(command, timeout, reply).await;
                 Ok(())
@@ -251,6 +246,15 @@ impl Actor {
             reply.send(Err(Error::Unpriced(model))).ok();
             return Ok(());
         }
+        // A message that is answered with an error must not run later.
+        if matches!(wish, Wish::Prompt { .. })
+            && !again
+            && self.hands.is_none()
+            && let Err(missing) = self.can_start().await
+        {
+            reply.send(Err(missing)).ok();
+            return Ok(());
+        }
         if wakes && self.lacks_place(&facts) {
             reply.send(Err(Error::Placeless)).ok();
             return Ok(());
@@ -324,6 +328,18 @@ impl Actor {
         self.state.status != Status::Starting && state.status == Status::Starting
     }
 
+    /// Whether everything is there that a start needs: key, program, engine, image.
+    async fn can_start(&self) -> Result<()> {
+        let Session { tenant, agent, version, .. } = &self.session;
+        let found = self.rooms.store.version(tenant, agent, *version).await?;
+        let version = found.ok_or_else(|| Error::NoAgent(agent.to_string()))?;
+        self.rooms.start_needs(&self.session, &version).await?;
+        match self.common.is_inhabited() {
+            true => Ok(()),
+            false => Ok(self.rooms.backend.can_launch(version.image.as_ref()).await?),
+        }
+    }
+
     /// A message: noted, told at once if nothing is in its way, and answered in between.
     async fn accept(
         &mut self,
@@ -367,18 +383,10 @@ impl Actor {
         let Wish::Prompt { ask, .. } = wish else { return None };
         let Budget { session, turn } = self.state.budget;
         let limited = session.max_budget_usd.or(Limits::of_turn(ask, turn).max_budget_usd).is_some();
-        let priced = |model: &str| self.rooms.settings.prices.of(model).is_some();
-        let wanted = self.session.options.model.as_deref();
-        // An agent may not use the model that was asked for: the one that answered last tells more, unless another one is
-        // asked for since.
-        let model = match (self.state.meter.model(), wanted) {
-            (Some(answered), Some(wanted)) if !priced(answered) && priced(wanted) => return None,
-            (Some(answered), _) => answered,
-            // What an agent calls a model by another name than its service does is known when it has answered.
-            (None, Some(wanted)) if wanted.contains(['-', '/', '.', ':']) => wanted,
-            (None, Some(_) | None) => return None,
-        };
-        (limited && !priced(model)).then(|| model.to_owned())
+        // What an agent calls a model by another name than its service does is known when it has answered.
+        let model = self.driver.model(&self.session.options).or(self.state.meter.model());
+        let unpriced = self.rooms.settings.unpriced(model);
+        unpriced.filter(|_| limited).map(str::to_owned)
     }
 
     /// Whether there is a way to a model at all. Who answers offline costs nothing, whatever the model is called.

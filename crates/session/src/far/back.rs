@@ -134,17 +134,24 @@ impl Far {
     pub async fn bring_back(&self, rooms: &Rooms, scope: &Scope, id: &SessionId) -> Result<bool> {
         let (tenant, everybody) = (&scope.tenant, Scope::all(&scope.tenant));
         ash_failpoint::reach_async(&format!("far.back.{tenant}")).await;
-        let mut line = Vec::new();
+        let mut line: Vec<KnownSession> = Vec::new();
         let mut next = Some(id.clone());
         while let Some(id) = next.take() {
             if line.len() > MOST_PARENTS {
                 return Err(damaged(&id, "it is a fork of a fork without an end"));
             }
-            if rooms.store.find(&everybody, &id).await?.is_some() {
+            // Of those it is a fork of, the log counts, though they may have been purged, and others may have their ids.
+            let purged = match line.last() {
+                None => Purged::IsGone,
+                Some(fork) => Purged::IsRead(fork.manifest.created_at),
+            };
+            let there = match purged {
+                Purged::IsGone => rooms.store.find(&everybody, &id).await?,
+                Purged::IsRead(then) => rooms.store.session_then(tenant, &id, then).await?,
+            };
+            if there.is_some() {
                 break;
             }
-            // Of those it is a fork of, the log counts, though they may have been purged.
-            let purged = if line.is_empty() { Purged::IsGone } else { Purged::IsRead };
             let known = self.known_or_purged(rooms, (tenant, &id), purged).await?;
             let Some(known) = known.session() else { break };
             let manifest = &known.manifest;
@@ -167,12 +174,12 @@ impl Far {
             }
         }
         for known in line.into_iter().rev() {
-            let (id, buried) = (known.manifest.session.clone(), known.buried.clone());
-            let rebuilt = Box::pin(self.rebuilt(rooms, known)).await?;
-            rooms.store.rebuild(rebuilt).await?;
-            if let (Some(tombstone), Some(session)) = (buried, rooms.store.find(&everybody, &id).await?) {
-                crate::witness::carry_out_purge(rooms, &session, tombstone).await?;
+            let purged = known.buried.clone();
+            if let Some(tombstone) = &purged {
+                crate::witness::note_purge(rooms, tombstone.clone()).await?;
             }
+            let rebuilt = Box::pin(self.rebuilt(rooms, known)).await?;
+            rooms.store.rebuild(ash_store::Rebuilt { purged, ..rebuilt }).await?;
         }
         Ok(found)
     }

@@ -9,12 +9,12 @@ mod graph;
 
 use super::{Far, keys, trouble};
 use crate::{Result, blocking, rooms::Rooms};
-use ash_model::{AgentName, SessionId, TenantId};
+use ash_model::{AgentName, Epoch, SessionId, TenantId};
 use ash_store::{RemoteState, Retraction};
 use compare::{Listing, compare};
 use futures::TryStreamExt;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -79,7 +79,9 @@ impl Far {
     async fn check_tenant(&self, rooms: &Rooms, tenant: &TenantId) -> Result<BTreeSet<String>> {
         // Before the listing: what is sent later is not missing.
         let said = rooms.store.remote_state(tenant).await?;
-        let listing = self.listing(tenant, &said).await?;
+        let ids = said.sessions.iter().map(|session| &session.id);
+        let buried = rooms.buried_epochs(tenant, ids).await?;
+        let listing = self.listing(tenant, &said, &buried).await?;
         let repo = rooms.repo(tenant)?;
         let (retraction, lost) = blocking(move || Ok(compare(&repo, &said, &listing))).await?;
         if !retraction.is_empty() {
@@ -106,7 +108,13 @@ impl Far {
         Ok(())
     }
 
-    async fn listing(&self, tenant: &TenantId, said: &RemoteState) -> Result<Listing> {
+    /// Without what is `buried`: of sessions that were purged and had these ids.
+    async fn listing(
+        &self,
+        tenant: &TenantId,
+        said: &RemoteState,
+        buried: &HashMap<SessionId, Epoch>,
+    ) -> Result<Listing> {
         let mut listing = Listing::default();
         let whole = |key: &str, size: u64| said.objects.get(key).is_none_or(|said| size >= *said);
         let mut packs = self.bucket.list(&keys::packs(tenant));
@@ -118,8 +126,9 @@ impl Far {
         let mut manifests = self.bucket.list(&keys::sessions(tenant));
         while let Some(found) = manifests.try_next().await.map_err(trouble)? {
             let id = found.key.rsplit('/').nth(1).and_then(|id| SessionId::parse(id).ok());
-            if let (Some(id), Some((_, seq)), true) =
+            if let (Some(id), Some((epoch, seq)), true) =
                 (id, keys::numbers(&found.key), whole(&found.key, found.size))
+                && buried.get(&id).is_none_or(|buried| epoch > buried.0)
             {
                 listing.manifests.entry(id).or_default().insert(seq);
             }

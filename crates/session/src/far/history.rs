@@ -41,8 +41,18 @@ pub(crate) struct KnownSession {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purged {
     IsGone,
-    /// Its log is what a fork shares.
-    IsRead,
+    /// Its log is what a fork shares that was made then: who has its id since does not count.
+    IsRead(Timestamp),
+}
+
+impl Purged {
+    /// Whether another session had the id then, which this one has now.
+    fn is_before(self, manifest: &Manifest) -> bool {
+        match self {
+            Purged::IsGone => false,
+            Purged::IsRead(then) => manifest.created_at > then,
+        }
+    }
 }
 
 /// What the object store says of a session.
@@ -118,21 +128,25 @@ impl Far {
         let mut named: Vec<((u64, Seq), String)> =
             found.into_iter().filter_map(|found| Some((keys::numbers(&found.key)?, found.key))).collect();
         named.sort();
-        let Some(((epoch, seq), _)) = named.last().cloned() else { return Ok(FarHistory::Nothing) };
+        let Some((mut highest, _)) = named.last().cloned() else { return Ok(FarHistory::Nothing) };
         let kept = named.iter().map(|((_, seq), _)| *seq).collect();
         let (mut why, mut buried) = (String::new(), None);
         while let Some((_, key)) = named.pop() {
             match self.read_manifest(rooms, (tenant, id), &key).await? {
                 Ok(Told::Purged(tombstone)) => match purged {
                     Purged::IsGone => return Ok(FarHistory::Purged(tombstone)),
-                    Purged::IsRead => buried = Some(tombstone),
+                    Purged::IsRead(_) => buried = Some(tombstone),
                 },
+                Ok(Told::Session(manifest)) if purged.is_before(&manifest) => {
+                    buried = None;
+                    highest = named.last().map_or(highest, |(numbers, _)| *numbers);
+                }
                 Ok(Told::Session(manifest)) => {
                     let older = named.into_iter().rev().map(|(_, key)| key).collect();
                     // A tombstone's number is no event.
                     let proven = match &buried {
-                        None => (Epoch(epoch), seq),
-                        Some(_) => (Epoch(epoch), manifest.seq),
+                        None => (Epoch(highest.0), highest.1),
+                        Some(_) => (Epoch(highest.0), manifest.seq),
                     };
                     return Ok(FarHistory::Of(Box::new(KnownSession {
                         manifest: *manifest,
@@ -186,6 +200,9 @@ impl Far {
     /// A manifest may be missing although its pack is there: the pack tells what the manifest did.
     async fn beyond(&self, rooms: &Rooms, known: &KnownSession) -> Result<Option<Rebuilt>> {
         let manifest = &known.manifest;
+        if known.buried.is_some() {
+            return Ok(None);
+        }
         let names = self.pack_names(&manifest.tenant).await?;
         let proof = rooms.proven_far(&manifest.tenant, &manifest.session, names).await?;
         let Some(proof) =
@@ -234,7 +251,8 @@ impl Far {
         let (card, turns) = super::back::folded(&manifest, &events)?;
         let checkpoints = super::back::checkpoints(&manifest, &events, &kept, rooms.clock())?;
         let (node, at, witness) = (rooms.settings.node.clone(), rooms.clock(), Witness::Bucket);
-        Ok(Rebuilt { witness, manifest, node, card, agents, events, turns, checkpoints, at })
+        let purged = None;
+        Ok(Rebuilt { witness, purged, manifest, node, card, agents, events, turns, checkpoints, at })
     }
 
     /// All events of its own: from the packs, from the newest back, and what manifests have beyond them.
@@ -251,10 +269,15 @@ impl Far {
                 break;
             }
             let of = (&manifest.tenant, &manifest.session);
-            if let Ok(Told::Session(before)) = self.read_manifest(rooms, of, key).await? {
-                for (seq, line) in told_by(&repo, &before).await? {
-                    lines.entry(seq).or_insert(line);
+            match self.read_manifest(rooms, of, key).await? {
+                Ok(Told::Session(before)) if before.created_at == manifest.created_at => {
+                    for (seq, line) in told_by(&repo, &before).await? {
+                        lines.entry(seq).or_insert(line);
+                    }
                 }
+                // What was before is of another session, which had this id.
+                Ok(Told::Session(_) | Told::Purged(_)) => break,
+                Err(_) => {}
             }
         }
         lines.retain(|seq, _| *seq > base && *seq <= upto);
@@ -287,13 +310,14 @@ impl Told {
 /// As far as packs that can be read lead back from a manifest, and its own events.
 async fn told_by(repo: &Arc<Repo>, manifest: &Manifest) -> Result<BTreeMap<Seq, Line>> {
     let (repo, chain, id) = (repo.clone(), manifest.chain.clone(), manifest.session.clone());
+    let created_at = manifest.created_at;
     let base = manifest.base.unwrap_or(0);
     let mut lines = blocking(move || {
         let (mut lines, mut seen, mut next) = (BTreeMap::new(), HashSet::new(), chain);
         while let Some(text) = next.take().filter(|text| seen.insert(text.clone())) {
             let Ok(tree) = TreeId::parse(&text) else { break };
             let Some(record) = unless_damaged(luggage::read(&repo, &tree), &id)?.flatten() else { break };
-            if record.session != id {
+            if record.session != id || record.created_at != created_at {
                 break;
             }
             let part = unless_damaged(luggage::lines(&repo, &tree), &id)?.unwrap_or_default();

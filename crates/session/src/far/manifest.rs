@@ -2,9 +2,9 @@
 
 use crate::{Result, blocking, luggage, rooms::Rooms};
 use ash_model::{
-    Seq, TenantId,
+    Seq, SessionId, Timestamp,
     far::{FarCheckpoint, Manifest},
-    luggage::Line,
+    luggage::{Line, Record},
 };
 use ash_snapshot::{Repo, TreeId};
 use ash_store::{Checkpoint, EventQuery, Scope, Session};
@@ -53,7 +53,7 @@ pub(super) async fn of(
         options: session.options.clone(),
         env: sealed.env,
         secrets: sealed.secrets,
-        parent: session.parent.clone(),
+        parent: luggage::parent(rooms, session).await?,
         base,
         owner: session.owner.clone(),
         metadata: session.metadata.clone(),
@@ -98,7 +98,7 @@ async fn chain(
     };
     let trees: Vec<String> =
         checkpoint.iter().copied().chain(&before).map(|checkpoint| checkpoint.tree.clone()).collect();
-    let (repo, id, tenant): (_, _, TenantId) = (repo.clone(), session.id.clone(), session.tenant.clone());
+    let (repo, session) = (repo.clone(), session.clone());
     blocking(move || {
         for text in trees {
             let Ok(tree) = TreeId::parse(&text) else { continue };
@@ -106,7 +106,7 @@ async fn chain(
                 continue;
             }
             let record = luggage::read(&repo, &tree)?;
-            let ours = record.filter(|record| record.session == id && record.tenant == tenant);
+            let ours = record.filter(|record| luggage::is_of(record, &session));
             if let Some(record) = ours.filter(|record| record.through <= seq) {
                 // What leads to a pack that is lost tells nothing of what was before: the manifest does.
                 let is_whole = lost.is_empty() || leads_back(&repo, &tree, &lost);
@@ -118,6 +118,11 @@ async fn chain(
     .await
 }
 
+/// Under one id there may have been several.
+fn whose(record: &Record) -> (SessionId, Timestamp) {
+    (record.session.clone(), record.created_at)
+}
+
 /// Whether the log can be told from here back to its beginning, without what is lost.
 fn leads_back(repo: &Repo, tree: &TreeId, lost: &HashSet<String>) -> bool {
     let (mut walked, mut next, mut session) = (HashSet::new(), Some(tree.clone()), None);
@@ -127,7 +132,7 @@ fn leads_back(repo: &Repo, tree: &TreeId, lost: &HashSet<String>) -> bool {
         }
         let Ok(record) = luggage::read(repo, &tree) else { return false };
         let Some(record) =
-            record.filter(|record| *session.get_or_insert_with(|| record.session.clone()) == record.session)
+            record.filter(|record| *session.get_or_insert_with(|| whose(record)) == whose(record))
         else {
             return true;
         };

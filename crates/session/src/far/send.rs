@@ -605,10 +605,10 @@ fn missing_agents(groups: &[Group], desk: &Desk) -> HashSet<(TenantId, AgentName
 
 /// The snapshot whose pack has the events before those in this one, if they are the session's own.
 async fn log_before(repo: &Arc<ash_snapshot::Repo>, of: &Session, tree: &str) -> Option<TreeId> {
-    let (repo, tree, id) = (repo.clone(), TreeId::parse(tree).ok()?, of.id.clone());
+    let (repo, tree, of) = (repo.clone(), TreeId::parse(tree).ok()?, of.clone());
     let base = of.base.map_or(0, |(_, seq)| seq);
     let read = blocking(move || luggage::read(&repo, &tree)).await;
     // One that cannot be read leads nowhere; what comes after it has the whole log again.
-    let record = read.ok().flatten().filter(|record| record.session == id && record.after > base)?;
+    let record = read.ok().flatten().filter(|record| luggage::is_of(record, &of) && record.after > base)?;
     TreeId::parse(&record.previous).ok()
 }

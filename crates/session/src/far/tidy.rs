@@ -154,7 +154,11 @@ impl Far {
             }
         }
         let mut doomed = Vec::new();
+        let buried = rooms.buried_epochs(tenant, all.keys()).await?;
         for (id, mut manifests) in all {
+            // Those of a session that had this id go with it: a fork may share its log.
+            let buried = buried.get(&id).map_or(0, |epoch| epoch.0);
+            manifests.retain(|key| keys::numbers(key).is_some_and(|(epoch, _)| epoch > buried));
             let Some(session) = rooms.store.find(&Scope::all(tenant), &id).await? else { continue };
             let needed = told_of(rooms, &session).await?;
             manifests.sort();

@@ -2,11 +2,11 @@
 
 use super::Sessions;
 use crate::{
-    Error, Result,
+    Error, Result, Touched,
     actor::Actor,
     pool::{Kind, Passage, Prepared, Room},
     state::{State, Wish},
-    witness,
+    witness::{self, IdFrom},
 };
 use ash_model::{AgentName, Fact, Metadata, Note, Options, OwnerId, SessionId, Slug, TenantId, WorkspaceId};
 use ash_sandbox::Egress;
@@ -21,6 +21,7 @@ pub struct NewSession {
     pub owner: Option<OwnerId>,
     pub metadata: Metadata,
     pub id: SessionId,
+    pub id_from: IdFrom,
     pub agent: AgentName,
     /// The name of a workspace that it shares; otherwise it gets one of its own.
     pub workspace: Option<Slug>,
@@ -68,14 +69,11 @@ impl Sessions {
         let rooms = &self.rooms;
         let agent = rooms.store.agent(&new.tenant, &new.agent).await?;
         let agent = agent.ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
-        Error::unless_supported(agent.runtime, &new.options)?;
-        rooms.permits(&agent.needs, new.options.limits, agent.limits)?;
-        rooms.settings.program(agent.runtime, &new.options)?;
-        rooms.settings.provider(&new.options, agent.provider)?;
-        match new.workspace.is_some() && new.way.is_some() {
-            true => Err(Error::ProviderShared),
-            false => Ok(agent),
-        }
+        let version = rooms.store.version(&new.tenant, &agent.name, agent.version).await?;
+        let version = version.ok_or_else(|| Error::NoAgent(new.agent.to_string()))?;
+        rooms.accepts(&version, &new.options, (new.workspace.is_some(), Touched::ALL))?;
+        rooms.settings.supported(agent.runtime).await?;
+        Ok(agent)
     }
 
     async fn create_whole(&self, new: NewSession, agent: Agent, place: Place) -> Result<Session> {
@@ -95,7 +93,11 @@ impl Sessions {
         };
         let created =
             Fact::Created { agent: agent.name.clone(), version: agent.version, options: new.options.clone() };
-        let epoch = witness::first_epoch(rooms, &new.tenant, &new.id).await?;
+        let beginning = witness::beginning(rooms, &new.tenant, (&new.id, new.id_from)).await?;
+        if let Some(shared) = &workspace {
+            beginning.in_shared(rooms, &new.id, (shared.id, &shared.slug)).await?;
+        }
+        let (epoch, at) = (beginning.epoch, beginning.at);
         let session = rooms
             .store
             .create(ash_store::NewSession {
@@ -111,7 +113,7 @@ impl Sessions {
                 agent: agent.name.clone(),
                 version: agent.version,
                 runtime: agent.runtime,
-                native_id: native_id(&new.tenant, &new.id),
+                native_id: beginning.native_id(&new.tenant, &new.id),
                 options: new.options.clone(),
                 env: new.env.clone(),
                 secrets: new.secrets.clone(),
@@ -119,9 +121,9 @@ impl Sessions {
                 base: None,
                 first_checkpoints: Vec::new(),
                 card: State::new(0).card(),
-                notes: vec![Note { turn: None, at: rooms.clock(), fact: created.clone() }],
+                notes: vec![Note { turn: None, at, fact: created.clone() }],
                 epoch,
-                at: rooms.clock(),
+                at,
             })
             .await?;
         rooms.witnesses.mark_compared(session.no);

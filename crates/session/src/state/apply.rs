@@ -2,7 +2,7 @@
 
 use super::{Awake, Phase, State, Turn, death::counts, plain_text};
 use ash_driver::Say;
-use ash_model::{Ask, Fact, From, Outcome, Path, Rewound, Saved, Seq, Source, Status, Tier, TurnId};
+use ash_model::{Ask, Fact, From, Lock, Outcome, Path, Rewound, Saved, Seq, Source, Status, Tier, TurnId};
 use ash_store::{TurnRow, TurnState};
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ impl State {
                 self.unborn = Some(*memory);
                 self.told = *told;
             }
-            Fact::Queued { turn, content, ask } => self.queue(seq, *turn, content, ask),
+            Fact::Queued { turn, content, ask, lock } => self.queue(seq, *turn, content, ask, *lock),
             Fact::Requeued { order, withdrawn } => self.requeue(order, withdrawn),
             Fact::Steering { turn, into, input } => self.note_steering(*turn, *into, *input),
             Fact::Steered { turn, into } => self.join(*turn, *into),
@@ -117,7 +117,7 @@ impl State {
             }
             Fact::Locked { lock, .. } => {
                 self.locks = lock.number;
-                self.lock = Some(lock.clone());
+                self.lock = Some(Lock { in_use: false, ..lock.clone() });
             }
             Fact::Unlocked { .. } => self.lock = None,
             Fact::Adopted(adopted) => self.adopted = Some(adopted.clone()),
@@ -155,12 +155,13 @@ impl State {
         self.reached = None;
     }
 
-    fn queue(&mut self, seq: Seq, id: TurnId, content: &serde_json::Value, ask: &Ask) {
+    fn queue(&mut self, seq: Seq, id: TurnId, content: &serde_json::Value, ask: &Ask, lock: Option<u64>) {
         let turn = Turn {
             id,
             seq,
             content: content.clone(),
             ask: ask.clone(),
+            lock,
             attempt: 0,
             deaths: 0,
             own: false,
@@ -194,6 +195,7 @@ impl State {
             seq,
             content: serde_json::Value::Null,
             ask: Ask::default(),
+            lock: None,
             attempt: 1,
             deaths: 0,
             own: true,

@@ -8,11 +8,12 @@ use ash_model::{
 impl State {
     pub fn decide(&self, wish: &Wish) -> Result<Vec<Fact>, Refused> {
         match wish {
-            Wish::Prompt { turn, content, ask, wake, on_busy } => {
+            Wish::Prompt { turn, content, ask, wake, on_busy, lock } => {
                 if let Some(reached) = self.used_up().filter(|_| self.status != Status::Ended) {
                     return Err(Refused::Budget(reached));
                 }
-                let queued = Fact::Queued { turn: *turn, content: content.clone(), ask: ask.clone() };
+                let (content, ask) = (content.clone(), ask.clone());
+                let queued = Fact::Queued { turn: *turn, content, ask, lock: *lock };
                 let mut facts = match self.status {
                     Status::Active | Status::Starting => vec![queued],
                     Status::Ended => return Err(Refused::Not(self.status)),

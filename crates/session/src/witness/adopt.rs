@@ -6,6 +6,7 @@ use crate::{Error, Far, Result, far::FarHistory, luggage, rooms::Rooms};
 use ash_cloud::{Code, Trouble};
 use ash_model::{
     Adopted, Epoch, Event, Fact, JournalPosition, Seq, SessionId, Status, Witness, WorkspaceId,
+    far::Tombstone,
     luggage::{Line, Record},
 };
 use ash_store::{Adoption, Diverged, EventQuery, Rebuilt, Session};
@@ -56,6 +57,8 @@ impl Far {
             FarHistory::Nothing => Ok(true),
             // Its own tombstone is about to be sent, or was.
             FarHistory::Purged(_) => Ok(true),
+            // Of the session that had this id. Its tombstone is still to be sent.
+            FarHistory::Of(there) if is_buried(rooms, session, there.manifest.epoch).await? => Ok(true),
             FarHistory::Of(there) => {
                 let common = common(rooms, session, &there.events).await?;
                 let same = common == there.last_seq() && there.manifest.epoch <= ours.0;
@@ -102,6 +105,13 @@ async fn with_packs(rooms: &Rooms, session: Session) -> Result<Session> {
     let (proof, buried) = proof;
     if let Some(tombstone) = buried.filter(|tombstone| tombstone.epoch >= epoch) {
         if session.card.status != Status::Ended {
+            let tombstone = Tombstone {
+                tenant: session.tenant.clone(),
+                session: session.id.clone(),
+                epoch: tombstone.epoch,
+                seq: tombstone.seq,
+                purged_at: tombstone.purged_at,
+            };
             super::tombstones::carry_out(rooms, &session, tombstone).await?;
             return Err(Error::NotFound);
         }
@@ -139,12 +149,19 @@ async fn with_bucket(rooms: &Rooms, far: &Far, session: Session) -> Result<Sessi
             // It was made again since.
             false => Ok(session),
         },
+        FarHistory::Of(rebuilt) if is_buried(rooms, &session, rebuilt.manifest.epoch).await? => Ok(session),
         FarHistory::Of(rebuilt) => {
             let (seq, checkpoint) = (rebuilt.manifest.seq, rebuilt.card.checkpoint);
             let upto = Upto { seq, checkpoint, heard: None };
             adopt(rooms, session, *rebuilt, upto).await
         }
     }
+}
+
+/// Whether what is known with this epoch is of another session, which had this id and was purged.
+async fn is_buried(rooms: &Rooms, session: &Session, epoch: Epoch) -> Result<bool> {
+    let buried = rooms.buried_epochs(&session.tenant, std::iter::once(&session.id)).await?;
+    Ok(buried.get(&session.id).is_some_and(|buried| epoch <= *buried))
 }
 
 async fn epoch_of(rooms: &Rooms, session: &Session) -> Result<Epoch> {
@@ -163,7 +180,8 @@ async fn common(rooms: &Rooms, session: &Session, theirs: &[Line]) -> Result<Seq
         }
         for event in &page {
             let same = |line: &Line| {
-                line.seq == event.seq && (line.kind == "missing" || *line == luggage::line(event))
+                line.seq == event.seq
+                    && (line.kind == "missing" || luggage::is_same_event(&luggage::line(event), line))
             };
             match theirs.next() {
                 Some(line) if same(line) => common = event.seq,

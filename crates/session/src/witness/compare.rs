@@ -1,7 +1,10 @@
 //! The database beside its witnesses: pure.
 
 use super::records::Proof;
-use ash_model::{Epoch, Seq, SessionId, Witness, far::Tombstone};
+use ash_model::{
+    Epoch, Seq, SessionId, Witness,
+    far::{Tombstone, TombstoneLine},
+};
 use ash_store::LogPosition;
 use std::collections::HashMap;
 
@@ -16,7 +19,43 @@ pub struct Behind {
 }
 
 pub(crate) type Rows = HashMap<SessionId, LogPosition>;
-pub(crate) type Tombstones = HashMap<SessionId, Tombstone>;
+
+/// The last tombstone of each session that was purged. Their names are not kept: who knows one finds what it says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tombstones(HashMap<String, TombstoneLine>);
+
+impl Tombstones {
+    pub(crate) fn get(&self, id: &SessionId) -> Option<&TombstoneLine> {
+        self.0.get(&hash(id.as_str()))
+    }
+
+    /// If it says more than what is known.
+    pub(crate) fn add(&mut self, line: TombstoneLine) {
+        let known = self.0.entry(line.hash.clone()).or_insert_with(|| line.clone());
+        if (line.epoch, line.seq) > (known.epoch, known.seq) {
+            *known = line;
+        }
+    }
+
+    /// Whether one of a fork that keeps a history of this session's says so.
+    fn bury_diverged(&self, proof: &Proof, prefix: &str) -> bool {
+        let prefix = hash(prefix);
+        let mut of = self.0.values().filter(|line| line.diverged.as_ref() == Some(&prefix));
+        of.any(|line| proof.is_buried(line))
+    }
+}
+
+/// Nobody can tell the id from it, but for those who guess it.
+fn hash(text: &str) -> String {
+    blake3::Hasher::new_derive_key("ash tombstones").update(text.as_bytes()).finalize().to_hex().to_string()
+}
+
+pub(crate) fn tombstone_line(tombstone: &Tombstone) -> TombstoneLine {
+    let Tombstone { tenant: _, session, epoch, seq, purged_at } = tombstone;
+    let id = session.as_str();
+    let diverged = id.rfind(DIVERGED).map(|at| hash(&id[..at + DIVERGED.len()]));
+    TombstoneLine { hash: hash(id), diverged, epoch: *epoch, seq: *seq, purged_at: *purged_at }
+}
 
 /// What local histories that were no beginning of the adopted one are called.
 const DIVERGED: &str = ".diverged-";
@@ -44,7 +83,7 @@ pub(crate) fn is_explained(proof: &Proof, rows: &Rows, tombstones: &Tombstones) 
     // It may be of a history that a fork keeps since another one was adopted.
     let prefix = diverged_prefix(&proof.session);
     let mut forks = rows.values().filter(|row| row.session.as_str().starts_with(&prefix));
-    forks.any(known) || tombstones.keys().any(|id| id.as_str().starts_with(&prefix) && buried(id))
+    forks.any(known) || tombstones.bury_diverged(proof, &prefix)
 }
 
 /// Sessions that packs prove further than the database knows them.
@@ -130,12 +169,14 @@ mod tests {
             seq: 9,
             purged_at: Timestamp(at),
         };
-        [(id(name), tombstone)].into()
+        let mut all = Tombstones::default();
+        all.add(tombstone_line(&tombstone));
+        all
     }
 
     #[test]
     fn a_pack_is_explained_by_a_row_that_is_as_far_or_by_a_tombstone() {
-        let none = Tombstones::new();
+        let none = Tombstones::default();
         for (rows, explained) in [
             (rows(&[("s", 3, 20)]), true),
             (rows(&[("s", 4, 21)]), true),
@@ -165,7 +206,7 @@ mod tests {
         let behind = behind_packs(
             [&far, &near].into_iter(),
             &rows(&[("s", 3, 12)]),
-            &Tombstones::new(),
+            &Tombstones::default(),
             Witness::Packs,
         );
         let expected = Behind { session: id("s"), known: Some(12), proven: 20, witness: Witness::Packs };
@@ -175,10 +216,13 @@ mod tests {
     #[test]
     fn a_later_manifest_counts_unless_the_session_was_purged_since() {
         let newest: HashMap<_, _> = [(id("s"), (Epoch(3), 20))].into();
-        assert!(behind_bucket(&newest, &rows(&[("s", 3, 20)]), &Tombstones::new()).is_empty());
-        assert!(behind_bucket(&newest, &rows(&[]), &Tombstones::new()).is_empty(), "it comes back by itself");
-        assert_eq!(behind_bucket(&newest, &rows(&[("s", 3, 19)]), &Tombstones::new()).len(), 1);
-        assert_eq!(behind_bucket(&newest, &rows(&[("s", 2, 25)]), &Tombstones::new()).len(), 1);
+        assert!(behind_bucket(&newest, &rows(&[("s", 3, 20)]), &Tombstones::default()).is_empty());
+        assert!(
+            behind_bucket(&newest, &rows(&[]), &Tombstones::default()).is_empty(),
+            "it comes back by itself"
+        );
+        assert_eq!(behind_bucket(&newest, &rows(&[("s", 3, 19)]), &Tombstones::default()).len(), 1);
+        assert_eq!(behind_bucket(&newest, &rows(&[("s", 2, 25)]), &Tombstones::default()).len(), 1);
         assert!(behind_bucket(&newest, &rows(&[("s", 2, 19)]), &buried("s", 3, 0)).is_empty());
     }
 

@@ -99,7 +99,8 @@ impl History {
         checkpoints.iter_mut().for_each(|checkpoint| checkpoint.far = None);
         let agents = record.definition.into_iter().map(|agent| *agent).collect();
         let (node, witness) = (rooms.settings.node.clone(), Witness::Packs);
-        Ok(Rebuilt { witness, manifest, node, card, agents, events, turns, checkpoints, at: now })
+        let purged = None;
+        Ok(Rebuilt { witness, purged, manifest, node, card, agents, events, turns, checkpoints, at: now })
     }
 }
 
@@ -115,7 +116,8 @@ fn read(repo: &Repo, proof: &Proof) -> Result<History> {
             tracing::warn!(session = %proof.session, %error, "a pack of its history cannot be read");
             None
         });
-        let Some(of) = of.filter(|of| of.session == proof.session) else {
+        let is_own = |of: &Record| of.session == record.session && of.created_at == record.created_at;
+        let Some(of) = of.filter(is_own) else {
             first = Some(at);
             break;
         };

@@ -2,7 +2,7 @@
 //! what was read of it is kept in a file beside the packs, so that a start reads new packs only. The file is a cache.
 
 use crate::{Result, luggage};
-use ash_model::{Epoch, Seq, SessionId, TenantId, Timestamp, WorkspaceId, far::Tombstone};
+use ash_model::{Epoch, Seq, SessionId, TenantId, Timestamp, WorkspaceId, far::TombstoneLine};
 use ash_snapshot::Repo;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -33,7 +33,7 @@ pub(crate) struct Proof {
 
 impl Proof {
     /// Whether the session was purged after this.
-    pub(crate) fn is_buried(&self, tombstone: &Tombstone) -> bool {
+    pub(crate) fn is_buried(&self, tombstone: &TombstoneLine) -> bool {
         self.epoch.map_or(self.at <= tombstone.purged_at, |epoch| epoch <= tombstone.epoch)
     }
 
@@ -69,9 +69,9 @@ impl Records {
     /// Reads the records of those packs that are new. Takes as long as there are new ones.
     pub(crate) fn refresh(&mut self, repo: &Repo, tenant: &TenantId, packs: &[String]) -> Result<()> {
         let there: HashSet<&String> = packs.iter().collect();
-        let before = self.known.len();
-        self.known.retain(|pack, _| there.contains(pack));
-        let gone = before - self.known.len();
+        let (known, gone): (HashMap<_, _>, HashMap<_, _>) =
+            self.known.drain().partition(|(pack, _)| there.contains(pack));
+        self.known = known;
         let new: Vec<&String> = packs.iter().filter(|pack| !self.known.contains_key(*pack)).collect();
         let threads = (new.len() / EACH + 1).min(MAX_THREADS);
         let each = new.len().div_ceil(threads).max(1);
@@ -93,7 +93,7 @@ impl Records {
                 Err(why) => drop(self.unreadable.insert(pack, why)),
             }
         }
-        if gone > self.known.len() {
+        if gone.len() > self.known.len() || self.was_last_of_one(&gone) {
             let all = self.known.iter();
             lines = all.map(|(pack, proof)| PackLine { pack: pack.clone(), proof: proof.clone() }).collect();
             fs::remove_file(&self.file).ok();
@@ -103,6 +103,16 @@ impl Records {
             self.append(&lines);
         }
         Ok(())
+    }
+
+    /// Whether nothing is left of a session. It may have been purged: then the file must not name it any more.
+    fn was_last_of_one(&self, gone: &HashMap<String, Option<Proof>>) -> bool {
+        let gone: HashSet<&SessionId> = gone.values().flatten().map(|proof| &proof.session).collect();
+        let left: HashSet<&SessionId> = match gone.is_empty() {
+            true => HashSet::new(),
+            false => self.known.values().flatten().map(|proof| &proof.session).collect(),
+        };
+        !gone.is_subset(&left)
     }
 
     /// Reads the records of these, if they are new, and leaves the others as they are.

@@ -8,9 +8,9 @@ use super::{
     packs::History,
     records::Proof,
 };
-use crate::{Result, Sessions, far::FarHistory};
+use crate::{Result, Sessions, far::FarHistory, rooms::Rooms};
 use ash_model::{Epoch, Seq, SessionId, TenantId, Witness, WorkspaceId};
-use ash_store::Scope;
+use ash_store::{Scope, Session};
 use std::collections::BTreeMap;
 
 /// Longer lines of forks than any have.
@@ -131,13 +131,13 @@ impl Sessions {
         }
     }
 
-    /// Parents first: a fork shares their log.
+    /// Parents first: a fork shares their log. Of one that was purged no pack tells, unless it is in the trash.
     async fn rebuild_from_packs(&self, tenant: &TenantId, id: &SessionId) -> Result<()> {
         let rooms = self.rooms();
-        let mut line = Vec::new();
+        let mut line: Vec<(Proof, History)> = Vec::new();
         let mut next = Some(id.clone());
         while let Some(id) = next.take().filter(|_| line.len() < MAX_GENERATIONS) {
-            if rooms.store.find(&Scope::all(tenant), &id).await?.is_some() {
+            if had_id(rooms, tenant, &id, line.last()).await?.is_some() {
                 break;
             }
             let Some(proof) = self.proof(tenant, &id).await? else { break };
@@ -147,7 +147,7 @@ impl Sessions {
         }
         for (proof, history) in line.into_iter().rev() {
             let parent = match &history.record.parent {
-                Some(parent) => rooms.store.find(&Scope::all(tenant), parent).await?,
+                Some(parent) => rooms.store.session_then(tenant, parent, history.record.created_at).await?,
                 None => None,
             };
             let base = history.base().filter(|base| parent.is_some_and(|parent| parent.last_seq >= *base));
@@ -166,4 +166,17 @@ impl Sessions {
         let proof = of.packs.newest_of(id).filter(|proof| buried.is_none_or(|stone| !proof.is_buried(stone)));
         Ok(proof.cloned())
     }
+}
+
+/// A session with this id, as whoever has it now, or as the parent of a fork.
+async fn had_id(
+    rooms: &Rooms,
+    tenant: &TenantId,
+    id: &SessionId,
+    fork: Option<&(Proof, History)>,
+) -> Result<Option<Session>> {
+    Ok(match fork {
+        None => rooms.store.find(&Scope::all(tenant), id).await?,
+        Some((_, fork)) => rooms.store.session_then(tenant, id, fork.record.created_at).await?,
+    })
 }

@@ -1,12 +1,18 @@
 //! Sessions that were purged: a line in the repository, durable before their rows go, so that no witness brings them back.
 
-use super::{OfTenant, compare::Tombstones, lock};
+use super::{
+    OfTenant,
+    compare::{Tombstones, tombstone_line},
+    lock,
+};
 use crate::{Result, Sessions, blocking, rooms::Rooms};
-use ash_model::{Epoch, SessionId, SessionNo, TenantId, far::Tombstone};
+use ash_model::{
+    Epoch, SessionId, SessionNo, TenantId,
+    far::{Tombstone, TombstoneLine},
+};
 use ash_snapshot::Repo;
 use ash_store::{AuditQuery, Deed, Order, Session};
 use std::{
-    collections::HashMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -14,18 +20,13 @@ use std::{
 /// The rule by which a session is purged again that a witness says was purged.
 const RULE: &str = "tombstone";
 
-/// The last one of each session. A line that is none was cut off by a crash.
+/// A line that is none was cut off by a crash.
 pub(super) fn read(repo: &Repo) -> Result<Tombstones> {
-    let lines = repo.tombstones()?;
-    let all = lines.iter().filter_map(|line| opened(repo, line));
-    let mut newest: HashMap<SessionId, Tombstone> = HashMap::new();
-    for tombstone in all {
-        let known = newest.entry(tombstone.session.clone()).or_insert_with(|| tombstone.clone());
-        if (tombstone.epoch, tombstone.seq) > (known.epoch, known.seq) {
-            *known = tombstone;
-        }
+    let mut all = Tombstones::default();
+    for line in repo.tombstones()?.iter().filter_map(|line| opened(repo, line)) {
+        all.add(line);
     }
-    Ok(newest)
+    Ok(all)
 }
 
 /// Under which name lines of a sealed repository are sealed.
@@ -40,14 +41,20 @@ fn sealed(repo: &Repo, plain: Vec<u8>) -> String {
     }
 }
 
-fn opened(repo: &Repo, line: &str) -> Option<Tombstone> {
+fn opened(repo: &Repo, line: &str) -> Option<TombstoneLine> {
     if line.starts_with('{') {
-        return serde_json::from_str(line).ok();
+        return parsed(line.as_bytes());
     }
     let digits = line.as_bytes().chunks_exact(2);
     let bytes: Option<Vec<u8>> =
         digits.map(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok()).collect();
-    serde_json::from_slice(&repo.reveal(bytes?, NAME).ok()?).ok()
+    parsed(&repo.reveal(bytes?, NAME).ok()?)
+}
+
+/// Older lines say the id.
+fn parsed(line: &[u8]) -> Option<TombstoneLine> {
+    let older = || serde_json::from_slice::<Tombstone>(line).map(|tombstone| tombstone_line(&tombstone));
+    serde_json::from_slice(line).or_else(|_| older()).ok()
 }
 
 /// So long whoever purges a session waits for the object store; then it is told later.
@@ -59,8 +66,7 @@ impl Sessions {
     pub(crate) async fn bury(&self, no: SessionNo) -> Result<()> {
         let rooms = self.rooms();
         let Some((tombstone, _)) = rooms.store.tombstone(no).await? else { return Ok(()) };
-        let of = rooms.witnesses(&tombstone.tenant, super::Reading::Once).await?;
-        add(rooms, &of, tombstone).await?;
+        note(rooms, tombstone).await?;
         let Some(far) = &rooms.far else { return Ok(()) };
         let mut sent = far.sent();
         let telling = async {
@@ -79,8 +85,7 @@ impl Sessions {
 /// Of every session in the trash that has none yet.
 pub(crate) async fn write_all(rooms: &Rooms) -> Result<()> {
     for (_, tombstone) in rooms.store.tombstones().await? {
-        let of = rooms.witnesses(&tombstone.tenant, super::Reading::Once).await?;
-        add(rooms, &of, tombstone).await?;
+        note(rooms, tombstone).await?;
     }
     Ok(())
 }
@@ -92,9 +97,10 @@ async fn add(rooms: &Rooms, of: &Arc<Mutex<OfTenant>>, tombstone: Tombstone) -> 
         return Ok(());
     }
     let repo = rooms.repo(&tombstone.tenant)?;
-    let line = sealed(&repo, serde_json::to_vec(&tombstone).expect("plain words and numbers"));
-    blocking(move || Ok(repo.add_tombstone(&line)?)).await?;
-    lock(of).tombstones.insert(tombstone.session.clone(), tombstone);
+    let line = tombstone_line(&tombstone);
+    let text = sealed(&repo, serde_json::to_vec(&line).expect("plain words and numbers"));
+    blocking(move || Ok(repo.add_tombstone(&text)?)).await?;
+    lock(of).tombstones.add(line);
     Ok(())
 }
 
@@ -105,7 +111,7 @@ pub(super) async fn import(rooms: &Rooms, tenant: &TenantId, of: &Arc<Mutex<OfTe
         let of = lock(of);
         let proofs = of.packs.newest();
         let unknown =
-            proofs.into_iter().filter(|(id, _)| !rows.contains_key(id) && !of.tombstones.contains_key(id));
+            proofs.into_iter().filter(|(id, _)| !rows.contains_key(id) && of.tombstones.get(id).is_none());
         unknown.map(|(id, proof)| (id.clone(), proof.clone())).collect()
     };
     for (session, proof) in unknown {
@@ -124,10 +130,24 @@ pub(super) async fn import(rooms: &Rooms, tenant: &TenantId, of: &Arc<Mutex<OfTe
     Ok(())
 }
 
+/// Before a session is made: of those that had its id and are in the trash. A server that died may have come to no more than
+/// their rows.
+pub(super) async fn write_of(rooms: &Rooms, tenant: &TenantId, id: &SessionId) -> Result<()> {
+    for tombstone in rooms.store.tombstones_of(tenant, id).await? {
+        note(rooms, tombstone).await?;
+    }
+    Ok(())
+}
+
+/// In this machine's repository, durable when it returns.
+pub(crate) async fn note(rooms: &Rooms, tombstone: Tombstone) -> Result<()> {
+    let of = rooms.witnesses(&tombstone.tenant, super::Reading::Once).await?;
+    add(rooms, &of, tombstone).await
+}
+
 /// What stands under a tombstone goes into the trash, though the database did not know that it was purged.
 pub(crate) async fn carry_out(rooms: &Rooms, session: &Session, tombstone: Tombstone) -> Result<()> {
     tracing::warn!(session = %session.id, tenant = %session.tenant, "the session was purged, which the database did not know: it goes into the trash again");
-    let of = rooms.witnesses(&session.tenant, super::Reading::Once).await?;
-    add(rooms, &of, tombstone).await?;
+    note(rooms, tombstone).await?;
     Ok(rooms.store.purge_again(session.no, rooms.clock(), Order::of_rule(RULE)).await?)
 }

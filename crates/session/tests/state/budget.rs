@@ -55,6 +55,7 @@ fn a_turn_that_goes_on_is_stopped_and_the_session_pauses_with_what_waits() {
         ask: Default::default(),
         wake: Wake::Yes,
         on_busy: Default::default(),
+        lock: None,
     };
     for wish in [Wish::Resume, prompt] {
         let refused = world.state().decide(&wish);
@@ -165,4 +166,37 @@ fn a_turn_that_goes_on_while_its_session_is_paused_has_a_budget_too_and_the_paus
         let world = world.after(&[Op::Resume, DONE, SAYS, Op::Rest, DONE]);
         assert_eq!(world.outcomes()[1], Some(Outcome::Done), "{ops:?}");
     }
+}
+
+#[test]
+fn a_shim_is_told_what_is_left_of_the_session_and_of_the_turn_that_runs_with_the_prices() {
+    use ash_model::{Limits, Prices};
+    use ash_session::state::{Budget, Left, State};
+    let limits =
+        |usd: Option<f64>, tokens| Limits { max_budget_usd: usd, max_tokens: tokens, ..Limits::default() };
+    let left = |state: &State, session, turn| {
+        let mut state = state.clone();
+        state.budget = Budget { session, turn };
+        state.left()
+    };
+    let resting = World::awake();
+    let (none, session) = (limits(None, None), limits(Some(2.0), Some(1000)));
+    let turn = limits(Some(0.5), Some(100));
+    assert_eq!(left(resting.state(), none, none), Left { tokens: None, nano_usd: None });
+    let whole = Left { tokens: Some(1000), nano_usd: Some(2_000_000_000) };
+    assert_eq!(left(resting.state(), session, turn), whole, "no turn runs");
+    // Ten tokens and no price: the turn's limits are the smaller ones.
+    let running = World::awake().after(&[PROMPT, CALLS]);
+    let rest = Left { tokens: Some(90), nano_usd: Some(500_000_000) };
+    assert_eq!(left(running.state(), session, turn), rest);
+    assert_eq!(
+        left(running.state(), limits(Some(0.25), Some(50)), turn),
+        Left { tokens: Some(40), nano_usd: Some(250_000_000) }
+    );
+
+    let prices = Prices::with(r#"{"m": {"input": 3, "output": 15}}"#).expect("prices");
+    let allowance = rest.allowance(&prices, 7);
+    assert_eq!((allowance.position, allowance.tokens, allowance.nano_usd), (7, Some(90), Some(500_000_000)));
+    assert_eq!(allowance.prices, Some(prices.clone()), "it counts dollars by them without a server");
+    assert_eq!(Left { tokens: Some(1), nano_usd: None }.allowance(&prices, 7).prices, None);
 }

@@ -434,6 +434,7 @@ fn each_wish_is_granted_or_refused_by_status() {
         ask: Ask::default(),
         wake,
         on_busy: OnBusy::Queue,
+        lock: None,
     };
     let kinds = |state: &State, wish: &Wish| {
         state.decide(wish).map(|facts| facts.iter().map(Fact::kind).collect::<Vec<_>>())
@@ -535,7 +536,7 @@ fn a_prompt_that_was_written_down_but_not_sent_is_sent_by_the_next_server() {
 fn what_the_agent_begins_by_itself_comes_before_what_waits_and_dies_with_it() {
     let (own, asked) = (TurnId(Uuid::from_u128(5)), TurnId(Uuid::from_u128(6)));
     let incarnation = Incarnation(Uuid::from_u128(1));
-    let queued = Fact::Queued { turn: asked, content: "hi".into(), ask: Default::default() };
+    let queued = Fact::Queued { turn: asked, content: "hi".into(), ask: Default::default(), lock: None };
     let mut state = State::new(0);
     let facts =
         [Fact::Awake { incarnation, kept: None, outdated: false }, queued, Fact::Stirred { turn: own }];

@@ -37,7 +37,7 @@ fn waiting(asked: Asked) -> State {
     let incarnation = Incarnation(Uuid::from_u128(3));
     let facts = [
         Fact::Awake { incarnation, kept: None, outdated: false },
-        Fact::Queued { turn: TURN, content: json!("x"), ask: Default::default() },
+        Fact::Queued { turn: TURN, content: json!("x"), ask: Default::default(), lock: None },
         Fact::Started { turn: TURN, input: 2 },
         Fact::Asked(asked),
     ];

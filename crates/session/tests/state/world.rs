@@ -211,12 +211,19 @@ impl World {
                 let turn = TurnId(self.next_fresh());
                 let content = serde_json::json!(format!("message {}", self.fresh));
                 let on_busy = OnBusy::Queue;
-                self.wish(&Wish::Prompt { turn, content, ask: Ask::default(), wake, on_busy });
+                self.wish(&Wish::Prompt { turn, content, ask: Ask::default(), wake, on_busy, lock: None });
             }
             Op::Push(on_busy) => {
                 let turn = TurnId(self.next_fresh());
                 let content = serde_json::json!(format!("message {}", self.fresh));
-                self.wish(&Wish::Prompt { turn, content, ask: Ask::default(), wake: Wake::Yes, on_busy });
+                self.wish(&Wish::Prompt {
+                    turn,
+                    content,
+                    ask: Ask::default(),
+                    wake: Wake::Yes,
+                    on_busy,
+                    lock: None,
+                });
             }
             Op::TakeBack(n) => {
                 if let Some(turn) = self.waiting(n) {

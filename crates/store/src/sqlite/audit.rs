@@ -4,8 +4,8 @@ use super::{
     read::{optional, owner, parsed},
     trash,
 };
-use crate::{AuditQuery, Audited, Deed, Error, Fate, Order, Result};
-use ash_model::{OwnerId, SessionNo, TenantId, Timestamp, WorkspaceId};
+use crate::{AuditQuery, Audited, Deed, Error, Fate, Order, Result, Seal};
+use ash_model::{OwnerId, SessionId, SessionNo, TenantId, Timestamp, WorkspaceId};
 use serde::{Deserialize, Serialize};
 use sqlx::{QueryBuilder, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
@@ -38,13 +38,14 @@ pub(super) async fn ending(db: &mut Db, no: SessionNo, at: Timestamp) -> Result<
 
 pub(super) async fn ended(
     db: &mut Db,
+    seal: &Seal,
     no: SessionNo,
     at: Timestamp,
     (by, fate): (Order, Fate),
 ) -> Result<()> {
     match fate {
         Fate::End => Ok(()),
-        Fate::Purge => trash::put(db, no, at, &by).await.map(drop),
+        Fate::Purge => trash::put(db, seal, no, (at, &by)).await.map(drop),
     }
 }
 
@@ -67,7 +68,35 @@ pub(super) async fn of_session_with(
         query("SELECT tenant, id, owner FROM sessions WHERE n = ?").bind(no.0).fetch_one(&mut *db).await?;
     let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
     let (subject, of): (String, Option<OwnerId>) = (row.try_get("id")?, owner(&row)?);
-    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by: by.clone(), detail }).await
+    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by: by.clone(), detail }, Some(no)).await
+}
+
+/// Of a session in the trash, which is not named any more.
+pub(super) async fn of_purged(
+    db: &mut Db,
+    seal: &Seal,
+    no: SessionNo,
+    (deed, at, rule): (Deed, Timestamp, &str),
+) -> Result<()> {
+    let row = query("SELECT tenant, coalesce(purged_id, id) AS id, owner FROM sessions WHERE n = ?");
+    let row = row.bind(no.0).fetch_one(&mut *db).await?;
+    let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
+    let subject = seal.pseudonym(&tenant, &parsed(&row, "id", |text| SessionId::parse(text).ok())?);
+    let (by, of) = (Order::of_rule(rule), owner(&row)?);
+    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by, detail: None }, Some(no)).await
+}
+
+/// A line that is written before its deed. A session may have been purged since it was looked at.
+pub(super) async fn record(db: &mut Db, seal: &Seal, mut line: Audited, of: Option<SessionNo>) -> Result<()> {
+    if let Some(SessionNo(no)) = of {
+        let there = query("SELECT 1 FROM sessions WHERE n = ? AND trashed_at IS NULL").bind(no);
+        if there.fetch_optional(&mut *db).await?.is_none() {
+            let id = SessionId::parse(&line.subject);
+            let id = id.map_err(|error| Error::Damaged { what: "audit", why: error.to_string() })?;
+            line.subject = seal.pseudonym(&line.tenant, &id);
+        }
+    }
+    add(db, line, of).await
 }
 
 pub(super) async fn of_workspace(db: &mut Db, id: WorkspaceId, at: Timestamp, by: Order) -> Result<()> {
@@ -77,14 +106,14 @@ pub(super) async fn of_workspace(db: &mut Db, id: WorkspaceId, at: Timestamp, by
     let (subject, of): (Option<String>, Option<OwnerId>) = (row.try_get("slug")?, owner(&row)?);
     let subject = subject.unwrap_or_else(|| id.to_string());
     let (deed, detail) = (Deed::WorkspaceDeleted, None);
-    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by, detail }).await
+    add(db, Audited { no: 0, at, tenant, deed, subject, owner: of, by, detail }, None).await
 }
 
-/// Its number is given here.
-pub(super) async fn add(db: &mut Db, line: Audited) -> Result<()> {
+/// Its number is given here. `of`: the session that its subject names, if that was made.
+pub(super) async fn add(db: &mut Db, line: Audited, of: Option<SessionNo>) -> Result<()> {
     query(
-        "INSERT INTO audit (at, tenant, deed, subject, owner, by_key, by_owner, rule, detail, id)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, (SELECT coalesce(max(id), 0) + 1 FROM audit WHERE tenant = ?2))",
+        "INSERT INTO audit (at, tenant, deed, subject, owner, by_key, by_owner, rule, detail, session, id)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, (SELECT coalesce(max(id), 0) + 1 FROM audit WHERE tenant = ?2))",
     )
     .bind(line.at.0)
     .bind(line.tenant.as_str())
@@ -95,17 +124,29 @@ pub(super) async fn add(db: &mut Db, line: Audited) -> Result<()> {
     .bind(line.by.owner.as_ref().map(OwnerId::as_str))
     .bind(line.by.rule)
     .bind(line.detail)
+    .bind(of.map(|SessionNo(no)| no))
     .execute(db)
     .await?;
     Ok(())
 }
 
-/// Newest first.
-pub(super) async fn list(db: &SqlitePool, tenant: &TenantId, asked: &AuditQuery) -> Result<Vec<Audited>> {
+/// Newest first. A session that was purged is found by its id as long as no other has it.
+pub(super) async fn list(
+    db: &SqlitePool,
+    seal: &Seal,
+    tenant: &TenantId,
+    asked: &AuditQuery,
+) -> Result<Vec<Audited>> {
     let mut sql = QueryBuilder::new("SELECT * FROM audit WHERE tenant = ");
     sql.push_bind(tenant.as_str());
     if let Some(subject) = &asked.subject {
-        sql.push(" AND subject = ").push_bind(subject);
+        sql.push(" AND (subject = ").push_bind(subject);
+        if let Ok(id) = SessionId::parse(subject) {
+            sql.push(" OR (subject = ").push_bind(seal.pseudonym(tenant, &id));
+            sql.push(" AND NOT EXISTS (SELECT 1 FROM sessions WHERE tenant = ").push_bind(tenant.as_str());
+            sql.push(" AND id = ").push_bind(subject).push("))");
+        }
+        sql.push(")");
     }
     if let Some(since) = asked.since {
         sql.push(" AND at >= ").push_bind(since.0);

@@ -1,12 +1,13 @@
 //! What an object store has of all this, what is still to be sent, and rows that come back from there.
 
 use super::{
+    purge,
     read::{checkpoint_row, image, limits, needs, parsed, provider, unsigned},
     usage,
-    witness::{add_lines, tombstones},
+    witness::{self, add_lines, tombstones},
     write::{encoded, noted, number, save_checkpoint, save_turn, ttl, waiting},
 };
-use crate::{Error, Lag, Outgoing, Rebuilt, Result};
+use crate::{Error, Lag, Outgoing, Rebuilt, Result, Seal};
 use ash_model::{
     AgentName, Image, Provider, Runtime, Seq, SessionNo, TenantId, Timestamp, WorkspaceId, far::FarAgent,
 };
@@ -205,15 +206,12 @@ pub(super) async fn add_packs(db: &mut Db, tenant: &TenantId, packs: &[(String, 
     Ok(())
 }
 
-pub(super) async fn rebuild(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
+pub(super) async fn rebuild(db: &mut Db, seal: &Seal, rebuilt: &Rebuilt) -> Result<bool> {
     for agent in &rebuilt.agents {
         add_agent(db, agent, rebuilt.at).await?;
     }
     let manifest = &rebuilt.manifest;
-    let known = query("SELECT 1 FROM sessions WHERE tenant = ? AND id = ?")
-        .bind(manifest.tenant.as_str())
-        .bind(manifest.session.as_str());
-    if known.fetch_optional(&mut *db).await?.is_some() {
+    if is_known(db, rebuilt).await? {
         return Ok(false);
     }
     // Whoever held it writes with a lower epoch, if he still writes at all.
@@ -235,6 +233,7 @@ pub(super) async fn rebuild(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
     .await?;
     let session = add_session(db, rebuilt).await?;
     add_lines(db, session, &rebuilt.events).await?;
+    purge::hide_parent(db, session).await?;
     usage::rebuild(db, session, &rebuilt.events).await?;
     for turn in &rebuilt.turns {
         save_turn(db, session, turn).await?;
@@ -242,7 +241,26 @@ pub(super) async fn rebuild(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
     for checkpoint in &rebuilt.checkpoints {
         save_checkpoint(db, session, checkpoint).await?;
     }
+    if let Some(purged) = &rebuilt.purged {
+        witness::bury_rebuilt(db, seal, session, (rebuilt.at, purged)).await?;
+    }
     Ok(true)
+}
+
+/// Whether this very session is there, or was purged since: another one that has its id by now is not it.
+async fn is_known(db: &mut Db, rebuilt: &Rebuilt) -> Result<bool> {
+    let manifest = &rebuilt.manifest;
+    let known = match &rebuilt.purged {
+        Some(_) => query(
+            "SELECT 1 FROM sessions WHERE tenant = ?1 AND (id = ?2 OR purged_id = ?2) AND created_at = ?3",
+        ),
+        None => query(
+            "SELECT 1 FROM sessions WHERE tenant = ?1 AND id = ?2
+             UNION ALL SELECT 1 FROM sessions WHERE tenant = ?1 AND purged_id = ?2 AND created_at = ?3 LIMIT 1",
+        ),
+    };
+    let known = known.bind(manifest.tenant.as_str()).bind(manifest.session.as_str());
+    Ok(known.bind(manifest.created_at.0).fetch_optional(db).await?.is_some())
 }
 
 pub(super) async fn add_agent(db: &mut Db, agent: &FarAgent, at: Timestamp) -> Result<()> {
@@ -292,9 +310,7 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
     let Rebuilt { manifest, card, checkpoints, .. } = rebuilt;
     let base = match (&manifest.parent, manifest.base) {
         (Some(parent), Some(base)) => {
-            let row = query("SELECT n FROM sessions WHERE tenant = ? AND id = ?");
-            let row =
-                row.bind(manifest.tenant.as_str()).bind(parent.as_str()).fetch_optional(&mut *db).await?;
+            let row = purge::had_id(&mut *db, (&manifest.tenant, parent), manifest.created_at).await?;
             let why =
                 || format!("session {} shares the log of {parent}, which is not there", manifest.session);
             let row = row.ok_or_else(|| Error::Damaged { what: "fork", why: why() })?;
@@ -313,7 +329,8 @@ async fn add_session(db: &mut Db, rebuilt: &Rebuilt) -> Result<SessionNo> {
          RETURNING n",
     )
     .bind(manifest.tenant.as_str())
-    .bind(manifest.session.as_str())
+    // Another one may have its id by now.
+    .bind(if rebuilt.purged.is_some() { ".rebuilt" } else { manifest.session.as_str() })
     .bind(manifest.workspace.to_string())
     .bind(manifest.agent.as_str())
     .bind(manifest.version)

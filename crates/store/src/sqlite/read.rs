@@ -2,8 +2,8 @@
 
 use super::Line;
 use crate::{
-    Agent, Card, Checkpoint, Error, EventQuery, Held, Hold, Holdings, Item, Key, Result, Scope, Seal,
-    SealedValues, Session, TurnRow, TurnState, Version, WhatItem,
+    Agent, Card, Checkpoint, Error, EventQuery, Held, Hold, Holdings, Item, KeptAgents, Key, Result, Scope,
+    Seal, SealedValues, Session, TurnRow, TurnState, Version, WhatItem,
 };
 use ash_model::{
     AgentName, Bounds, Consistency, Cursor, Epoch, Event, Fact, Image, Incarnation, JournalPosition, Needs,
@@ -56,6 +56,34 @@ pub(super) async fn agents(
     .fetch_all(db)
     .await?;
     rows.iter().map(|row| agent(row, seal)).collect()
+}
+
+pub(super) async fn kept_agents(db: &SqlitePool, tenant: &TenantId, name: &AgentName) -> Result<KeptAgents> {
+    let row = query(
+        "SELECT (SELECT count(*) FROM agents WHERE tenant = ?1),
+                (SELECT count(*) FROM agent_versions v JOIN agents a ON a.n = v.agent WHERE a.tenant = ?1 AND a.name = ?2)",
+    )
+    .bind(tenant.as_str())
+    .bind(name.as_str())
+    .fetch_one(db)
+    .await?;
+    let (names, versions): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(KeptAgents { names: names.unsigned_abs(), versions: versions.unsigned_abs() })
+}
+
+pub(super) async fn claimed(
+    db: &SqlitePool,
+    tenant: &TenantId,
+    route: &str,
+    key: &str,
+) -> Result<Option<String>> {
+    let row = query("SELECT resource FROM idempotency WHERE tenant = ? AND route = ? AND key = ?")
+        .bind(tenant.as_str())
+        .bind(route)
+        .bind(key)
+        .fetch_optional(db)
+        .await?;
+    row.map(|row| Ok(row.try_get(0)?)).transpose()
 }
 
 /// As of one of its versions, whether it was deleted since or not.
@@ -208,7 +236,11 @@ pub(super) fn session_row(row: &SqliteRow) -> Result<Session> {
         tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
         owner: owner(row)?,
         metadata: optional(row, "metadata", |text| serde_json::from_str(text).ok())?.unwrap_or_default(),
-        id: parsed(row, "id", |text| SessionId::parse(text).ok())?,
+        // In the trash it is only looked at by those who forget it, and they need what it was called.
+        id: match optional(row, "purged_id", |text| SessionId::parse(text).ok())? {
+            Some(id) => id,
+            None => parsed(row, "id", |text| SessionId::parse(text).ok())?,
+        },
         workspace: parsed(row, "workspace", WorkspaceId::parse)?,
         slug: row.try_get::<Option<String>, _>("slug")?.and_then(|text| Slug::parse(&text).ok()),
         agent: parsed(row, "agent", |text| AgentName::parse(text).ok())?,
@@ -349,16 +381,52 @@ fn item(row: &SqliteRow) -> Result<Item> {
     })
 }
 
-const EVENTS: &str = "
-    SELECT * FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?3
-      AND (?4 IS NULL OR kind IN (SELECT value FROM json_each(?4))) ORDER BY seq LIMIT ?5";
-const EVENT_SIZES: &str = "
-    SELECT octet_length(json) AS size FROM events WHERE session = ?1 AND seq > ?2 AND seq <= ?3
-      AND (?4 IS NULL OR kind IN (SELECT value FROM json_each(?4))) ORDER BY seq LIMIT ?5";
+macro_rules! of_kinds {
+    ($what:literal, $index:literal, $kinds:literal) => {
+        concat!(
+            "SELECT ",
+            $what,
+            " FROM events ",
+            $index,
+            " WHERE session = ?1 AND seq > ?2 AND seq <= ?3 AND ",
+            $kinds,
+            " ORDER BY seq LIMIT ?5"
+        )
+    };
+    ($what:literal) => {
+        of_kinds!($what, "", "(?4 IS NULL OR kind IN (SELECT value FROM json_each(?4)))")
+    };
+    ($what:literal, indexed) => {
+        of_kinds!(
+            $what,
+            "INDEXED BY superseding_rows",
+            "kind IN ('forked', 'continued', 'requeued', 'rewound') AND kind IN (SELECT value FROM json_each(?4))"
+        )
+    };
+}
+
+/// The same rows: as they are, and only how long they are.
+struct EventsSql {
+    rows: &'static str,
+    sizes: &'static str,
+}
+
+impl EventsSql {
+    const SCAN: EventsSql =
+        EventsSql { rows: of_kinds!("*"), sizes: of_kinds!("octet_length(json) AS size") };
+    const INDEXED: EventsSql =
+        EventsSql { rows: of_kinds!("*", indexed), sizes: of_kinds!("octet_length(json) AS size", indexed) };
+
+    fn of(kinds: &[&str]) -> EventsSql {
+        let is_indexed = !kinds.is_empty() && kinds.iter().all(|kind| EventQuery::SUPERSEDING.contains(kind));
+        if is_indexed { EventsSql::INDEXED } else { EventsSql::SCAN }
+    }
+}
 
 pub(super) async fn events(db: &SqlitePool, line: &Line, asked: &EventQuery) -> Result<Vec<Event>> {
     let kinds =
         (!asked.kinds.is_empty()).then(|| serde_json::to_string(&asked.kinds).expect("a list of words"));
+    let sql = EventsSql::of(&asked.kinds);
     let (mut events, mut used) = (Vec::new(), 0);
     for (no, own_after, upto) in parts(line) {
         let left = asked.limit - events.len() as u32;
@@ -369,9 +437,9 @@ pub(super) async fn events(db: &SqlitePool, line: &Line, asked: &EventQuery) -> 
         let asked = |sql: &'static str, limit: u32| {
             query(sql).bind(no.0).bind(after).bind(upto as i64).bind(&kinds).bind(limit)
         };
-        let sizes = asked(EVENT_SIZES, left).fetch_all(db).await?;
+        let sizes = asked(sql.sizes, left).fetch_all(db).await?;
         let fitting = fitting(&sizes, &mut used)?;
-        for row in &asked(EVENTS, fitting).fetch_all(db).await? {
+        for row in &asked(sql.rows, fitting).fetch_all(db).await? {
             events.push(event(row)?);
         }
         if (fitting as usize) < sizes.len() {
@@ -460,14 +528,14 @@ pub(super) async fn taken_back(
     after: u64,
 ) -> Result<Vec<(TakenBack, Timestamp)>> {
     let rows = query(
-        "SELECT c.number, c.back, c.at, s.id FROM checkpoints c JOIN sessions s ON s.n = c.session
-         WHERE c.workspace = ? AND c.number > ? AND c.back IS NOT NULL ORDER BY c.number",
+        "SELECT c.number, c.back, c.at, s.id FROM checkpoints c
+         LEFT JOIN sessions s ON s.n = c.session AND s.trashed_at IS NULL WHERE c.workspace = ? AND c.number > ? AND c.back IS NOT NULL ORDER BY c.number",
     );
     let rows =
         rows.bind(workspace.to_string()).bind(i64::try_from(after).unwrap_or(i64::MAX)).fetch_all(db).await?;
     rows.iter()
         .map(|row| {
-            let by = parsed(row, "id", |text| SessionId::parse(text).ok())?;
+            let by = optional(row, "id", |text| SessionId::parse(text).ok())?;
             let (checkpoint, to) = (unsigned(row, "number")?, unsigned(row, "back")?);
             Ok((TakenBack { by, checkpoint, to }, Timestamp(row.try_get("at")?)))
         })
@@ -567,4 +635,32 @@ pub(super) fn optional<T>(
 pub(super) async fn damage(db: &SqlitePool) -> Result<Option<String>> {
     let found: String = query("PRAGMA quick_check(1)").fetch_one(db).await?.try_get(0)?;
     Ok((found != "ok").then_some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_of_a_log_does_not_count_is_found_without_reading_the_log() {
+        let db = SqlitePool::connect("sqlite::memory:").await.expect("opened");
+        sqlx::migrate!("migrations/sqlite").run(&db).await.expect("migrated");
+        for (kinds, indexed) in [
+            (&EventQuery::SUPERSEDING[..], true),
+            (&["rewound"], true),
+            (&["saved", "rewound"], false),
+            (&[], false),
+        ] {
+            let EventsSql { rows, sizes } = EventsSql::of(kinds);
+            for sql in [rows, sizes] {
+                let plan = sqlx::query(sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}")));
+                let steps = plan.fetch_all(&db).await.expect("a plan");
+                let steps: Vec<String> = steps.iter().map(|step| step.get("detail")).collect();
+                let found = steps
+                    .iter()
+                    .any(|step| step.contains("INDEX superseding_rows (session=? AND seq>? AND seq<?)"));
+                assert_eq!(found, indexed, "{kinds:?}: {steps:?}");
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Forgetting sessions: first nobody sees them, then their rows go, some at a time.
 
-use super::{audit, usage};
-use crate::{Deed, Order, Result, Session};
+use super::{audit, purge, usage};
+use crate::{Deed, Order, Result, Seal, Session};
 use ash_model::{SessionNo, Status, Timestamp};
 use sqlx::{Row, SqliteConnection, SqlitePool, query};
 
@@ -12,15 +12,20 @@ const TRASH: &str = "trash";
 
 type Db = SqliteConnection;
 
-pub(super) async fn put(db: &mut Db, no: SessionNo, at: Timestamp, by: &Order) -> Result<bool> {
-    let done =
-        query("UPDATE sessions SET trashed_at = ? WHERE n = ? AND status = 'ended' AND trashed_at IS NULL");
-    let done = done.bind(at.0).bind(no.0).execute(&mut *db).await?.rows_affected() > 0;
-    if done {
-        audit::of_session(db, no, (Deed::Purged, at), by).await?;
-        usage::forget(db, no).await?;
+pub(super) async fn put(
+    db: &mut Db,
+    seal: &Seal,
+    no: SessionNo,
+    (at, by): (Timestamp, &Order),
+) -> Result<bool> {
+    let there = query("SELECT 1 FROM sessions WHERE n = ? AND status = 'ended' AND trashed_at IS NULL");
+    if there.bind(no.0).fetch_optional(&mut *db).await?.is_none() {
+        return Ok(false);
     }
-    Ok(done)
+    audit::of_session(db, no, (Deed::Purged, at), by).await?;
+    purge::free_id(db, no, at).await?;
+    purge::hide(db, seal, no).await?;
+    Ok(true)
 }
 
 /// Forks read their parent's log, so it stays as long as they do.
@@ -33,8 +38,23 @@ pub(super) async fn old(db: &SqlitePool, before: Timestamp) -> Result<Vec<Sessio
     rows.bind(before.0).fetch_all(db).await?.iter().map(super::read::session_row).collect()
 }
 
+/// Those whose log forks read, and what they do not share of it can go.
+pub(super) async fn old_parents(db: &SqlitePool, before: Timestamp) -> Result<Vec<SessionNo>> {
+    let rows = query(
+        "SELECT n FROM sessions s WHERE trashed_at IS NOT NULL AND trashed_at <= ?
+           AND EXISTS (SELECT 1 FROM sessions f WHERE f.base_session = s.n)",
+    );
+    let rows = rows.bind(before.0).fetch_all(db).await?;
+    rows.iter().map(|row| Ok(SessionNo(row.try_get("n")?))).collect()
+}
+
+/// Of one of those. False: there may be more.
+pub(super) async fn thin_out(db: &mut Db, no: SessionNo) -> Result<bool> {
+    purge::forget_unshared(db, no, AT_ONCE).await
+}
+
 /// False: there is more.
-pub(super) async fn bury(db: &mut Db, no: SessionNo, at: Timestamp) -> Result<bool> {
+pub(super) async fn bury(db: &mut Db, seal: &Seal, no: SessionNo, at: Timestamp) -> Result<bool> {
     for sql in [
         "DELETE FROM deltas WHERE (session, seq, n) IN
              (SELECT session, seq, n FROM deltas WHERE session = ?1 LIMIT ?2)",
@@ -47,7 +67,7 @@ pub(super) async fn bury(db: &mut Db, no: SessionNo, at: Timestamp) -> Result<bo
     let row = query("SELECT workspace FROM sessions WHERE n = ? AND trashed_at IS NOT NULL");
     let Some(row) = row.bind(no.0).fetch_optional(&mut *db).await? else { return Ok(true) };
     let workspace: String = row.try_get(0)?;
-    audit::of_session(db, no, (Deed::Forgotten, at), &Order::of_rule(TRASH)).await?;
+    audit::of_purged(db, seal, no, (Deed::Forgotten, at, TRASH)).await?;
     usage::forget(db, no).await?;
     for sql in [
         "DELETE FROM turns WHERE session = ?",

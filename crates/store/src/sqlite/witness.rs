@@ -2,13 +2,14 @@
 //! and one that took another way.
 
 use super::{
+    audit,
     far::add_agent,
     messages::is_message,
     read::{parsed, unsigned},
     trash, usage,
     write::{encoded, noted, number, save_new_checkpoint, save_turn, ttl, waiting},
 };
-use crate::{Adoption, Diverged, Error, LogPosition, Order, Rebuilt, Result};
+use crate::{Adoption, Deed, Diverged, Error, LogPosition, Order, Rebuilt, Result, Seal};
 use ash_model::{
     Epoch, Seq, SessionId, SessionNo, TenantId, Timestamp, WorkspaceId, far::Tombstone, luggage::Line,
 };
@@ -16,11 +17,14 @@ use sqlx::{Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
 
 type Db = SqliteConnection;
 
-/// Of all sessions of a tenant, those in the trash included.
+/// The rule by which a session is in the trash again that a witness says was purged.
+const TOMBSTONE: &str = "tombstone";
+
+/// Of all sessions of a tenant, those in the trash included, which come first: of two of one id the last one counts.
 pub(super) async fn log_positions(db: &SqlitePool, tenant: &TenantId) -> Result<Vec<LogPosition>> {
     let rows = query(
-        "SELECT s.n, s.id, s.workspace, s.last_seq, s.far_seq, w.epoch FROM sessions s
-         JOIN workspaces w ON w.id = s.workspace WHERE s.tenant = ?",
+        "SELECT s.n, coalesce(s.purged_id, s.id) AS id, s.workspace, s.last_seq, s.far_seq, w.epoch FROM sessions s
+         JOIN workspaces w ON w.id = s.workspace WHERE s.tenant = ? ORDER BY s.trashed_at IS NULL, s.n",
     );
     let rows = rows.bind(tenant.as_str()).fetch_all(db).await?;
     let position = |row: &SqliteRow| {
@@ -43,9 +47,8 @@ pub(super) async fn tombstones(
     limit: u32,
 ) -> Result<Vec<(SessionNo, Tombstone)>> {
     let rows = query(
-        "SELECT s.n, s.tenant, s.id, w.epoch, s.last_seq + 1 AS seq, s.trashed_at FROM sessions s
-         JOIN workspaces w ON w.id = s.workspace
-         WHERE s.trashed_at IS NOT NULL AND (s.tombstone_far_at IS NULL OR NOT ?) ORDER BY s.trashed_at LIMIT ?",
+        "SELECT n, tenant, purged_id, purged_epoch, purged_seq, trashed_at FROM sessions
+         WHERE trashed_at IS NOT NULL AND (tombstone_far_at IS NULL OR NOT ?) ORDER BY trashed_at LIMIT ?",
     );
     let rows = rows.bind(unsent).bind(limit).fetch_all(db).await?;
     rows.iter().map(|row| Ok((SessionNo(row.try_get("n")?), tombstone_row(row)?))).collect()
@@ -53,19 +56,19 @@ pub(super) async fn tombstones(
 
 pub(super) async fn tombstone(db: &SqlitePool, no: SessionNo) -> Result<Option<(Tombstone, bool)>> {
     let row = query(
-        "SELECT s.tenant, s.id, w.epoch, s.last_seq + 1 AS seq, s.trashed_at, s.tombstone_far_at IS NOT NULL AS sent
-         FROM sessions s JOIN workspaces w ON w.id = s.workspace WHERE s.n = ? AND s.trashed_at IS NOT NULL",
+        "SELECT tenant, purged_id, purged_epoch, purged_seq, trashed_at, tombstone_far_at IS NOT NULL AS sent FROM sessions
+         WHERE n = ? AND trashed_at IS NOT NULL",
     );
     let row = row.bind(no.0).fetch_optional(db).await?;
     row.map(|row| Ok((tombstone_row(&row)?, row.try_get("sent")?))).transpose()
 }
 
-fn tombstone_row(row: &SqliteRow) -> Result<Tombstone> {
+pub(super) fn tombstone_row(row: &SqliteRow) -> Result<Tombstone> {
     Ok(Tombstone {
         tenant: parsed(row, "tenant", |text| TenantId::parse(text).ok())?,
-        session: parsed(row, "id", |text| SessionId::parse(text).ok())?,
-        epoch: Epoch(unsigned(row, "epoch")?),
-        seq: unsigned(row, "seq")?,
+        session: parsed(row, "purged_id", |text| SessionId::parse(text).ok())?,
+        epoch: Epoch(unsigned(row, "purged_epoch")?),
+        seq: unsigned(row, "purged_seq")?,
         purged_at: Timestamp(row.try_get("trashed_at")?),
     })
 }
@@ -237,8 +240,36 @@ pub(super) async fn raise_epoch(db: &mut Db, workspace: WorkspaceId, epoch: Epoc
     Ok(())
 }
 
-pub(super) async fn purge_again(db: &mut Db, no: SessionNo, at: Timestamp, by: &Order) -> Result<()> {
+pub(super) async fn purge_again(
+    db: &mut Db,
+    seal: &Seal,
+    no: SessionNo,
+    (at, by): (Timestamp, &Order),
+) -> Result<()> {
     let ended = query("UPDATE sessions SET status = 'ended', open_turns = 0, lock = NULL WHERE n = ?");
     ended.bind(no.0).execute(&mut *db).await?;
-    trash::put(db, no, at, by).await.map(drop)
+    trash::put(db, seal, no, (at, by)).await.map(drop)
+}
+
+/// A session that came back for its forks alone: it is in the trash at once, under the tombstone that it had.
+pub(super) async fn bury_rebuilt(
+    db: &mut Db,
+    seal: &Seal,
+    no: SessionNo,
+    (at, tombstone): (Timestamp, &Tombstone),
+) -> Result<()> {
+    query(
+        "UPDATE sessions SET status = 'ended', open_turns = 0, lock = NULL, id = '.' || n, purged_id = ?2, purged_epoch = ?3,
+             purged_seq = ?4, trashed_at = ?5, tombstone_far_at = ?6 WHERE n = ?1",
+    )
+    .bind(no.0)
+    .bind(tombstone.session.as_str())
+    .bind(number(tombstone.epoch.0)?)
+    .bind(number(tombstone.seq)?)
+    .bind(tombstone.purged_at.0)
+    .bind(at.0)
+    .execute(&mut *db)
+    .await?;
+    usage::forget(db, no).await?;
+    audit::of_purged(db, seal, no, (Deed::Purged, at, TOMBSTONE)).await
 }

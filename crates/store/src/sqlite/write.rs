@@ -3,12 +3,13 @@
 use super::{
     audit,
     messages::is_message,
+    purge,
     read::{key_row, unsigned},
     usage,
 };
 use crate::{
     Append, Audited, Card, Checkpoint, Claimed, Deed, Error, Hold, Key, Lease, NewAgent, NewSession, Order,
-    Result, SealedValues, TurnRow,
+    Result, Seal, SealedValues, TurnRow,
 };
 use ash_model::{
     AgentName, Consistency, Delta, Epoch, Fact, Image, JournalPosition, Metadata, Note, Options, Provider,
@@ -40,7 +41,7 @@ pub(super) async fn add_key(db: &mut Db, key: &Key, hash: &str, by: Order) -> Re
         .bind(key.created_at.0)
         .execute(&mut *db)
         .await?;
-    audit::add(db, told_of(key, (Deed::KeyCreated, key.created_at), by)).await
+    audit::add(db, told_of(key, (Deed::KeyCreated, key.created_at), by), None).await
 }
 
 pub(super) async fn remove_key(
@@ -52,7 +53,7 @@ pub(super) async fn remove_key(
     let row = query("DELETE FROM api_keys WHERE tenant = ? AND id = ? RETURNING *");
     let row = row.bind(tenant.as_str()).bind(id).fetch_optional(&mut *db).await?;
     let Some(key) = row.as_ref().map(key_row).transpose()? else { return Ok(false) };
-    audit::add(db, told_of(&key, (Deed::KeyRemoved, at), by)).await?;
+    audit::add(db, told_of(&key, (Deed::KeyRemoved, at), by), None).await?;
     Ok(true)
 }
 
@@ -221,17 +222,33 @@ pub(super) async fn create(db: &mut Db, new: &NewSession, sealed: SealedValues) 
         }
         Err(error) => return Err(error.into()),
     };
+    refuse_reused(db, new).await?;
     for checkpoint in &new.first_checkpoints {
         refuse_fork_of_removed(db, new, checkpoint).await?;
         save_checkpoint(db, no, checkpoint).await?;
     }
     add_events(db, no, base_seq + 1, &new.notes).await?;
+    purge::hide_gone_parent(db, no, new).await?;
     query("UPDATE sessions SET last_seq = ? WHERE n = ?")
         .bind(number(base_seq + new.notes.len() as u64)?)
         .bind(no.0)
         .execute(db)
         .await?;
     Ok(no)
+}
+
+/// Whoever had this id may have been purged since it was looked at: with an epoch that is not later, what witnesses have of
+/// that session would be taken for this one's.
+async fn refuse_reused(db: &mut Db, new: &NewSession) -> Result<()> {
+    let purged = query(
+        "SELECT 1 FROM sessions WHERE tenant = ?1 AND purged_id = ?2 AND (trashed_at >= ?4
+           OR purged_epoch >= (SELECT epoch FROM workspaces WHERE id = ?3)) LIMIT 1",
+    );
+    let purged = purged.bind(new.tenant.as_str()).bind(new.id.as_str()).bind(new.workspace.to_string());
+    match purged.bind(new.at.0).fetch_optional(db).await? {
+        Some(_) => Err(Error::Taken(format!("Session id \"{}\"", new.id))),
+        None => Ok(()),
+    }
 }
 
 async fn refuse_deleted(db: &mut Db, workspace: WorkspaceId, slug: &Slug) -> Result<()> {
@@ -290,7 +307,7 @@ pub(super) async fn claim(db: &mut Db, workspace: WorkspaceId, node: &str, from:
     Ok(Lease { workspace, epoch })
 }
 
-pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Result<()> {
+pub(super) async fn append(db: &mut Db, seal: &Seal, lease: &Lease, append: &Append) -> Result<()> {
     // No event is before the first one, so nothing can be there that a step numbered 0 follows.
     let before = append.first.checked_sub(1).ok_or(Error::Stale)?;
     if append.notes.iter().any(|note| matches!(note.fact, Fact::Rewound(_) | Fact::Resumed { .. })) {
@@ -302,7 +319,7 @@ pub(super) async fn append(db: &mut Db, lease: &Lease, append: &Append) -> Resul
     };
     advance(db, lease, append, before).await?;
     if let Some(ordered) = ending {
-        audit::ended(db, append.session, append.at, ordered).await?;
+        audit::ended(db, seal, append.session, append.at, ordered).await?;
     }
     add_events(db, append.session, append.first, &append.notes).await?;
     add_deltas(db, append.session, &append.deltas, append.at).await?;
@@ -575,6 +592,20 @@ pub(super) async fn once(db: &mut Db, words: &[String; 5], at: Timestamp) -> Res
         (false, true) => Claimed::Again(resource),
         (false, false) => Claimed::Other,
     })
+}
+
+pub(super) async fn forget_refused(db: &mut Db, words: &[String; 3]) -> Result<()> {
+    let [tenant, route, key] = words;
+    query(
+        "DELETE FROM idempotency WHERE tenant = ? AND route = ? AND key = ?
+             AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.id = idempotency.resource)",
+    )
+    .bind(tenant)
+    .bind(route)
+    .bind(key)
+    .execute(db)
+    .await?;
+    Ok(())
 }
 
 pub(super) async fn prune(db: &mut Db, before: Timestamp) -> Result<u64> {

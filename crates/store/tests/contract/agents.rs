@@ -2,7 +2,7 @@
 
 use crate::fixture::{agent, by, env, tenant};
 use ash_model::{Bounds, Image, Needs, Provider, Runtime, Timestamp};
-use ash_store::{Agent, DeployClaim, Env, Key, NewAgent, Store};
+use ash_store::{Agent, DeployClaim, Env, KeptAgents, Key, NewAgent, Store};
 use std::collections::BTreeMap;
 
 pub(crate) fn new_agent(name: &str) -> NewAgent {
@@ -101,6 +101,17 @@ pub(crate) async fn one_idempotency_key_makes_one_version(store: &dyn Store) {
     store.delete_agent(&tenant("t"), &agent("helper"), Timestamp(3)).await.expect("deleted");
     assert_eq!(store.deploy(keyed("tree-4")).await.expect("deployed before").version, 1);
     assert!(store.agent(&tenant("t"), &agent("helper")).await.expect("read").is_none());
+}
+
+pub(crate) async fn what_is_kept_of_agents_counts_deleted_ones(store: &dyn Store) {
+    for name in ["a", "a", "b"] {
+        store.deploy(new_agent(name)).await.expect("deployed");
+    }
+    store.deploy(NewAgent { tenant: tenant("other"), ..new_agent("a") }).await.expect("deployed");
+    store.delete_agent(&tenant("t"), &agent("a"), Timestamp(3)).await.expect("deleted");
+    let kept = async |name: &str| store.kept_agents(&tenant("t"), &agent(name)).await.expect("read");
+    assert_eq!(kept("a").await, KeptAgents { names: 2, versions: 2 });
+    assert_eq!(kept("c").await, KeptAgents { names: 2, versions: 0 });
 }
 
 pub(crate) async fn agents_are_listed_by_name(store: &dyn Store) {

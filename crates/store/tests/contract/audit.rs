@@ -5,8 +5,8 @@ use crate::fixture::{
 };
 use ash_model::{Epoch, Fact, Options, Status, Timestamp};
 use ash_store::{
-    Append, AuditQuery, Audited, Card, Deed, Error, Fate, Filter, Key, Lease, NewSession, Order, Session,
-    Store,
+    Append, AuditQuery, Audited, Card, Deed, Error, Fate, Filter, Key, Lease, NewSession, Order, PURGED,
+    Session, Store,
 };
 
 fn end(session: &Session, first: u64) -> Append {
@@ -57,7 +57,9 @@ pub(crate) async fn a_purge_that_was_ordered_comes_with_the_end(store: &dyn Stor
     assert!(!store.trash(session.no, Timestamp(9), by("k")).await.expect("there already"));
     let lines = lines(store).await;
     let lines: Vec<_> = lines.iter().map(told).collect();
-    assert_eq!(lines, [(Deed::Purged, "s", None, Some("ttl")), (Deed::Ended, "s", None, Some("ttl"))]);
+    let told: Vec<_> = lines.iter().map(|(deed, _, key, rule)| (*deed, *key, *rule)).collect();
+    assert_eq!(told, [(Deed::Purged, None, Some("ttl")), (Deed::Ended, None, Some("ttl"))]);
+    assert!(lines.iter().all(|(_, subject, ..)| subject.starts_with(PURGED)), "{lines:?}");
 }
 
 pub(crate) async fn a_step_that_fails_is_not_told(store: &dyn Store) {
@@ -87,10 +89,12 @@ pub(crate) async fn every_deed_has_its_line_and_pages_leave_none_out(store: &dyn
     assert!(!store.trash(session.no, Timestamp(8), by("admin")).await.expect("once"));
     while !store.bury(session.no, Timestamp(9)).await.expect("buried") {}
     let all = lines(store).await;
+    let purged = all[0].subject.as_str();
+    assert!(purged.starts_with(PURGED), "{purged}");
     let expected = [
-        (Deed::Forgotten, "s", None, Some("trash")),
-        (Deed::Purged, "s", Some("admin"), None),
-        (Deed::Ended, "s", None, None),
+        (Deed::Forgotten, purged, None, Some("trash")),
+        (Deed::Purged, purged, Some("admin"), None),
+        (Deed::Ended, purged, None, None),
         (Deed::KeyRemoved, "key", Some("admin"), None),
         (Deed::KeyCreated, "key", Some("admin"), None),
     ];

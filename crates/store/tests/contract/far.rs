@@ -134,6 +134,7 @@ pub(crate) fn rebuilt(session: &Session, name: &str, events: &[ash_model::Event]
     };
     let first = events.first().map_or(0, |event| event.seq - 1);
     Rebuilt {
+        purged: None,
         witness: Witness::Bucket,
         manifest: Manifest {
             owner: session.owner.clone(),

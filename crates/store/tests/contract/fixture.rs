@@ -102,7 +102,7 @@ pub(crate) fn new_session(name: &str) -> NewSession {
 /// A fork that shares `parent`'s events up to `seq` and begins with its own `forked`.
 pub(crate) fn new_fork(name: &str, parent: &Session, seq: Seq) -> NewSession {
     let forked = Fact::Forked {
-        parent: parent.id.clone(),
+        parent: Some(parent.id.clone()),
         checkpoint: None,
         memory: uuid::Uuid::from_u128(8),
         told: 0,

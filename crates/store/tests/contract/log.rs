@@ -12,7 +12,7 @@ use futures::future::join_all;
 pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
     let session = make(store, "s").await;
     let (turn, incarnation) = (TurnId::fresh(), Incarnation::fresh());
-    let queued = Fact::Queued { turn, content: serde_json::json!(["x"]), ask: Ask::default() };
+    let queued = Fact::Queued { turn, content: serde_json::json!(["x"]), ask: Ask::default(), lock: None };
     let now = Card {
         status: Status::Error,
         title: Some("t".into()),
@@ -28,6 +28,7 @@ pub(crate) async fn a_step_is_there_as_a_whole(store: &dyn Store) {
             ttl_ms: 1000,
             until: Timestamp(9),
             holder: Some("ci".into()),
+            in_use: true,
         }),
     };
     let mut all = step(session.no, 2, [queued.clone(), said("line")]);

@@ -30,6 +30,26 @@ pub(crate) async fn of_many_at_once_one_is_the_first(store: &dyn Store) {
     assert!(answers.iter().all(|a| matches!(a, Claimed::First(r) | Claimed::Again(r) if r == winner)));
 }
 
+pub(crate) async fn a_refused_key_is_free_unless_its_turn_was_accepted(store: &dyn Store) {
+    let claimed = async || store.claimed(&tenant("t"), "POST /x", "key").await.expect("read");
+    let forget = async || store.forget_refused(&tenant("t"), "POST /x", "key").await.expect("forgotten");
+    assert_eq!(claimed().await, None);
+    once(store, "body", "r1").await;
+    assert_eq!(claimed().await.as_deref(), Some("r1"));
+    store.forget_refused(&tenant("u"), "POST /x", "key").await.expect("nothing of it");
+    assert_eq!(claimed().await.as_deref(), Some("r1"));
+    forget().await;
+    assert_eq!(claimed().await, None);
+
+    let (session, turn) = (make(store, "s").await, TurnId::fresh());
+    assert_eq!(once(store, "other", &turn.to_string()).await, Claimed::First(turn.to_string()));
+    let mut accepted = step(session.no, 2, [said("a")]);
+    accepted.turns = vec![turn_row(turn, 2, TurnState::Queued)];
+    append(store, &session, accepted).await;
+    forget().await;
+    assert_eq!(claimed().await, Some(turn.to_string()));
+}
+
 pub(crate) async fn an_old_key_may_be_used_again(store: &dyn Store) {
     once(store, "body", "r1").await;
     assert_eq!(store.prune(Timestamp(10)).await.expect("pruned"), 0);

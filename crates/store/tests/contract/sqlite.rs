@@ -5,6 +5,7 @@ use crate::fixture::{
 };
 use ash_model::{Incarnation, Needs, Runtime, Timestamp, TurnId};
 use ash_store::{Error, NewAgent, NewSession, Scope, Seal, Session, Sqlite, Store, TurnState};
+use sqlx::Connection;
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -134,19 +135,84 @@ async fn another_key_opens_the_log_but_no_secret() {
 #[tokio::test]
 async fn what_was_purged_is_in_no_file_of_the_database_any_more() {
     const WORD: &str = "a-word-that-nothing-else-says";
+    const NAME: &str = "an-id-that-nothing-else-has";
     let (store, dir) = fresh().await;
-    let session = crate::fixture::make(&store, "gone").await;
+    let session = crate::fixture::make(&store, NAME).await;
     let said = (0..200).map(|number| crate::fixture::said(&format!("{WORD} {number}")));
     let mut last = crate::fixture::step(session.no, 2, said);
     last.card.status = ash_model::Status::Ended;
     crate::fixture::append(&store, &session, last).await;
-    let found = || {
+    // The log of its fork says whose fork it is, though it shares nothing.
+    let fork = NewSession { base: None, ..crate::fixture::new_fork("fork", &session, 1) };
+    store.create(fork).await.expect("forked");
+    let found = |text: &str| {
         let files = std::fs::read_dir(dir.path()).expect("a directory").flatten();
         let bytes = files.map(|file| std::fs::read(file.path()).expect("read"));
-        bytes.filter(|bytes| bytes.windows(WORD.len()).any(|part| part == WORD.as_bytes())).count()
+        bytes.filter(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes())).count()
     };
-    assert!(found() > 0, "it is there first");
+    assert!(found(WORD) > 0 && found(NAME) > 0, "it is there first");
     store.trash(session.no, Timestamp(5), crate::fixture::by("k")).await.expect("put there");
+    while !store.forget_unshared(session.no).await.expect("gone") {}
+    assert_eq!(found(WORD), 0, "what the fork does not share");
     while !store.bury(session.no, Timestamp(10)).await.expect("buried") {}
-    assert_eq!(found(), 0);
+    assert_eq!((found(WORD), found(NAME)), (0, 0));
+}
+
+async fn raw(dir: &Path) -> sqlx::SqliteConnection {
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(dir.join("ash.db"));
+    sqlx::SqliteConnection::connect_with(&options).await.expect("opened")
+}
+
+/// As servers before this one left it.
+#[tokio::test]
+async fn what_was_purged_before_names_were_hidden_is_hidden_at_the_next_start() {
+    let (store, dir) = fresh().await;
+    let (session, fork) = (crate::fixture::make(&store, "gone").await, "fork");
+    store.create(crate::fixture::new_fork(fork, &session, 1)).await.expect("forked");
+    crate::fixture::make(&store, "made-again").await;
+    store.close().await;
+    let mut db = raw(dir.path()).await;
+    for sql in [
+        "UPDATE sessions SET status = 'ended', trashed_at = 5 WHERE id = 'gone'",
+        "INSERT INTO audit (at, tenant, deed, subject, id) VALUES (1, 't', 'ended', 'gone', 1),
+             (1, 't', 'forgotten', 'long-gone', 2), (1, 't', 'ended', 'stays', 3), (1, 't', 'forgotten', 'made-again', 4),
+             (1, 't', 'executed', 'made-again', 5)",
+        "PRAGMA user_version = 0",
+    ] {
+        sqlx::query(sql).execute(&mut db).await.expect("done");
+    }
+    db.close().await.expect("closed");
+    let store = open(dir.path()).await;
+    let query = ash_store::AuditQuery { limit: 9, ..ash_store::AuditQuery::default() };
+    let told = store.audit(&tenant("t"), &query).await.expect("read");
+    let named: Vec<_> = told.iter().rev().map(|line| line.subject.starts_with(ash_store::PURGED)).collect();
+    assert_eq!(named, [true, true, false, true, false]);
+    let scope = crate::fixture::all("t");
+    let fork = store.find(&scope, &crate::fixture::id(fork)).await.expect("read").expect("there");
+    assert_eq!(fork.parent, None);
+    let (_, tombstone) = store.tombstones().await.expect("read").pop().expect("one");
+    assert_eq!((tombstone.session.as_str(), tombstone.epoch.0, tombstone.seq), ("gone", 1, 2));
+    let again = NewSession { epoch: ash_model::Epoch(2), at: Timestamp(6), ..new_session("gone") };
+    store.create(again).await.expect("its id is free");
+}
+
+#[tokio::test]
+async fn of_a_line_of_the_audit_nothing_but_a_name_can_go() {
+    let (store, dir) = fresh().await;
+    let session = crate::fixture::make(&store, "s").await;
+    let mut last = crate::fixture::step(session.no, 2, [ash_model::Fact::Ended]);
+    last.card.status = ash_model::Status::Ended;
+    crate::fixture::append(&store, &session, last).await;
+    let mut db = raw(dir.path()).await;
+    for sql in [
+        "UPDATE audit SET subject = 'other'",
+        "UPDATE audit SET subject = 'purged:1', at = at + 1",
+        "UPDATE audit SET by_key = 'k'",
+        "UPDATE audit SET detail = 'x'",
+        "DELETE FROM audit",
+    ] {
+        let refused = sqlx::query(sql).execute(&mut db).await;
+        assert!(refused.is_err_and(|error| error.to_string().contains("only added to")), "{sql}");
+    }
+    sqlx::query("UPDATE audit SET subject = 'purged:1'").execute(&mut db).await.expect("a name went");
 }

@@ -1,32 +1,45 @@
 //! The agents that sessions can have.
 
 use super::{Check, walls::on_path};
+use crate::settings::Running;
+use ash_driver::{ClaudeVersion, OLDEST_CLAUDE};
 use ash_model::Runtime;
 use ash_server::Config;
-use std::{path::Path, path::PathBuf, process::Stdio, time::Duration};
+use std::{path::Path, process::Stdio, time::Duration};
 use tokio::io::AsyncReadExt;
 
 /// For a program that only has to say its version.
 const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_WORDS: u64 = 4096;
 
-pub(super) async fn check(config: &Config) -> Vec<Check> {
-    vec![builtin(config), claude(config.default_runtime).await]
+/// `running`: the server here, if it said what it has.
+pub(super) async fn check(config: &Config, running: Option<&Running>) -> Vec<Check> {
+    let models = match running {
+        Some(running) => running.models.clone(),
+        None => config.egress().map(|egress| egress.upstream),
+    };
+    vec![builtin(models, running.is_some()), claude(config, running).await]
 }
 
 /// Who will answer it.
-fn builtin(config: &Config) -> Check {
-    let answers = match config.egress() {
-        Some(egress) => format!("with the models of {}", egress.upstream),
-        None => "without a model: there is no ANTHROPIC_API_KEY".to_owned(),
+fn builtin(models: Option<String>, runs: bool) -> Check {
+    let answers = match (models, runs) {
+        (Some(upstream), _) => format!("with the models of {upstream}"),
+        (None, false) => "without a model: there is no ANTHROPIC_API_KEY".to_owned(),
+        (None, true) => "without a model: the running server has no ANTHROPIC_API_KEY".to_owned(),
     };
     Check::fine("agent builtin", format!("{} {answers}", ash_server::VERSION))
 }
 
-async fn claude(default: Runtime) -> Check {
-    let named = std::env::var_os("ASH_CLAUDE_BIN").map(PathBuf::from);
+async fn claude(config: &Config, running: Option<&Running>) -> Check {
+    let named = config.claude_bin.clone().filter(|file| !file.as_os_str().is_empty());
     let by = if named.is_some() { By::Name } else { By::Search };
-    let Some(program) = named.or_else(|| on_path("claude")) else { return absent(default) };
+    // The server has a PATH of its own.
+    let found = || match running {
+        Some(running) => running.claude.clone(),
+        None => on_path("claude"),
+    };
+    let Some(program) = named.or_else(found) else { return absent(config.default_runtime) };
     let words = words(&program, "--version").await;
     judge(&program, words, by)
 }
@@ -45,7 +58,10 @@ fn absent(default: Runtime) -> Check {
             Check::problem("agent claude", "ASH_DEFAULT_RUNTIME is claude, but it is not installed", install)
         }
         Runtime::Builtin => {
-            Check::fine("agent claude", "not installed; only agents with runtime claude need it")
+            let found = format!(
+                "not installed; only agents with runtime claude need it ({OLDEST_CLAUDE} is the oldest that works)"
+            );
+            Check::fine("agent claude", found)
         }
     }
 }
@@ -54,10 +70,32 @@ fn judge(program: &Path, words: Result<String, String>, by: By) -> Check {
     let shown = program.display();
     let remedy = "install it anew, or set ASH_CLAUDE_BIN to one that works";
     match (words, by) {
-        (Ok(words), _) => Check::fine("agent claude", format!("{words} ({shown})")),
+        (Ok(words), by) => match (words.parse::<ClaudeVersion>(), by) {
+            (Ok(version), By::Search) if version < OLDEST_CLAUDE => {
+                Check::warning("agent claude", too_old(version, program), newer())
+            }
+            (Ok(version), By::Name) if version < OLDEST_CLAUDE => {
+                Check::problem("agent claude", too_old(version, program), newer())
+            }
+            (Ok(_), _) => Check::fine(
+                "agent claude",
+                format!("{words} ({shown}); {OLDEST_CLAUDE} is the oldest that works"),
+            ),
+            // What tells no version is not refused, here as at the server.
+            (Err(()), _) => Check::fine("agent claude", format!("{words} ({shown})")),
+        },
         (Err(why), By::Name) => Check::problem("agent claude", format!("{shown} {why}"), remedy),
         (Err(why), By::Search) => Check::warning("agent claude", format!("{shown} {why}"), remedy),
     }
+}
+
+fn too_old(version: ClaudeVersion, program: &Path) -> String {
+    let shown = program.display();
+    format!("{version} at {shown} is too old for ash: {OLDEST_CLAUDE} is the oldest that works")
+}
+
+fn newer() -> &'static str {
+    "npm install -g @anthropic-ai/claude-code@latest, or set ASH_CLAUDE_BIN to a newer one"
 }
 
 /// The first line that a program prints, or why there is none. It is ended when it takes its time.
@@ -104,8 +142,10 @@ mod tests {
         let judge = |words: Result<&str, &str>, by| {
             judge(Path::new("/bin/claude"), words.map(str::to_owned).map_err(str::to_owned), by)
         };
-        let good = Check::fine("agent claude", "2.1.0 (Claude Code) (/bin/claude)");
-        assert_eq!(judge(Ok("2.1.0 (Claude Code)"), By::Search), good);
+        let good = format!("2.1.200 (Claude Code) (/bin/claude); {OLDEST_CLAUDE} is the oldest that works");
+        assert_eq!(judge(Ok("2.1.200 (Claude Code)"), By::Search), Check::fine("agent claude", good));
+        let wrapped = Check::fine("agent claude", "my wrapper (/bin/claude)");
+        assert_eq!(judge(Ok("my wrapper"), By::Name), wrapped);
         assert_eq!(judge(Err("said nothing"), By::Search).level, Level::Warning);
         assert_eq!(judge(Err("said nothing"), By::Name).level, Level::Problem);
     }

@@ -1,10 +1,6 @@
 //! Whether the database knows all that packs and the object store know.
 
-use super::Check;
-use crate::{
-    api::Api,
-    settings::{self, Settings},
-};
+use super::{Check, service::Told};
 use ash_server::{Config, Repair, Repaired};
 use std::{fs, path::Path};
 
@@ -12,14 +8,16 @@ const NAME: &str = "witnesses";
 const REMEDY: &str =
     "stop the server, run `ash repair`, which says what it would bring back, and then `ash repair --yes`";
 
-pub(super) async fn check(config: &Config, settings: &Settings) -> Vec<Check> {
+/// `told`: what the server says that runs on this data directory. `Err`: it says nothing.
+pub(super) async fn check(config: &Config, told: Option<Result<&Told, ()>>) -> Vec<Check> {
     let Ok(dir) = config.data_dir() else { return Vec::new() };
     let (is_there, has_packs) = (dir.join("ash.db").exists(), has_packs(&dir.join("repo")));
-    match (is_there, has_packs) {
-        (false, false) => Vec::new(),
-        (false, true) => vec![Check::problem(NAME, "it is gone, and packs of sessions are there", REMEDY)],
-        (true, _) if settings::running().is_some() => running(settings).await,
-        (true, _) => vec![match ash_server::repair(config, Repair::DryRun).await {
+    match (is_there, has_packs, told) {
+        (false, false, _) => Vec::new(),
+        (false, true, _) => vec![Check::problem(NAME, "it is gone, and packs of sessions are there", REMEDY)],
+        (true, _, Some(Ok(told))) => running(told),
+        (true, _, Some(Err(()))) => Vec::new(),
+        (true, _, None) => vec![match ash_server::repair(config, Repair::DryRun).await {
             Ok(found) => compared(&found),
             Err(error) => Check::problem(NAME, error.to_string(), REMEDY),
         }],
@@ -41,15 +39,17 @@ fn compared(found: &Repaired) -> Check {
 }
 
 /// A server that runs compares by itself, and says what it found.
-async fn running(settings: &Settings) -> Vec<Check> {
-    let Ok(health) = Api::new(settings).get("/health").await else { return Vec::new() };
-    let troubles = health["trouble"].as_array().cloned().unwrap_or_default();
-    let database =
-        troubles.iter().find(|one| one["code"].as_str().is_some_and(|code| code.starts_with("database_")));
+fn running(told: &Told) -> Vec<Check> {
+    let mut troubles = told.troubles();
+    let database = troubles.find(|one| is_of_database(one["code"].as_str().unwrap_or_default()));
     match database.and_then(|trouble| trouble["error"].as_str()) {
         Some(error) => vec![Check::problem(NAME, error, REMEDY)],
         None => vec![Check::fine(NAME, "the server that runs found nothing that it does not know")],
     }
+}
+
+pub(super) fn is_of_database(code: &str) -> bool {
+    code.starts_with("database_")
 }
 
 fn has_packs(repo: &Path) -> bool {

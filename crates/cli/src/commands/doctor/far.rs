@@ -1,8 +1,31 @@
 //! Whether what is saved gets to the object store.
 
-use super::Check;
+use super::{Check, service::Told};
+use crate::out;
+use serde_json::Value;
 
 const NAME: &str = "object store";
+
+/// A server that runs knows how it is; another look at the store could only be about this shell's settings.
+pub(super) fn told(told: &Told) -> Option<Check> {
+    let shown = &told.health["objectStore"];
+    let text = |name: &str| shown[name].as_str().unwrap_or_default();
+    match shown["status"].as_str()? {
+        "ok" => Some(Check::fine(NAME, format!("{} takes what is sent{}", text("url"), waiting(shown)))),
+        _ => {
+            let remedy = format!("{}\nUntil then everything is saved here alone.", text("error"));
+            Some(Check::problem(NAME, text("code").replace('_', " ") + &waiting(shown), remedy))
+        }
+    }
+}
+
+fn waiting(shown: &Value) -> String {
+    let number = |name: &str| shown[name].as_u64().unwrap_or(0);
+    match number("waitingCheckpoints") {
+        0 => String::new(),
+        count => format!("; {} to be sent, for {} s", out::plural(count, "checkpoint"), number("lagSeconds")),
+    }
+}
 
 pub(super) async fn check(config: &ash_server::Config) -> Option<Check> {
     let found = match config.bucket() {

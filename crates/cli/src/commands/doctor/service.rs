@@ -1,8 +1,9 @@
 //! The port, and the server that clients would talk to.
 
-use super::Check;
+use super::{Check, database::is_of_database};
 use crate::{
     api::{Api, Failure, Result},
+    out,
     settings::{Running, Saved, Settings, running},
 };
 use ash_model::Kind;
@@ -16,26 +17,86 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) async fn check(config: &Config, settings: &Settings) -> Vec<Check> {
-    let server = server(settings).await;
-    let address = SocketAddr::new(config.host, config.port);
-    vec![port(address, settings).await, server]
+/// What a server answered that was asked how it is, with a key that it knows.
+pub(super) struct Told {
+    url: String,
+    pub(super) health: Value,
 }
 
-async fn port(address: SocketAddr, settings: &Settings) -> Check {
-    if let Some(own) = running().filter(|own| own.url == format!("http://{address}")) {
+impl Told {
+    pub(super) fn is_of(&self, running: &Running) -> bool {
+        self.url == running.url
+    }
+
+    pub(super) fn troubles(&self) -> impl Iterator<Item = &Value> {
+        self.health["trouble"].as_array().into_iter().flatten()
+    }
+}
+
+/// Asks the server that clients would talk to. `Err`: what to say instead.
+pub(super) async fn ask(settings: &Settings) -> std::result::Result<Told, Check> {
+    let api = Api::new(settings);
+    let wanted = || Wanted::of(settings, running());
+    let health =
+        in_time(api.get("/health")).await.map_err(|failure| unreachable(failure, &api.url, wanted()))?;
+    match in_time(api.get("/api/agents")).await {
+        Ok(_) => Ok(Told { url: api.url, health }),
+        Err(failure) if failure.kind == Kind::Unauthorized => {
+            let degraded =
+                if health["degraded"] == true { ", and says that something is wrong with it" } else { "" };
+            let remedy = "give its key with ASH_API_KEY, or save it with `ASH_API_KEY=KEY ash link URL`";
+            Err(Check::problem("server", format!("{} does not accept the key{degraded}", api.url), remedy))
+        }
+        Err(failure) => {
+            Err(Check::problem("server", format!("{}: {}", api.url, failure.message), "see `ash logs`"))
+        }
+    }
+}
+
+/// What the server says: how it is, how much is going on, and what is wrong with it.
+pub(super) fn told(told: &Told) -> Vec<Check> {
+    let mut checks = vec![judge_server(&told.url, &told.health), in_use(&told.health)];
+    let others = told.troubles().filter(|one| {
+        let code = one["code"].as_str().unwrap_or_default();
+        // These have lines of their own.
+        !is_of_database(code) && !code.starts_with("object_store_")
+    });
+    checks.extend(others.map(trouble));
+    checks
+}
+
+fn trouble(trouble: &Value) -> Check {
+    let text = |name: &str| trouble[name].as_str().unwrap_or_default();
+    let since = out::ago(text("since"), jiff::Timestamp::now());
+    Check::problem("trouble", text("error"), format!("{} since {since}; docs/operations.md", text("code")))
+}
+
+fn in_use(health: &Value) -> Check {
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let pool = &health["pool"];
+    let sessions = out::plural(number(&health["activeSessions"]), "active session");
+    let (running, waiting, most) =
+        (number(&pool["running"]), number(&pool["waiting"]), number(&pool["maxCapacity"]));
+    let alive = out::plural(running + waiting, "sandbox").replace("sandboxs", "sandboxes");
+    Check::fine("in use", format!("{sessions}, {alive} of {most} ({running} at work)"))
+}
+
+pub(super) async fn port(config: &Config) -> Check {
+    if let Some(own) = running() {
+        let address = own.url.trim_start_matches("http://");
         return Check::fine("port", format!("{address} is used by your server (pid {})", own.pid));
     }
+    let address = SocketAddr::new(config.host, config.port);
     match TcpListener::bind(address) {
         Ok(_) if address.port() == 0 => Check::fine("port", "any free one"),
         Ok(_) => Check::fine("port", format!("{address} is free")),
-        Err(error) => taken(address, &error, is_ash(address, settings).await),
+        Err(error) => taken(address, &error, is_ash(address).await),
     }
 }
 
-/// Whether the one that listens there is a server of ours.
-async fn is_ash(address: SocketAddr, settings: &Settings) -> bool {
-    let there = Settings { server: Some(format!("http://{address}")), ..settings.clone() };
+/// Whether the one that listens there is a server like ours. It gets no key: it may be anybody's.
+async fn is_ash(address: SocketAddr) -> bool {
+    let there = Settings::of_stranger(format!("http://{address}"));
     let health = in_time(Api::new(&there).get("/health")).await;
     health.is_ok_and(|health| health["pool"]["maxCapacity"].is_u64() && health["version"].is_string())
 }
@@ -61,30 +122,6 @@ fn taken(address: SocketAddr, error: &io::Error, by_ash: bool) -> Check {
             format!("{address}: {error}"),
             "choose another address with ASH_HOST and ASH_PORT",
         ),
-    }
-}
-
-async fn server(settings: &Settings) -> Check {
-    let api = Api::new(settings);
-    let health = match in_time(api.get("/health")).await {
-        Ok(health) => health,
-        Err(failure) => return unreachable(failure, &api.url, Wanted::of(settings, running())),
-    };
-    match in_time(api.get("/api/agents")).await {
-        Ok(_) => judge_server(&api.url, &health),
-        Err(failure) if failure.kind == Kind::Unauthorized => {
-            if Wanted::of(settings, running()) == Wanted::No {
-                return Check::fine(
-                    "server",
-                    format!("not started; the one at {} is somebody else's", api.url),
-                );
-            }
-            let remedy = "give its key with ASH_API_KEY, or save it with `ASH_API_KEY=KEY ash link URL`";
-            Check::problem("server", format!("{} does not accept the key", api.url), remedy)
-        }
-        Err(failure) => {
-            Check::problem("server", format!("{}: {}", api.url, failure.message), "see `ash logs`")
-        }
     }
 }
 
@@ -172,6 +209,26 @@ mod tests {
             use Level::{Fine, Problem};
             [Fine, Problem, Problem]
         });
+    }
+
+    #[test]
+    fn everything_that_troubles_the_server_has_a_line() {
+        let trouble = |code: &str| json!({ "code": code, "error": format!("{code}!"), "since": "2026-11-15T12:00:00.000Z" });
+        let health = json!({
+            "status": "ok", "version": ash_server::VERSION, "activeSessions": 1,
+            "pool": { "running": 1, "waiting": 2, "maxCapacity": 10 },
+            "trouble": [trouble("clock_jumped"), trouble("database_behind"), trouble("object_store_denied"), trouble("disk_full")],
+        });
+        let said = told(&Told { url: "http://x".to_owned(), health });
+        let said: Vec<_> = said.iter().map(|check| (check.level, check.found.as_str())).collect();
+        let server = format!("ash {} at http://x, and the key is valid", ash_server::VERSION);
+        let expected = [
+            (Level::Fine, server.as_str()),
+            (Level::Fine, "1 active session, 3 sandboxes of 10 (1 at work)"),
+            (Level::Problem, "clock_jumped!"),
+            (Level::Problem, "disk_full!"),
+        ];
+        assert_eq!(said, expected, "those of the database and the object store are said there");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Changes into a folder: first everything is fetched and compared, then all of it is done or nothing. Whatever the
-//! server says, nothing outside the folder is touched, and no .git in it.
+//! server says, nothing outside the folder is touched, no .git in it, and no link is made that leads out of it.
 
 mod here;
 mod spool;
@@ -17,10 +17,16 @@ use ash_snapshot::{Folder, RelPath, Trouble};
 use futures::{StreamExt, TryStreamExt, stream};
 use here::Here;
 use spool::{Span, Spool};
-use std::{collections::HashSet, fmt, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    path::Path,
+};
 
 /// How many files are fetched at the same time.
 const AT_ONCE: usize = 4;
+/// As the kernel, which follows no more of them.
+const MOST_LINKS: usize = 40;
 
 /// What is to be done in a folder.
 pub(super) struct Plan {
@@ -36,6 +42,16 @@ struct Step {
     path: RelPath,
     how: How,
     put: Put,
+}
+
+impl Step {
+    fn deed(&self) -> Deed {
+        let target = match &self.put {
+            Put::Link { target } => Some(target.clone()),
+            Put::Nothing | Put::File { .. } => None,
+        };
+        Deed { path: self.path.to_string(), how: self.how, target }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -60,16 +76,28 @@ impl Why {
     }
 }
 
+/// What was done, in the order of the paths.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Done {
-    pub(super) changed: usize,
-    pub(super) added: usize,
-    pub(super) deleted: usize,
+pub(super) struct Done(pub(super) Vec<Deed>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Deed {
+    pub(super) path: String,
+    pub(super) how: How,
+    /// Of a link that was made.
+    pub(super) target: Option<String>,
+}
+
+impl Done {
+    pub(super) fn count(&self, how: How) -> usize {
+        self.0.iter().filter(|deed| deed.how == how).count()
+    }
 }
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = [(self.changed, "changed"), (self.added, "added"), (self.deleted, "deleted")];
+        let counts = [(How::Modified, "changed"), (How::Added, "added"), (How::Deleted, "deleted")];
+        let counts = counts.map(|(how, word)| (self.count(how), word));
         let said: Vec<String> = counts
             .iter()
             .filter(|(count, _)| *count > 0)
@@ -87,17 +115,23 @@ pub(super) async fn plan(
     (contents, local): (&impl Contents, Local),
     fetched: &dyn Fn(u64),
 ) -> Result<Plan> {
-    let changes = changes.files.into_iter().map(checked).collect::<Result<Vec<_>>>()?;
+    let (changes, left_out) = sorted(changes)?;
     let gone = changes.iter().filter(|(_, change)| change.now().is_none());
     let gone: HashSet<Vec<u8>> = gone.map(|(path, _)| path.as_bytes().to_vec()).collect();
-    let planning = Planning { folder: open(dir)?, spool: Spool::new()?, contents, local, gone, fetched };
+    let links = changes.iter().filter_map(|(path, change)| match change.now() {
+        Some(Leaf::Link { target }) => Some((path.as_bytes().to_vec(), target.clone().into_bytes())),
+        Some(Leaf::File { .. }) | None => None,
+    });
+    let links = links.collect();
+    let planning =
+        Planning { folder: open(dir)?, spool: Spool::new()?, contents, local, gone, links, fetched };
     let verdicts: Vec<Verdict> = stream::iter(&changes)
         .map(|(path, change)| planning.judge(path, change))
         .buffered(AT_ONCE)
         .try_collect()
         .await?;
     let Planning { folder, spool, .. } = planning;
-    let mut plan = Plan { folder, spool, steps: Vec::new(), conflicts: Vec::new(), left_out: Vec::new() };
+    let mut plan = Plan { folder, spool, steps: Vec::new(), conflicts: Vec::new(), left_out };
     for ((path, change), verdict) in changes.into_iter().zip(verdicts) {
         match verdict {
             Verdict::AsWanted => {}
@@ -107,22 +141,42 @@ pub(super) async fn plan(
                 let why = format!("{} is more than the server gives as one file", out::size(size));
                 plan.left_out.push(LeftOut { path: change.path, why });
             }
+            Verdict::Leaves(target) => {
+                let why = format!("a link out of the folder, to {target}");
+                plan.left_out.push(LeftOut { path: change.path, why });
+            }
         }
     }
     Ok(plan)
 }
 
-/// A path that stays inside by its form, and is not git's.
-fn checked(change: Change) -> Result<(RelPath, Change)> {
-    let refused = |why: &str| {
-        let named = super::printable(&change.path);
-        Failure::new(Kind::Invalid, format!("the server names \"{named}\", {why}; nothing was changed"))
-    };
-    let path = RelPath::parse(&change.path).map_err(|_| refused("which is no path inside a folder"))?;
-    if change.path.split('/').any(|name| name.eq_ignore_ascii_case(".git")) {
-        return Err(refused("which is git's own"));
+type Sorted = (Vec<(RelPath, Change)>, Vec<LeftOut>);
+
+/// What may be done, and what no pull does.
+fn sorted(changes: Changes) -> Result<Sorted> {
+    let (mut sorted, mut left_out) = (Vec::new(), Vec::new());
+    for change in changes.files {
+        // What git believes about a folder is its owner's alone, also where letters are the same in both cases.
+        match change.path.split('/').any(|name| name.eq_ignore_ascii_case(".git")) {
+            true => left_out.push(LeftOut { path: change.path, why: "git's own".to_owned() }),
+            false => sorted.push((checked(&change)?, change)),
+        }
     }
-    Ok((path, change))
+    Ok((sorted, left_out))
+}
+
+/// A path that stays inside by its form.
+fn checked(change: &Change) -> Result<RelPath> {
+    RelPath::parse(&change.path).map_err(|_| {
+        let named = super::printable(&change.path);
+        let why = "which is no path inside a folder; nothing was changed";
+        Failure::new(Kind::Invalid, format!("the server names \"{named}\", {why}"))
+    })
+}
+
+/// The last one first.
+fn steps(target: &[u8]) -> Vec<Vec<u8>> {
+    target.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect()
 }
 
 fn open(dir: &Path) -> Result<Folder> {
@@ -139,6 +193,8 @@ enum Verdict {
     Do(Put),
     Conflict(Why),
     TooLarge(u64),
+    /// A link that would lead to this, out of the folder.
+    Leaves(String),
 }
 
 struct Planning<'a, C> {
@@ -148,6 +204,8 @@ struct Planning<'a, C> {
     local: Local,
     /// What is going to be removed.
     gone: HashSet<Vec<u8>>,
+    /// What is going to be a link, and where it will lead.
+    links: HashMap<Vec<u8>, Vec<u8>>,
     fetched: &'a dyn Fn(u64),
 }
 
@@ -156,6 +214,9 @@ impl<C: Contents> Planning<'_, C> {
         let here = self.look(path)?;
         match change.now() {
             None => self.removal(here, change).await,
+            Some(Leaf::Link { target }) if !self.keeps_inside(path, target) => {
+                Ok(Verdict::Leaves(target.clone()))
+            }
             Some(Leaf::Link { target }) => {
                 let is_there = matches!(&here, Here::Link(found) if found == target.as_bytes());
                 let put = Put::Link { target: target.clone() };
@@ -163,6 +224,41 @@ impl<C: Contents> Planning<'_, C> {
             }
             Some(Leaf::File { size, .. }) if *size > LARGEST_FILE => Ok(Verdict::TooLarge(*size)),
             Some(Leaf::File { mode, .. }) => self.file(here, change, *mode).await,
+        }
+    }
+
+    /// Whether a link leads to a place in the folder, also through other links: those that are there, and those that come.
+    fn keeps_inside(&self, path: &RelPath, target: &str) -> bool {
+        let mut at: Vec<Vec<u8>> = path.as_bytes().split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
+        at.pop();
+        let mut todo = steps(target.as_bytes());
+        let mut links = 0;
+        while let Some(step) = todo.pop() {
+            match step.as_slice() {
+                b"" | b"." => {}
+                b".." if at.pop().is_none() => return false,
+                b".." => {}
+                _ => {
+                    at.push(step);
+                    let Some(target) = self.link(&at.join(&b'/')) else { continue };
+                    at.pop();
+                    links += 1;
+                    if links > MOST_LINKS || target.starts_with(b"/") {
+                        return false;
+                    }
+                    todo.extend(steps(&target));
+                }
+            }
+        }
+        path.keeps_inside(target.as_bytes())
+    }
+
+    /// Where a link leads that will be there.
+    fn link(&self, place: &[u8]) -> Option<Vec<u8>> {
+        match self.links.get(place) {
+            Some(target) => Some(target.clone()),
+            None if self.gone.contains(place) => None,
+            None => self.folder.read_link(&RelPath::met(place).ok()?).ok(),
         }
     }
 
@@ -221,14 +317,12 @@ impl<C: Contents> Planning<'_, C> {
 impl Plan {
     /// What goes goes first: it may be in the way of what comes.
     pub(super) fn apply(&self) -> Result<Done> {
-        let mut done = Done::default();
         for step in self.steps.iter().filter(|step| step.put == Put::Nothing) {
             self.remove(&step.path).map_err(|error| local(&error))?;
-            done.deleted += 1;
         }
         for step in &self.steps {
             match &step.put {
-                Put::Nothing => continue,
+                Put::Nothing => {}
                 Put::File { content, mode } => {
                     let mut bytes = self.spool.read(content);
                     self.folder
@@ -240,12 +334,8 @@ impl Plan {
                     linked.map_err(|error| local(&error))?;
                 }
             }
-            match step.how {
-                How::Added => done.added += 1,
-                How::Modified | How::Deleted => done.changed += 1,
-            }
         }
-        Ok(done)
+        Ok(Done(self.steps.iter().map(Step::deed).collect()))
     }
 
     fn remove(&self, path: &RelPath) -> std::result::Result<(), ash_snapshot::Error> {

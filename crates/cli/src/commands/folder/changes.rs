@@ -44,6 +44,16 @@ pub(super) enum Leaf {
     Link { target: String },
 }
 
+impl How {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            How::Added => "added",
+            How::Modified => "modified",
+            How::Deleted => "deleted",
+        }
+    }
+}
+
 impl Changes {
     /// What is to be fetched.
     pub(super) fn bytes(&self) -> u64 {
@@ -132,9 +142,12 @@ impl<'a> Server<'a> {
     }
 
     pub(super) async fn changes(&self) -> Result<Changes> {
-        let said = serde_json::from_value(self.raw().await?);
-        said.map_err(|error| {
-            Failure::new(Kind::Internal, format!("the server's answer makes no sense: {error}"))
+        serde_json::from_value(self.raw().await?).map_err(|_| {
+            let remedy = "it may be newer or older than this program; `ash status` shows its version";
+            Failure::new(
+                Kind::Internal,
+                format!("the server tells changes in a way that this program does not understand: {remedy}"),
+            )
         })
     }
 }

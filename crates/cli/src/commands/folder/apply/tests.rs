@@ -64,19 +64,29 @@ impl Bench {
         self
     }
 
-    fn pull(&self, local: Local) -> Result<std::result::Result<Done, Vec<String>>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let changes = Changes { files: self.changes.clone(), unnamed: 0 };
-        let plan = runtime.block_on(plan(&self.path("in"), changes, (&self.contents, local), &|_| {}))?;
+    /// What was done, as counts of what is changed, added and deleted; or what is in conflict.
+    fn pull(&self, local: Local) -> Result<std::result::Result<[usize; 3], Vec<String>>> {
+        let plan = self.plan(local)?;
         if plan.conflicts.is_empty() {
-            return plan.apply().map(Ok);
+            let done = plan.apply()?;
+            return Ok(Ok([How::Modified, How::Added, How::Deleted].map(|how| done.count(how))));
         }
         Ok(Err(plan.conflicts.into_iter().map(|(path, _)| path).collect()))
     }
+
+    fn plan(&self, local: Local) -> Result<Plan> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let changes = Changes { files: self.changes.clone(), unnamed: 0 };
+        runtime.block_on(plan(&self.path("in"), changes, (&self.contents, local), &|_| {}))
+    }
+
+    fn link(&mut self, path: &str, target: &str) -> &mut Bench {
+        self.change(path, None, Some(Leaf::Link { target: target.to_owned() }))
+    }
 }
 
-fn done(changed: usize, added: usize, deleted: usize) -> Done {
-    Done { changed, added, deleted }
+fn done(changed: usize, added: usize, deleted: usize) -> [usize; 3] {
+    [changed, added, deleted]
 }
 
 #[test]
@@ -108,10 +118,8 @@ fn what_was_changed_here_too_stops_everything_unless_forced() {
 }
 
 #[test]
-fn a_path_that_leads_outside_or_into_git_is_refused_before_anything_is_done() {
-    for path in
-        ["../out/x", "/etc/x", "a/../../x", "", ".git/hooks/post-commit", "sub/.GIT/config", "a\0b", "./x"]
-    {
+fn a_path_that_leads_outside_is_refused_before_anything_is_done() {
+    for path in ["../out/x", "/etc/x", "a/../../x", "", "a\0b", "./x"] {
         let mut bench = Bench::new();
         bench.file("fine", None, Some("x")).file(path, None, Some("evil"));
         let failure = bench.pull(Local::Overwrite).expect_err(path);
@@ -134,12 +142,104 @@ fn a_link_in_the_folder_is_never_followed_out_of_it() {
 }
 
 #[test]
-fn a_link_the_server_makes_is_not_followed_by_what_comes_after_it() {
+fn what_is_gits_own_is_left_out_and_blocks_nothing() {
+    let mut bench = Bench::new();
+    for path in [".git/hooks/post-commit", ".GIT/config", "sub/.Git/config", ".git"] {
+        bench.file(path, None, Some("evil"));
+    }
+    bench.file("fine", None, Some("x")).file(".github/workflow", None, Some("y"));
+    let plan = bench.plan(Local::Overwrite).expect("a plan");
+    let left: Vec<&str> = plan.left_out.iter().map(|left| left.path.as_str()).collect();
+    assert_eq!(left, [".git/hooks/post-commit", ".GIT/config", "sub/.Git/config", ".git"]);
+    plan.apply().expect("a pull");
+    let mut names: Vec<_> =
+        fs::read_dir(bench.path("in")).expect("a folder").map(|it| it.expect("one").file_name()).collect();
+    names.sort();
+    assert_eq!(names, [".github", "fine"]);
+}
+
+#[test]
+fn a_link_that_leaves_the_folder_is_not_made() {
+    let mut bench = Bench::new();
+    fs::create_dir_all(bench.path("in/real/deep")).expect("a folder");
+    symlink(bench.path("out"), bench.path("in/mine")).expect("a link");
+    symlink("deep", bench.path("in/real/there")).expect("a link");
+    symlink("..", bench.path("in/real/up")).expect("a link");
+    let outside = bench.path("out").display().to_string();
+    let leaving = [
+        ("absolute", outside.as_str()),
+        ("up", "../out"),
+        ("real/up-twice", "../../out"),
+        ("through-a-name", "real/../../out"),
+        // Where `real/up` is the folder itself.
+        ("through-a-link", "real/up/../out"),
+        ("through-what-is-not-there-yet", "later/../x"),
+        ("through-mine", "mine/victim"),
+        ("to-mine", "mine"),
+        ("through-a-new-one", "absolute/victim"),
+        ("nothing", ""),
+        ("circle", "circle"),
+    ];
+    let staying = [
+        ("plain", "real"),
+        ("real/deep/odd", "../.././/plain"),
+        ("dangling", "later/on"),
+        ("via", "real/there"),
+    ];
+    for (path, target) in leaving.iter().chain(&staying) {
+        bench.link(path, target);
+    }
+    for local in [Local::Keep, Local::Overwrite] {
+        let plan = bench.plan(local).expect("a plan");
+        let left: Vec<&str> = plan.left_out.iter().map(|left| left.path.as_str()).collect();
+        assert_eq!(left, leaving.map(|(path, _)| path));
+        let done = plan.apply().expect("a pull");
+        assert!(done.0.iter().all(|deed| staying.iter().any(|(path, _)| deed.path == *path)), "{done:?}");
+    }
+    for (path, target) in staying {
+        let made = fs::read_link(bench.path("in").join(path)).expect(path);
+        assert_eq!(made, PathBuf::from(target), "{path}");
+    }
+    assert!(leaving.iter().all(|(path, _)| fs::symlink_metadata(bench.path("in").join(path)).is_err()));
+}
+
+#[test]
+fn what_comes_after_a_link_is_not_written_through_it() {
     let mut bench = Bench::new();
     let target = bench.path("out").display().to_string();
-    bench.change("link", None, Some(Leaf::Link { target })).file("link/new", None, Some("evil"));
+    bench.link("link", &target).file("link/new", None, Some("evil"));
+    let plan = bench.plan(Local::Overwrite).expect("a plan");
+    assert_eq!(plan.left_out.len(), 1, "{:?}", plan.left_out);
+    plan.apply().expect("what is left is harmless");
+    assert_eq!(bench.read("out/new"), None);
+    let mut bench = Bench::new();
+    bench.write("in/real/file", "mine");
+    bench.link("inside", "real").file("inside/file", None, Some("evil"));
     let failure = bench.pull(Local::Overwrite).expect_err("a lie");
-    assert_eq!((failure.exit_code(), bench.read("out/new")), (1, None));
+    assert_eq!((failure.exit_code(), bench.read("in/real/file")), (1, Some("mine".into())));
+}
+
+#[test]
+fn all_that_is_done_is_listed() {
+    let mut bench = Bench::new();
+    bench.write("in/a", "old");
+    bench.write("in/b", "x");
+    bench.file("a", Some("old"), Some("new")).file("b", Some("x"), None);
+    bench.file(".hidden", None, Some("h")).link("link", "a");
+    let done = bench.plan(Local::Keep).expect("a plan").apply().expect("a pull");
+    let one = |path: &str, how, target: Option<&str>| Deed {
+        path: path.to_owned(),
+        how,
+        target: target.map(str::to_owned),
+    };
+    let expected = [
+        one("a", How::Modified, None),
+        one("b", How::Deleted, None),
+        one(".hidden", How::Added, None),
+        one("link", How::Added, Some("a")),
+    ];
+    assert_eq!(done.0, expected);
+    assert_eq!(done.to_string(), "1 changed, 2 added, 1 deleted");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The JSON of every fact, as databases hold it. The golden file is only ever added to: a line that changes is
 //! a log that can no longer be read.
 
+mod spending;
+
 use ash_model::{
     Adopted, AdoptedUpTo, AgentName, AnsweredBy, Ask, Asked, Beside, Bounds, BudgetOf, Call, Compared,
     ComparedBy, Consistency, Death, Dialect, Durability, End, Epoch, Fact, From, How, Incarnation, InnerPath,
@@ -10,10 +12,11 @@ use ash_model::{
     Verdict, Which, Witness,
 };
 use serde_json::json;
+use spending::{bounds, budgets, routed};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
-const GOLDEN: &str = include_str!("golden/facts-1.txt");
+const GOLDEN: &str = include_str!("../golden/facts-1.txt");
 
 fn turn() -> TurnId {
     TurnId(Uuid::from_u128(7))
@@ -57,7 +60,7 @@ fn beginnings() -> Vec<Fact> {
     };
     let parent = SessionId::parse("parent").expect("a name");
     let forked = |checkpoint| Fact::Forked {
-        parent: parent.clone(),
+        parent: Some(parent.clone()),
         checkpoint,
         memory: Uuid::from_u128(9),
         told: 3,
@@ -92,8 +95,8 @@ fn turns() -> Vec<Fact> {
     };
     let usage = Usage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
     let mut facts = vec![
-        Fact::Queued { turn, content: json!("hi"), ask: Ask::default() },
-        Fact::Queued { turn, content: json!([{"text": "hi", "type": "text"}]), ask },
+        Fact::Queued { turn, content: json!("hi"), ask: Ask::default(), lock: None },
+        Fact::Queued { turn, content: json!([{"text": "hi", "type": "text"}]), ask, lock: None },
         Fact::Started { turn, input: 2 },
         Fact::Continued { turn, attempt: 2, discard_after: 41, input: 3, calls: Vec::new() },
         Fact::Said { line: "{ \"type\":\"assistant\" , \"x\":\"\\u00e4\" }".into() },
@@ -223,7 +226,7 @@ fn history() -> Vec<Fact> {
     };
     vec![
         Fact::Forked {
-            parent: SessionId::parse("parent").expect("a name"),
+            parent: Some(SessionId::parse("parent").expect("a name")),
             checkpoint: Some(1),
             memory: Uuid::from_u128(9),
             told: 3,
@@ -279,6 +282,7 @@ fn own_turns() -> Vec<Fact> {
             turn: turn(),
             content: json!("hello"),
             ask: Ask { durability: Some(Durability::Local), ..Ask::default() },
+            lock: None,
         },
         Fact::Created { agent, version: 2, options: Options { ephemeral: Some(true), ..Options::default() } },
     ]
@@ -299,10 +303,10 @@ fn shared() -> Vec<Fact> {
         unsaved_more: 0,
         salvage: false,
         mid_turn: false,
-        beside: vec![Beside { session: other.clone(), turn: turn() }],
+        beside: vec![Beside { session: Some(other.clone()), turn: turn() }],
         back: Some(3),
     };
-    vec![Fact::Saved(saved), Fact::TakenBack(TakenBack { by: other, checkpoint: 6, to: 3 })]
+    vec![Fact::Saved(saved), Fact::TakenBack(TakenBack { by: Some(other), checkpoint: 6, to: 3 })]
 }
 
 fn labels() -> Vec<Fact> {
@@ -336,6 +340,7 @@ fn busy() -> Vec<Fact> {
         ttl_ms: 30_000,
         until: Timestamp(1000),
         holder: Some("ci".into()),
+        in_use: false,
     };
     let nameless = Lock { holder: None, ..lock.clone() };
     let agent = AgentName::parse("helper").expect("a name");
@@ -516,6 +521,8 @@ fn every_fact() -> Vec<Fact> {
         comparisons(),
         unsaved(),
         routed(),
+        of_a_holder(),
+        of_purged_sessions(),
     ]
     .concat()
 }
@@ -564,85 +571,15 @@ fn unsaved() -> Vec<Fact> {
     ]
 }
 
-/// What was used, and what may be.
-fn budgets() -> Vec<Fact> {
-    let usage = Usage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
-    let used = Used {
-        routed: false,
-        turn: Some(turn()),
-        attempt: 1,
-        message: Some("msg_1".into()),
-        model: "m".into(),
-        helper: false,
-        first: true,
-        end: Some(End::Calls),
-        usage,
-        nano_usd: Some(9),
-        confirms: None,
-    };
-    let said = Used { helper: true, first: false, end: Some(End::Said), ..used.clone() };
-    let torn = Used { end: Some(End::Torn), nano_usd: None, ..used.clone() };
-    let sum = Used {
-        turn: None,
-        attempt: 0,
-        message: None,
-        first: false,
-        end: None,
-        confirms: Some(usage),
-        ..used.clone()
-    };
-    let reached = |turn, of, which| Fact::BudgetReached(Reached { turn, of, which, limit: 10, used: 11 });
-    let limits = Limits { max_turns: Some(3), max_budget_usd: Some(0.5), max_tokens: Some(1000) };
-    let options = Options {
-        max_turns: Some(30),
-        max_budget_usd: Some(2.5),
-        max_tokens: Some(100_000),
-        turn_limits: Some(limits),
-        ..Options::default()
-    };
-    let ask = Ask { max_tokens: Some(500), ..Ask::default() };
-    let mut facts: Vec<Fact> = [used, said, torn, sum].map(Fact::Used).to_vec();
-    facts.extend([
-        reached(Some(turn()), BudgetOf::Turn, Which::MaxTurns),
-        reached(Some(turn()), BudgetOf::Turn, Which::Price),
-        reached(None, BudgetOf::Session, Which::MaxBudgetUsd),
-        reached(None, BudgetOf::Session, Which::MaxTokens),
-        Fact::Created { agent: AgentName::parse("helper").expect("a name"), version: 2, options },
-        Fact::Queued { turn: turn(), content: json!("hi"), ask },
-    ]);
-    facts
+/// The message of a lock's holder.
+fn of_a_holder() -> Vec<Fact> {
+    vec![Fact::Queued { turn: turn(), content: json!("mine"), ask: Ask::default(), lock: Some(2) }]
 }
 
-/// What the shim read from an answer.
-fn routed() -> Vec<Fact> {
-    let usage = Usage { input_tokens: 1, output_tokens: 2, cache_creation_tokens: 3, cache_read_tokens: 4 };
-    let used = Used {
-        turn: None,
-        attempt: 0,
-        message: Some("msg_1".into()),
-        model: "m".into(),
-        helper: true,
-        routed: true,
-        first: false,
-        end: None,
-        usage,
-        nano_usd: Some(9),
-        confirms: None,
-    };
-    vec![Fact::Used(used)]
-}
-
-/// How much of the machine a sandbox may take, and what stopped a turn.
-fn bounds() -> Vec<Fact> {
-    let limits = Bounds::parse("memoryMb=64,diskMb=0,turnSeconds=5").expect("bounds");
-    let options = Options { limits: Some(limits), ..Options::default() };
-    let agent = AgentName::parse("helper").expect("a name");
-    let reached = |which| Reached { turn: Some(turn()), of: BudgetOf::Turn, which, limit: 10, used: 11 };
-    let mut facts = vec![Fact::Created { agent, version: 2, options }];
-    facts.extend(
-        [Which::TurnSeconds, Which::DiskMb, Which::MaxFiles].map(|which| Fact::BudgetReached(reached(which))),
-    );
-    facts
+/// What names another session, once that was purged.
+fn of_purged_sessions() -> Vec<Fact> {
+    let named = shared().into_iter().chain(beginnings().into_iter().skip(3));
+    named.map(Fact::unnamed).collect()
 }
 
 /// A new kind does not compile here until it has a place, and fails below until it has a line.

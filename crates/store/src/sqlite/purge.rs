@@ -1,0 +1,311 @@
+//! What a purge does at once, in the step that puts a session into the trash: no row but its own names it any more, and its
+//! id is free. Its own says what it was called until it goes: the object store still knows it by that name.
+
+use super::{
+    read::{optional, parsed},
+    usage,
+};
+use crate::{Append, Error, NewSession, Result, Seal};
+use ash_model::{Fact, SessionId, SessionNo, TenantId, Timestamp, WorkspaceId, far::Tombstone};
+use sqlx::{Connection, Row, SqliteConnection, SqlitePool, query, sqlite::SqliteRow};
+
+type Db = SqliteConnection;
+
+/// What the ids of sessions have that hold what the database had instead of an adopted history.
+const DIVERGED: &str = ".diverged-";
+
+/// A session in the trash by what it was called.
+struct Name {
+    tenant: TenantId,
+    id: SessionId,
+    no: SessionNo,
+    parent: Option<SessionId>,
+    is_shared: bool,
+}
+
+/// Another session may have its id from here on.
+pub(super) async fn free_id(db: &mut Db, no: SessionNo, at: Timestamp) -> Result<()> {
+    // A session that is made later under this id is younger than every fork of this one, whatever the clock does.
+    query(
+        "UPDATE sessions SET purged_id = id, id = '.' || n, purged_seq = last_seq + 1, ordered = NULL, lock = NULL,
+             purged_epoch = (SELECT epoch FROM workspaces WHERE workspaces.id = sessions.workspace), trashed_at = (
+             SELECT max(?2, coalesce(max(f.created_at), 0), sessions.created_at) FROM sessions f
+             WHERE f.base_session = sessions.n OR (f.tenant = sessions.tenant AND f.parent = sessions.id))
+         WHERE n = ?1",
+    )
+    .bind(no.0)
+    .bind(at.0)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Takes the name of a session in the trash out of every other row.
+pub(super) async fn hide(db: &mut Db, seal: &Seal, no: SessionNo) -> Result<()> {
+    let row = query("SELECT tenant, purged_id, parent, slug IS NOT NULL AS shared FROM sessions WHERE n = ?");
+    let row = row.bind(no.0).fetch_one(&mut *db).await?;
+    let id = |text: &str| SessionId::parse(text).ok();
+    let name = Name {
+        tenant: parsed(&row, "tenant", |text| TenantId::parse(text).ok())?,
+        id: parsed(&row, "purged_id", id)?,
+        no,
+        parent: optional(&row, "parent", id)?,
+        is_shared: row.try_get("shared")?,
+    };
+    usage::forget(db, no).await?;
+    hide_in_audit(db, seal, &name).await?;
+    hide_in_forks(db, &name).await?;
+    if name.is_shared {
+        hide_in_workspace(db, &name).await?;
+    }
+    if let Some(parent) = name.parent.as_ref().filter(|_| name.id.as_str().contains(DIVERGED)) {
+        hide_in_parent(db, parent, &name).await?;
+    }
+    forget_keys(db, &name).await
+}
+
+/// Forks of it say only that they are forks. The names in their logs are replaced as texts: an id needs no escapes, and what
+/// others have written has its quotes escaped.
+async fn hide_in_forks(db: &mut Db, name: &Name) -> Result<()> {
+    for sql in [
+        "UPDATE events SET json = replace(json, '\"parent\":\"' || ?2 || '\"', '\"parent\":null')
+         WHERE kind = 'forked' AND (session, seq) IN (SELECT n, base_seq + 1 FROM sessions WHERE tenant = ?1 AND parent = ?2)",
+        "UPDATE sessions SET parent = NULL WHERE tenant = ?1 AND parent = ?2",
+    ] {
+        query(sql).bind(name.tenant.as_str()).bind(name.id.as_str()).execute(&mut *db).await?;
+    }
+    Ok(())
+}
+
+/// Of a fork that comes back and shares the log of a session that was purged.
+pub(super) async fn hide_parent(db: &mut Db, fork: SessionNo) -> Result<()> {
+    let row = query(
+        "SELECT f.parent, f.base_seq FROM sessions f JOIN sessions p ON p.n = f.base_session
+         WHERE f.n = ? AND f.parent IS NOT NULL AND p.trashed_at IS NOT NULL",
+    );
+    let Some(row) = row.bind(fork.0).fetch_optional(&mut *db).await? else { return Ok(()) };
+    let (parent, base): (String, i64) = (row.try_get("parent")?, row.try_get("base_seq")?);
+    unname_parent(db, fork, (&parent, base)).await
+}
+
+async fn unname_parent(db: &mut Db, fork: SessionNo, (parent, base): (&str, i64)) -> Result<()> {
+    query(
+        "UPDATE events SET json = replace(json, '\"parent\":\"' || ?3 || '\"', '\"parent\":null')
+         WHERE kind = 'forked' AND session = ?1 AND seq = ?2 + 1",
+    )
+    .bind(fork.0)
+    .bind(base)
+    .bind(parent)
+    .execute(&mut *db)
+    .await?;
+    query("UPDATE sessions SET parent = NULL WHERE n = ?").bind(fork.0).execute(db).await?;
+    Ok(())
+}
+
+/// Of a fork that is made of a session that was purged since it was looked at.
+pub(super) async fn hide_gone_parent(db: &mut Db, fork: SessionNo, new: &NewSession) -> Result<()> {
+    let Some(parent) = &new.parent else { return Ok(()) };
+    let there = match new.base {
+        Some((no, _)) => query("SELECT 1 FROM sessions WHERE n = ? AND trashed_at IS NULL").bind(no.0),
+        None => query("SELECT 1 FROM sessions WHERE tenant = ? AND id = ?")
+            .bind(new.tenant.as_str())
+            .bind(parent.as_str()),
+    };
+    match there.fetch_optional(&mut *db).await? {
+        Some(_) => Ok(()),
+        None => {
+            let base = super::write::number(new.base.map_or(0, |(_, seq)| seq))?;
+            unname_parent(db, fork, (parent.as_str(), base)).await
+        }
+    }
+}
+
+/// Of those that a step says worked beside it one may have been purged while the step was made.
+pub(super) async fn hide_gone_neighbours(
+    db: &mut Db,
+    workspace: WorkspaceId,
+    append: &mut Append,
+) -> Result<()> {
+    let mut named: Vec<&mut Option<SessionId>> = Vec::new();
+    for note in &mut append.notes {
+        match &mut note.fact {
+            Fact::Saved(saved) => named.extend(saved.beside.iter_mut().map(|turn| &mut turn.session)),
+            Fact::TakenBack(back) => named.push(&mut back.by),
+            // The others name no session, or the one that a fork was made from, which is not in this workspace.
+            _ => {}
+        }
+    }
+    let beside = append.checkpoint.iter_mut().flat_map(|checkpoint| &mut checkpoint.beside);
+    named.extend(beside.map(|turn| &mut turn.session));
+    for name in named {
+        let Some(id) = &*name else { continue };
+        let there = query("SELECT 1 FROM sessions WHERE workspace = ? AND id = ?");
+        let there = there.bind(workspace.to_string()).bind(id.as_str());
+        if there.fetch_optional(&mut *db).await?.is_none() {
+            *name = None;
+        }
+    }
+    Ok(())
+}
+
+/// Those that worked beside it had it in their logs, and so had copies of the workspace.
+async fn hide_in_workspace(db: &mut Db, name: &Name) -> Result<()> {
+    query(
+        "UPDATE events SET json = replace(replace(json, '\"session\":\"' || ?2 || '\"', '\"session\":null'),
+             '\"by\":\"' || ?2 || '\"', '\"by\":null')
+         WHERE kind IN ('saved', 'taken_back') AND instr(json, '\"' || ?2 || '\"') > 0
+           AND session IN (SELECT s.n FROM sessions s JOIN sessions gone ON s.workspace = gone.workspace WHERE gone.n = ?1)",
+    )
+    .bind(name.no.0)
+    .bind(name.id.as_str())
+    .execute(&mut *db)
+    .await?;
+    query(
+        "UPDATE checkpoints SET beside = replace(beside, '\"session\":\"' || ?2 || '\"', '\"session\":null')
+         WHERE beside IS NOT NULL AND instr(beside, '\"session\":\"' || ?2 || '\"') > 0
+           AND workspace IN (SELECT id FROM workspaces WHERE tenant = ?1)",
+    )
+    .bind(name.tenant.as_str())
+    .bind(name.id.as_str())
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// One that held what the database had instead of an adopted history is named where that was adopted.
+async fn hide_in_parent(db: &mut Db, parent: &SessionId, name: &Name) -> Result<()> {
+    query(
+        "UPDATE events SET json = replace(json, '\"diverged\":\"' || ?3 || '\"', '\"diverged\":null')
+         WHERE kind = 'adopted' AND session IN (SELECT n FROM sessions WHERE tenant = ?1 AND id = ?2)",
+    )
+    .bind(name.tenant.as_str())
+    .bind(parent.as_str())
+    .bind(name.id.as_str())
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Lines stay, with what was done, when and by whom. They say a pseudonym instead of the id, by which somebody who knows the
+/// id finds them.
+async fn hide_in_audit(db: &mut Db, seal: &Seal, name: &Name) -> Result<()> {
+    let pseudonym = seal.pseudonym(&name.tenant, &name.id);
+    // What is told of the forks, first: afterwards nobody knows whose they are.
+    query(
+        "UPDATE audit SET detail = 'fork of ' || ?3 WHERE tenant = ?1 AND detail = 'fork of ' || ?2 AND subject IN
+             (SELECT id FROM sessions WHERE tenant = ?1 AND parent = ?2)",
+    )
+    .bind(name.tenant.as_str())
+    .bind(name.id.as_str())
+    .bind(&pseudonym)
+    .execute(&mut *db)
+    .await?;
+    query(
+        "UPDATE audit SET subject = ?4, detail = CASE WHEN detail GLOB 'fork of *' THEN NULL ELSE detail END
+         WHERE session = ?1 OR (session IS NULL AND tenant = ?2 AND subject = ?3 AND deed IN
+             ('created', 'ended', 'purged', 'forgotten', 'executed', 'checkpoints_removed', 'permission_answered'))",
+    )
+    .bind(name.no.0)
+    .bind(name.tenant.as_str())
+    .bind(name.id.as_str())
+    .bind(&pseudonym)
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// What was made with an idempotency key is there no more, so a request with it is the first.
+async fn forget_keys(db: &mut Db, name: &Name) -> Result<()> {
+    query(
+        "DELETE FROM idempotency WHERE tenant = ?1 AND (substr(route, 1, length(?2)) = ?2
+           OR (resource = ?3 AND (route = 'POST /api/sessions' OR route GLOB 'POST /api/sessions/*/fork')))",
+    )
+    .bind(name.tenant.as_str())
+    .bind(format!("POST /api/sessions/{}/", name.id))
+    .bind(name.id.as_str())
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Sessions in the trash that had this id.
+pub(super) async fn of_id(db: &SqlitePool, tenant: &TenantId, id: &SessionId) -> Result<Vec<Tombstone>> {
+    let rows = query(
+        "SELECT tenant, purged_id, purged_epoch, purged_seq, trashed_at FROM sessions
+         WHERE tenant = ? AND purged_id = ? ORDER BY n",
+    );
+    let rows = rows.bind(tenant.as_str()).bind(id.as_str()).fetch_all(db).await?;
+    rows.iter().map(super::witness::tombstone_row).collect()
+}
+
+/// Of the sessions that had this id the one that was there at a time: a fork from then shares its log.
+pub(super) async fn had_id<'c>(
+    db: impl sqlx::SqliteExecutor<'c>,
+    (tenant, id): (&TenantId, &SessionId),
+    at: Timestamp,
+) -> Result<Option<SqliteRow>> {
+    let row = query(
+        "SELECT * FROM (SELECT * FROM sessions WHERE tenant = ?1 AND id = ?2
+             UNION ALL SELECT * FROM sessions WHERE tenant = ?1 AND purged_id = ?2)
+         WHERE +created_at <= ?3 ORDER BY +created_at DESC, n DESC LIMIT 1",
+    );
+    Ok(row.bind(tenant.as_str()).bind(id.as_str()).bind(at.0).fetch_optional(db).await?)
+}
+
+/// Of a parent in the trash, what no fork shares. False: there was some, and may be more.
+pub(super) async fn forget_unshared(db: &mut Db, no: SessionNo, at_once: i64) -> Result<bool> {
+    let shared = "(SELECT coalesce(max(f.base_seq), 0) FROM sessions f WHERE f.base_session = ?1)";
+    for table in ["deltas", "events"] {
+        let key = if table == "deltas" { "session, seq, n" } else { "session, seq" };
+        let sql = format!(
+            "DELETE FROM {table} WHERE ({key}) IN
+                 (SELECT {key} FROM {table} WHERE session = ?1 AND seq > {shared} LIMIT ?2)"
+        );
+        let gone = query(sqlx::AssertSqlSafe(sql)).bind(no.0).bind(at_once).execute(&mut *db).await?;
+        if gone.rows_affected() > 0 {
+            return Ok(false);
+        }
+    }
+    let stripped = query(
+        "UPDATE sessions SET title = NULL, last_text = NULL, metadata = NULL, env = NULL, secrets = NULL, options = '{}',
+             problem = NULL, pending = NULL, lock = NULL, ordered = NULL
+         WHERE n = ? AND trashed_at IS NOT NULL
+           AND (options <> '{}' OR coalesce(title, last_text, metadata, env, secrets, problem, pending) IS NOT NULL)",
+    );
+    Ok(stripped.bind(no.0).execute(db).await?.rows_affected() == 0)
+}
+
+/// What servers before this one left named, once.
+pub(super) async fn hide_older(db: &mut Db, seal: &Seal) -> Result<()> {
+    let done: i64 = query("PRAGMA user_version").fetch_one(&mut *db).await?.try_get(0)?;
+    if done > 0 {
+        return Ok(());
+    }
+    let mut step = db.begin().await?;
+    let rows = query("SELECT n, trashed_at FROM sessions WHERE trashed_at IS NOT NULL AND purged_id IS NULL");
+    for row in rows.fetch_all(&mut *step).await? {
+        let no = SessionNo(row.try_get("n")?);
+        free_id(&mut step, no, Timestamp(row.try_get("trashed_at")?)).await?;
+        hide(&mut step, seal, no).await?;
+    }
+    let rows = query(
+        "SELECT tenant, subject, max(n) AS last FROM audit WHERE deed = 'forgotten' AND subject NOT GLOB 'purged:*'
+         GROUP BY tenant, subject",
+    );
+    for row in rows.fetch_all(&mut *step).await? {
+        let tenant = parsed(&row, "tenant", |text| TenantId::parse(text).ok())?;
+        let id = parsed(&row, "subject", |text| SessionId::parse(text).ok())?;
+        query(
+            "UPDATE audit SET subject = ? WHERE tenant = ? AND subject = ? AND n <= ? AND deed IN
+                 ('created', 'ended', 'purged', 'forgotten', 'executed', 'checkpoints_removed', 'permission_answered')",
+        )
+        .bind(seal.pseudonym(&tenant, &id))
+        .bind(tenant.as_str())
+        .bind(id.as_str())
+        .bind(row.try_get::<i64, _>("last")?)
+        .execute(&mut *step)
+        .await?;
+    }
+    query("PRAGMA user_version = 1").execute(&mut *step).await?;
+    step.commit().await.map_err(Error::from)
+}

@@ -1,0 +1,134 @@
+//! What is over: sessions that have ended, and servers that stop.
+
+use super::{command, run};
+use crate::support::{Server, eventually};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn an_ended_session_has_one_sentence_and_one_exit_code() {
+    let server = Server::start().await;
+    let client = server.client();
+    client.post("/api/sessions", json!({ "agent": "default", "sessionId": "s" })).await;
+    client.say("s", "one").await;
+    client.delete("/api/sessions/s").await;
+    let folder = server.dir.join("project");
+    std::fs::create_dir(&folder).expect("a folder");
+    let folder = folder.to_str().expect("UTF-8");
+    let mut sentences = Vec::new();
+    for words in [
+        &["session", "send", "s", "hi"][..],
+        &["session", "send", "--raw", "s", "hi"],
+        &["session", "--json", "send", "s", "hi"],
+        &["session", "resume", "s", "--detach"],
+        &["session", "exec", "s", "true"],
+        &["session", "config", "s", "-o", "model=x"],
+        &["session", "pause", "s"],
+        &["session", "stop", "s"],
+        &["session", "interrupt", "s"],
+        &["session", "rewind", "s", "1"],
+        &["session", "push", "s", folder],
+        &["session", "lock", "s"],
+        &["chat", "--resume", "s", "--", "default", "hi"],
+        &["chat", "--session-id", "s", "default", "hi"],
+    ] {
+        let (code, _, said) = run(command(&server, words)).await;
+        assert_eq!(code, Some(6), "{words:?}: {said}");
+        sentences.push(said.lines().last().unwrap_or_default().to_owned());
+    }
+    sentences.dedup();
+    assert_eq!(sentences.len(), 1, "{sentences:#?}");
+    assert!(sentences[0].contains("the session has ended") && sentences[0].contains("ash session fork"));
+    // The statuses of the API are what they were.
+    let status =
+        async |method, path: &str, body: Value| client.ask(method, path, Some(body)).await.0.as_u16();
+    assert_eq!(status(Method::POST, "/api/sessions/s/messages", json!({ "content": "hi" })).await, 400);
+    assert_eq!(status(Method::POST, "/api/sessions/s/resume", json!({})).await, 410);
+    // What is left of it can be read.
+    for words in [&["session", "get", "s"][..], &["session", "files", "s"], &["session", "tail", "s"]] {
+        let (code, _, said) = run(command(&server, words)).await;
+        assert_eq!(code, Some(0), "{words:?}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_when_a_session_is_ended_hears_the_same() {
+    let server = Server::start().await;
+    let client = server.client();
+    for json in [&[][..], &["--json"]] {
+        let made = client.post("/api/sessions", json!({ "agent": "default" })).await;
+        let id = made["session"]["id"].as_str().expect("an id").to_owned();
+        let send = || {
+            let words = [&["session"][..], json, &["send", &id, "hold never: one two"]].concat();
+            tokio::spawn(run(command(&server, &words)))
+        };
+        let waiting = async |count: usize| {
+            eventually("they wait", async || {
+                let queue = client.get(&format!("/api/sessions/{id}/queue")).await;
+                (queue["queue"].as_array().expect("a list").len() == count).then_some(())
+            })
+            .await;
+        };
+        let runs = send();
+        waiting(1).await;
+        let queued = send();
+        waiting(2).await;
+        client.delete(&format!("/api/sessions/{id}")).await;
+        for sent in [runs, queued] {
+            let (code, _, said) = sent.await.expect("it ends");
+            assert_eq!(code, Some(6), "{json:?}: {said}");
+            assert!(said.contains("the session has ended"), "{json:?}: {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_waits_when_the_server_stops_hears_that_it_stopped() {
+    let mut server = Server::with(&[("ASH_STOP_GRACE", "0")]).await;
+    let client = server.client();
+    client.post("/api/sessions", json!({ "agent": "default", "sessionId": "s" })).await;
+    let ask = |path: &'static str, accept: &'static str, body: Value| {
+        let request = client.request(Method::POST, path).header("accept", accept).json(&body);
+        tokio::spawn(async move {
+            let response = request.send().await.expect("an answer");
+            (response.status().as_u16(), response.text().await.expect("a body"))
+        })
+    };
+    let messages = "/api/sessions/s/messages";
+    let waiting = [
+        ("runs", ask(messages, "application/json", json!({ "content": "hold never: one two" }))),
+        (
+            "runs a command",
+            ask("/api/sessions/s/exec", "*/*", json!({ "command": "sleep 60", "timeout": 90_000 })),
+        ),
+    ];
+    eventually("the turn runs", async || {
+        let queue = client.get("/api/sessions/s/queue").await;
+        (queue["queue"][0]["status"] == "running").then_some(())
+    })
+    .await;
+    let queued = [
+        ("is queued", ask(messages, "application/json", json!({ "content": "later" }))),
+        ("is queued, as a stream", ask(messages, "text/event-stream", json!({ "content": "later" }))),
+    ];
+    eventually("all wait", async || {
+        let queue = client.get("/api/sessions/s/queue").await;
+        let sleeps = client.exec("s", "pgrep -x sleep").await["exitCode"] == 0;
+        (queue["queue"].as_array().expect("a list").len() == 3 && sleeps).then_some(())
+    })
+    .await;
+    server.stop().await;
+    for (who, answer) in waiting.into_iter().chain(queued) {
+        let (status, said) = answer.await.expect("it ends");
+        assert!(
+            said.contains(r#""code":"server_stopped""#) && !said.contains("store_failed"),
+            "{who}: {said}"
+        );
+        let streamed = who.ends_with("stream");
+        assert_eq!(status, if streamed { 200 } else { 503 }, "{who}: {said}");
+        if !streamed && who != "runs a command" {
+            let said: Value = serde_json::from_str(&said).expect("JSON");
+            assert!(said["turn"].is_string() && said["queued"] != false, "{who}: {said}");
+        }
+    }
+}
