@@ -5,7 +5,8 @@ use std::{
     io::{self, Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -16,6 +17,7 @@ const DEFAULT: &str = "/var/run/docker.sock";
 const PATIENCE: Duration = Duration::from_secs(12);
 /// An engine that is well answers this in milliseconds, under load too.
 const PING_PATIENCE: Duration = Duration::from_secs(2);
+const POLL: Duration = Duration::from_millis(50);
 const LONGEST: u64 = 16 << 20;
 /// Of what a container has said, the end is what matters.
 const MOST_WORDS: usize = 4096;
@@ -193,15 +195,27 @@ impl Engine {
         String::from_utf8_lossy(&text[text.len().saturating_sub(MOST_WORDS)..]).trim().to_owned()
     }
 
-    /// Running or not. One that is not there, or is being removed, is removed.
+    /// Removes a container, running or not. Returns when it is gone, also when another caller removes it at the same time.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         self.ping()?;
         let answer = self.ask("DELETE", &format!("/containers/{name}?force=1&v=1"), None)?;
         match answer.status {
             200..400 | 404 => Ok(()),
-            409 if self.state(name)?.is_none() => Ok(()),
+            409 if self.is_gone_soon(name)? => Ok(()),
             _ => Err(answer.why()),
         }
+    }
+
+    /// The engine answers 409 while another removal of the same container is in progress.
+    fn is_gone_soon(&self, name: &str) -> io::Result<bool> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.state(name)?.is_some() {
+            if Instant::now() > deadline {
+                return Ok(false);
+            }
+            thread::sleep(POLL);
+        }
+        Ok(true)
     }
 
     pub(crate) fn list(&self, label: &str) -> io::Result<Vec<Listed>> {

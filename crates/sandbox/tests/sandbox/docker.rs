@@ -117,12 +117,7 @@ async fn as_root_only_what_was_ours_and_is_nobodys_is_cleared_away() {
     }
     // One has its notes still; of the other nothing is left but the container.
     fs::remove_dir_all(&lost.spec.run_dir).expect("removed");
-    let docker = Docker::new(
-        "/ash".into(),
-        Some(&format!("unix://{}", engine())),
-        Image::parse("ash-test").expect("a name"),
-    );
-    let docker = docker.expect("a socket");
+    let docker = docker();
     eventually("both are removed", || {
         docker.clear_orphans().expect("cleared");
         !is_there(&lost) && !is_there(&dead)
@@ -131,6 +126,29 @@ async fn as_root_only_what_was_ours_and_is_nobodys_is_cleared_away() {
     assert!(is_there(&living));
     assert_eq!(ask("DELETE", &format!("/containers/{stranger}"), "").0, 204, "somebody else's is there");
     reap(&dead.spec.run_dir).expect("reaped");
+}
+
+#[tokio::test]
+async fn as_root_servers_that_clear_away_at_the_same_time_do_not_fail() {
+    let rigs: Vec<_> = (0..3).map(|_| rig()).collect();
+    for rig in &rigs {
+        let mut live = rig.launch().await;
+        kill_shim(rig);
+        live.closed().await;
+    }
+    let docker = docker();
+    let clear = || {
+        while rigs.iter().any(is_there) {
+            docker.clear_orphans().expect("cleared");
+        }
+    };
+    std::thread::scope(|servers| (0..6).for_each(|_| drop(servers.spawn(clear))));
+    rigs.iter().for_each(|rig| reap(&rig.spec.run_dir).expect("reaped"));
+}
+
+fn docker() -> Docker {
+    let socket = format!("unix://{}", engine());
+    Docker::new("/ash".into(), Some(&socket), Image::parse("ash-test").expect("a name")).expect("a socket")
 }
 
 /// An image like the one for tests, with one more line in its Dockerfile; removed when dropped.
