@@ -4,8 +4,9 @@
 use serde_json::Value;
 use std::{collections::BTreeSet, process::Command};
 
-const EDGES: [&str; 30] = [
+const EDGES: [&str; 31] = [
     "ash-agent -> ash-dev",
+    "ash-agent -> ash-model",
     "ash-bench -> ash-model",
     "ash-bench -> ash-store",
     "ash-bench-snapshot -> ash-snapshot",

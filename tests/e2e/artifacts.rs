@@ -122,13 +122,13 @@ async fn plan_and_documents_are_read_wherever_the_session_is() {
 
     own.write("# First look, then leap", "as was found").await;
     own.holds("# First look, then leap", "as was found", "sandbox").await;
-    for action in ["pause", "resume", "stop"] {
+    for (action, source) in [("pause", "sandbox"), ("resume", "sandbox"), ("stop", "snapshot")] {
         own.client.action(&own.id, action).await;
-        own.holds("# First look, then leap", "as was found", "sandbox").await;
+        own.holds("# First look, then leap", "as was found", source).await;
     }
     until_remote(&own.client, &own.id).await;
     server.crash_and_start().await;
-    own.of(&server).holds("# First look, then leap", "as was found", "sandbox").await;
+    own.of(&server).holds("# First look, then leap", "as was found", "snapshot").await;
     let live = server.live(&own.id).await;
     server.kill9();
     std::fs::remove_dir_all(live).expect("deleted");
@@ -173,7 +173,7 @@ async fn a_rewind_brings_the_old_plan_back() {
     assert_eq!(own.refused("plan?checkpoint=99").await.0, 404);
 
     own.rewind(then, false).await;
-    own.holds("one", "first", "sandbox").await;
+    own.holds("one", "first", "snapshot").await;
     own.client.action(&own.id, "resume").await;
     own.holds("one", "first", "sandbox").await;
     own.rewind(now, false).await;
@@ -212,7 +212,7 @@ async fn a_fork_begins_with_a_copy() {
     // To before its first start: what it has then is its parent's.
     fork.rewind(born, false).await;
     assert_eq!(fork.plan_at(born).await, "one");
-    fork.holds("one", "first", "sandbox").await;
+    fork.holds("one", "first", "snapshot").await;
     fork.client.action(&fork.id, "resume").await;
     fork.holds("one", "first", "sandbox").await;
 }
@@ -248,7 +248,7 @@ async fn sessions_of_one_workspace_have_a_plan_each() {
     // The files of all go back; what the others have for themselves stays.
     right.run("rm -r $ASH_SESSION_DIR/files/deep; echo other > $ASH_SESSION_DIR/files/other.txt").await;
     left.rewind(then, true).await;
-    left.holds("left one", "left first", "sandbox").await;
+    left.holds("left one", "left first", "snapshot").await;
     assert_eq!((right.plan().await, right.names().await), (json!("right one"), vec!["other.txt".to_owned()]));
     assert_eq!(beside.plan().await, "its own way");
 }

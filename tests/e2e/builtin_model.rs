@@ -3,6 +3,7 @@
 
 use crate::{
     model::Model,
+    own_key::by_hand,
     support::{Server, eventually, signal},
 };
 use reqwest::Method;
@@ -216,6 +217,50 @@ async fn the_key_is_nowhere_inside() {
         .await;
     let shown = stage.last()["body"].to_string();
     stage.server.keeps_outside(SECRET, &shown);
+}
+
+/// Files, batches and the organisation lie behind the same key.
+#[tokio::test]
+async fn an_agent_may_call_only_what_talks_with_the_operators_model() {
+    let stage = Stage::set().await;
+    let id = stage.create().await;
+    for call in ["GET /v1/files", "POST /v1/messages/batches", "POST /chat/completions", "POST /responses"] {
+        let refused = by_hand(&stage.server.client(), &id, call).await;
+        assert!(refused.contains("permission_error") && refused.ends_with(" 403"), "{call}: {refused}");
+    }
+    assert_eq!(stage.requests().len(), 0, "none of them went out");
+    stage.say(&id, &mut Vec::new()).await;
+}
+
+/// People read it in lists and at terminals, and services refuse a conversation with such a name in it.
+#[tokio::test]
+async fn a_tools_name_holds_nothing_that_could_mislead_a_reader() {
+    const GIVEN: &str = "Read\n\u{202e}\u{1b}[2J";
+    let stage = crate::claude::Stage::set().await;
+    let client = stage.server.client();
+    client.deploy("helper").await;
+    client.post("/api/sessions", json!({ "agent": "helper", "sessionId": "builtin" })).await;
+    for (id, recorded) in [("builtin".to_owned(), "Read2J"), (stage.create().await, GIVEN)] {
+        let call = json!({ "type": "tool_use", "name": GIVEN, "input": { "path": "x" } });
+        stage.script(json!([{ "when": { "contains": "call it" }, "times": 1, "reply": [call] }])).await;
+        let frames = client.send(&id, "call it").await.rest().await;
+        let of = |event: &'static str| frames.iter().filter(move |frame| frame.event == event);
+        let shown: Vec<&Value> = of("tool_use").map(|frame| &frame.data["name"]).collect();
+        assert_eq!(shown, ["Read2J"], "{frames:?}");
+        assert_eq!(frames.last().expect("an end").data["status"], "done", "{frames:?}");
+        let events = client.get(&format!("/api/sessions/{id}/events?limit=1000")).await;
+        let begun =
+            events["events"].as_array().expect("a list").iter().find(|event| event["type"] == "tool_start");
+        let begun = begun.expect("a call")["data"].as_str().expect("text").to_owned();
+        assert!(begun.contains(r#""toolName":"Read2J""#), "{begun}");
+        // The agent's own message is passed on as it is.
+        let said = of("message").filter_map(|frame| frame.data["message"]["content"].as_array());
+        let calls = said.flatten().filter(|block| block["type"] == "tool_use");
+        let names: Vec<&Value> = calls.map(|block| &block["name"]).collect();
+        assert_eq!(names, [recorded], "{frames:?}");
+    }
+    let shown = stage.requests().iter().map(|request| request["body"].to_string()).collect::<String>();
+    assert!(shown.contains(r#""name":"Read2J""#), "{shown}");
 }
 
 #[tokio::test]

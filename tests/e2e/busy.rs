@@ -651,12 +651,14 @@ async fn a_lock_holds_while_a_turn_of_its_holder_runs() {
 /// What was begun before a lock was taken, and ends while it holds or after it, is a write that its holder does not know.
 #[tokio::test]
 async fn a_lock_that_is_over_does_not_come_back_after_a_write_that_it_overtook() {
-    let server = Server::start().await;
-    let client = server.client();
+    let mut server = Server::start().await;
+    let mut client = server.client();
     let id = client.create().await;
     let path = |rest: &str| format!("/api/sessions/{id}{rest}");
     let begun = server.live(&id).await.join("tree/workspace/begun");
-    for (ends, ttl) in [("after it", 1), ("while it holds", 4)] {
+    for (ends, ttl) in
+        [("after it", 1), ("while it holds", 4), ("before a restart", 4), ("before it is asked for", 4)]
+    {
         std::fs::remove_file(&begun).ok();
         let (other, run) = (client.clone(), path("/exec"));
         let command = "rm -f go; touch begun; until [ -e go ]; do sleep 0.02; done; echo b > file";
@@ -664,18 +666,30 @@ async fn a_lock_that_is_over_does_not_come_back_after_a_write_that_it_overtook()
         eventually("the other client writes", async || begun.exists().then_some(())).await;
         let lock = client.lock(&id, json!({ "ttl": ttl, "takeover": true })).await;
         let token = lock["token"].as_str().expect("a token");
-        let over = async || {
+        let over = async |client: &Client| {
             eventually("the lock is over", async || {
                 client.session(&id).await["lock"].is_null().then_some(())
             })
             .await;
         };
         if ends == "after it" {
-            over().await;
+            over(&client).await;
         }
         server.let_go(&id, "go").await;
         assert_eq!(writing.await.expect("written")["exitCode"], 0);
-        over().await;
+        over(&client).await;
+        if ends == "before a restart" {
+            server.crash_and_start().await;
+            client = server.client();
+        }
+        if ends == "before it is asked for" {
+            let (status, again) =
+                client.with_lock(Method::POST, &path("/lock"), Some(token), json!({ "ttl": 1 })).await;
+            assert_eq!(status, 200, "{again}");
+            assert!(again["lock"]["number"].as_u64() > lock["number"].as_u64(), "another lock: {again}");
+            assert_ne!(again["lock"]["token"], lock["token"]);
+            over(&client).await;
+        }
         let message = json!({ "content": "hi" });
         let (status, lost) = client.with_lock(Method::POST, &path("/messages"), Some(token), message).await;
         assert_eq!((status, &lost["code"]), (409, &json!("lock_lost")), "{ends}: {lost}");

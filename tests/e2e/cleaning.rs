@@ -279,6 +279,25 @@ async fn the_audit_says_who_made_changed_and_ran_what() {
 }
 
 #[tokio::test]
+async fn a_change_that_a_quota_refuses_is_not_in_the_audit() {
+    let server = Server::with(&[("ASH_QUOTAS", "configKb=1")]).await;
+    let client = server.client();
+    client.deploy("tester").await;
+    let large = json!({ "note": "x".repeat(2000) });
+    for (path, body) in
+        [("/api/agents/tester/config", large.clone()), ("/api/agents/tester", json!({ "config": large }))]
+    {
+        let (status, said) = client.ask(Method::PATCH, path, Some(body)).await;
+        assert_eq!((status.as_u16(), &said["quota"]), (413, &json!("configKb")), "{path}: {said}");
+    }
+    client.ask(Method::PATCH, "/api/agents/tester/config", Some(json!({ "colour": "blue" }))).await;
+    let answer = client.get("/api/audit").await;
+    let lines = answer["audit"].as_array().expect("a list").iter().rev();
+    let told: Vec<Value> = lines.map(|line| json!([line["action"], line["detail"]])).collect();
+    assert_eq!(told, [json!(["deployed", null]), json!(["config_changed", "colour"])]);
+}
+
+#[tokio::test]
 async fn the_audit_says_who_made_and_removed_what() {
     let server = Server::start().await;
     let client = server.client();

@@ -1,7 +1,7 @@
 //! A session's files from outside: round trips in every state, and an agent that plants links and swaps folders
 //! to make the server read or write beyond its workspace.
 
-use crate::support::{Client, Server, eventually, signal};
+use crate::support::{Client, KEY, Server, eventually, signal};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use reqwest::{Method, StatusCode};
@@ -137,9 +137,18 @@ pub(crate) fn gzip(bytes: &[u8]) -> Vec<u8> {
     gzip.finish().expect("packed")
 }
 
+/// What `ash session files` says on stderr, beside what it prints.
+fn shown_by_the_shell(server: &Server, files: &Files, more: &[&str]) -> String {
+    let mut shell = server.command_of(&["session", "files", &files.id]);
+    shell.args(more).env("ASH_SERVER_URL", &server.url).env("ASH_API_KEY", KEY);
+    let output = shell.output().expect("ash");
+    assert!(output.status.success() && !output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr).expect("UTF-8")
+}
+
 #[tokio::test]
 async fn files_go_round_while_active_paused_and_stopped_and_are_only_read_when_ended() {
-    let (_server, files) = start().await;
+    let (server, files) = start().await;
     for state in ["active", "pause", "stop"] {
         if state != "active" {
             files.client.action(&files.id, state).await;
@@ -152,7 +161,14 @@ async fn files_go_round_while_active_paused_and_stopped_and_are_only_read_when_e
         assert_eq!(files.text(&url).await, "second");
         let shown = files.client.get(&files.path(&format!("files/{url}?format=json"))).await;
         assert_eq!((shown["content"].as_str(), shown["size"].as_u64()), (Some("second"), Some(6)));
-        assert_eq!(files.sources(&url).await, ["sandbox"; 3], "{state}: the folder that its sandbox left");
+        let (source, words) = match state {
+            // A pause keeps the sandbox.
+            "active" | "pause" => ("sandbox", "from its sandbox\n"),
+            _ => ("snapshot", "from its snapshot: it has no sandbox now\n"),
+        };
+        assert_eq!(files.sources(&url).await, [source; 3], "{state}");
+        assert_eq!(shown_by_the_shell(&server, &files, &[]), words, "{state}");
+        assert_eq!(shown_by_the_shell(&server, &files, &[&name]), words, "{state}");
         assert_eq!(files.list().await.get(&name), Some(&6), "{state}");
         let bundle = Tar::default().file(&format!("./{state}/bundled"), "in a bundle").gzip();
         let (status, answer) = files.unbundle(&bundle).await;
@@ -175,6 +191,9 @@ async fn files_go_round_while_active_paused_and_stopped_and_are_only_read_when_e
     assert_eq!((files.list().await, files.bundle().await), (before, packed));
     assert_eq!(files.text("pause/bundled").await, "in a bundle");
     assert_eq!(files.sources("pause/bundled").await, ["snapshot"; 3], "its newest checkpoint");
+    let checkpoint = files.checkpoint().await.expect("a checkpoint");
+    let words = shown_by_the_shell(&server, &files, &["--checkpoint", &checkpoint.to_string()]);
+    assert_eq!(words, format!("from checkpoint {checkpoint}\n"));
     assert_eq!(files.delete("pause/bundled").await.0, 400);
     let bundle = Tar::default().file("x", "y").gzip();
     assert_eq!(files.unbundle(&bundle).await.0, 400);

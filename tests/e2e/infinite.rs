@@ -296,7 +296,6 @@ async fn the_option_is_checked_kept_and_in_force_after_everything() {
         (json!({ "bufferExhaustionThreshold": "0.9" }), "infiniteSessions.bufferExhaustionThreshold"),
         (json!({ "contextWindow": 100 }), "infiniteSessions.contextWindow"),
         (json!({ "contextWindow": 1e30 }), "infiniteSessions.contextWindow"),
-        (json!({ "window": 8000 }), "\"window\""),
     ] {
         let body = json!({ "agent": "tester", "infiniteSessions": wrong });
         let (status, refused) = client.ask(Method::POST, "/api/sessions", Some(body)).await;

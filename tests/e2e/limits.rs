@@ -136,7 +136,7 @@ async fn a_session_is_over_its_agent_and_its_agent_over_the_server_and_nobody_ov
         (json!({ "memoryMb": 1001 }), 422, "limit_too_high"),
         (json!({ "memoryMb": 0 }), 422, "limit_too_high"),
         (json!({ "memoryMb": "64" }), 400, "invalid_body"),
-        (json!({ "memory": 64 }), 400, "invalid_body"),
+        (json!({ "memory": 64 }), 400, "unknown_field"),
         (json!([]), 400, "invalid_body"),
     ] {
         let body = json!({ "agent": "own", "limits": limits });

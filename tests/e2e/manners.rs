@@ -1,7 +1,7 @@
 //! What the command line says, and with which exit code it ends.
 
 mod ended;
-mod messages;
+pub(crate) mod messages;
 mod screen;
 
 use crate::support::{KEY, Server, ash, eventually};

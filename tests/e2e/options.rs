@@ -308,7 +308,7 @@ async fn what_makes_no_sense_is_refused() {
         json!({ "reasoningEffort": "enormous" }),
         json!({ "systemMessage": { "mode": "prepend", "content": "x" } }),
         json!({ "systemMessage": 7 }),
-        json!({ "availableTools": 7 }),
+        json!({ "availableTools": {} }),
         json!({ "streaming": "yes" }),
         json!({ "idleTimeout": -1 }),
         json!({ "workingDirectory": "/etc" }),

@@ -266,7 +266,7 @@ async fn what_is_noted_is_found_replaced_and_bounded() {
         assert_eq!((status, &problem["code"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!("payload_too_large")));
         assert_eq!((&problem["limit"], &problem["used"]), (&json!(limit), &json!(used)), "{problem}");
     }
-    for bad in [json!({ "": "v" }), json!({ "n": 1 }), json!([])] {
+    for bad in [json!({ "": "v" }), json!({ "n": {} }), json!([])] {
         let (status, problem) = patch(json!({ "metadata": bad })).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
     }

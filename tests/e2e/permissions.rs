@@ -405,12 +405,18 @@ async fn an_answer_that_is_none_is_refused_and_changes_nothing() {
         let (status, said) = client.ask(Method::POST, &path, Some(yes.clone())).await;
         assert!(matches!(status.as_u16(), 404 | 400), "{unknown}: {status} {said}");
     }
+    let everything = json!({ "type": "addRules", "rules": [{ "toolName": "Bash" }], "behavior": "allow",
+        "destination": "session" });
+    assert!(asked["suggestions"][0].is_object() && asked["suggestions"][0] != everything, "{asked}");
     for bad in [
         json!({}),
         json!({ "behavior": "perhaps" }),
         json!({ "behavior": "allow", "updatedInput": 5 }),
         json!({ "behavior": "allow", "answers": { "x": "y" } }),
         json!({ "behavior": "deny", "updatedInput": {} }),
+        // Leave for more than the agent asked for.
+        json!({ "behavior": "allow", "updatedPermissions": [everything] }),
+        json!({ "behavior": "allow", "updatedPermissions": [asked["suggestions"][0], everything] }),
     ] {
         let (status, said) = answer(&client, &id, &asked, bad.clone()).await;
         assert_eq!((status.as_u16(), &said["code"]), (422, &json!("invalid_answer")), "{bad}: {said}");

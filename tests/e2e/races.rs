@@ -199,6 +199,78 @@ async fn everyone_who_waits_for_a_start_that_is_stopped_gets_the_same_answer() {
     );
 }
 
+/// The first caller gets the failure itself, the others a copy, and the message reads of it in the log.
+#[tokio::test]
+async fn everyone_who_waits_for_a_start_that_fails_gets_the_same_answer() {
+    let server = Server::start().await;
+    let client = server.client();
+    let files = json!([{ "path": "startup.sh", "content": STANDARD.encode("touch begun\nsleep 1000\n") }]);
+    client.post("/api/agents", json!({ "name": "slow", "files": files })).await;
+    let body = json!({ "agent": "slow", "sessionId": "one" });
+    let made = later(&client, Method::POST, "/api/sessions".to_owned(), body);
+    eventually("it is there", async || {
+        (client.ask(Method::GET, "/api/sessions/one", None).await.0 == 200).then_some(())
+    })
+    .await;
+    let live = server.live("one").await;
+    eventually("its script runs", async || live.join("tree/workspace/begun").exists().then_some(())).await;
+    let message = post(&client, "one", "messages", json!({ "content": "first" }));
+    eventually("it waits", async || (client.session("one").await["openTurns"] == 1).then_some(())).await;
+    let resumed = (0..2).map(|_| post(&client, "one", "resume", json!({})));
+    let waiting: Vec<_> = std::iter::once(made).chain(resumed).collect();
+    // A resume that comes too late for this start begins another one, which fails in the same way.
+    let mut killed = 0;
+    eventually("all are answered", async || {
+        let note = std::fs::read(live.join("run/init")).unwrap_or_default();
+        let note: Value = serde_json::from_slice(&note).unwrap_or_default();
+        let init = note["init"]["pid"].as_u64().unwrap_or_default() as u32;
+        if init != 0 && init != killed {
+            crate::support::signal(init, libc::SIGKILL);
+            killed = init;
+        }
+        waiting.iter().all(JoinHandle::is_finished).then_some(())
+    })
+    .await;
+    for answered in waiting {
+        let answered = answered.await.expect("answered");
+        assert_eq!(code(&answered), (503, "sandbox_failed"), "{answered:?}");
+    }
+    let message = message.await.expect("answered");
+    assert_eq!(
+        (code(&message), &message.1["queued"]),
+        ((503, "sandbox_failed"), &json!(true)),
+        "{message:?}"
+    );
+}
+
+#[tokio::test]
+async fn stops_that_wait_for_a_start_that_fails_all_hear_that_there_is_nothing_to_stop() {
+    let server = Server::start().await;
+    let client = server.client();
+    client.deploy("tester").await;
+    server.arm("live.without_stamp", Point::Pause);
+    let body = json!({ "agent": "tester", "sessionId": "one" });
+    let made = later(&client, Method::POST, "/api/sessions".to_owned(), body);
+    server.reached("live.without_stamp").await;
+    let stopping: Vec<_> = (0..5).map(|_| post(&client, "one", "stop", json!({}))).collect();
+    eventually("a stop is under way", async || {
+        let paused = post(&client, "one", "pause", json!({})).await.expect("answered");
+        (paused.1["error"] == "Session is stopped").then_some(())
+    })
+    .await;
+    // What the start needs next is a folder.
+    let run = server.live("one").await.join("run");
+    std::fs::remove_dir_all(&run).expect("removed");
+    std::fs::write(&run, "").expect("a file");
+    server.release("live.without_stamp");
+    let made = made.await.expect("answered");
+    assert_eq!(code(&made), (500, "sandbox_failed"), "{made:?}");
+    for stopped in stopping {
+        let stopped = stopped.await.expect("answered");
+        assert_eq!(code(&stopped), (400, "wrong_status"), "{stopped:?}");
+    }
+}
+
 /// The key is asked for before anything is built; a part that was built all the same goes again.
 #[tokio::test]
 async fn a_resume_without_the_tenants_key_leaves_no_process_behind() {

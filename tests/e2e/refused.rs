@@ -2,7 +2,9 @@
 //! free: when the thing is back, the same key runs the message once.
 
 use crate::{
-    claude, docker, engine,
+    claude,
+    claude_versions::pretend,
+    docker, engine,
     model::Model,
     support::{Client, Point, Server},
 };
@@ -238,6 +240,24 @@ async fn a_missing_program_refuses_a_change_of_the_service_as_it_refuses_a_new_s
     let change = json!({ "provider": "anthropic" });
     let (changed, refused) = client.ask(Method::PATCH, &path, Some(change)).await;
     assert_eq!((changed, &refused), (made, &body));
+}
+
+#[tokio::test]
+async fn a_program_that_is_too_old_refuses_a_change_of_the_service_as_it_refuses_a_new_session() {
+    let stage = claude::Stage::set().await.with_agent(Path::new(&claude::program())).await;
+    let id = stage.create().await;
+    let (server, client) = (&stage.server, stage.server.client());
+    client.action(&id, "stop").await;
+    pretend(&server.dir.join("bin/claude"), "2.1.112");
+    let new = json!({ "agent": "coder", "provider": "anthropic" });
+    let (made, body) = client.ask(Method::POST, "/api/sessions", Some(new)).await;
+    assert_eq!((made.as_u16(), &body["code"]), (422, &json!("runtime_too_old")), "{body}");
+    let path = format!("/api/sessions/{id}/config");
+    let change = json!({ "provider": "anthropic" });
+    let (changed, refused) = client.ask(Method::PATCH, &path, Some(change)).await;
+    assert_eq!((changed, &refused), (made, &body));
+    let (status, other) = client.ask(Method::PATCH, &path, Some(json!({ "maxTurns": 5 }))).await;
+    assert_eq!(status.as_u16(), 200, "the service stays as it is: {other}");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use crate::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use std::{fs, os::unix::fs::DirBuilderExt, path::Path};
+use std::{fs, io::Read, os::unix::fs::DirBuilderExt, path::Path};
 
 /// A server for tools, as small as can be.
 const TOOLS: &str = r#"
@@ -40,6 +40,28 @@ async fn patch(client: &Client, id: &str, servers: Value) -> (u16, Value) {
 fn holders(dir: &Path, words: &str) -> Vec<String> {
     let found = std::process::Command::new("grep").args(["-rlaF", words]).arg(dir).output().expect("grep");
     String::from_utf8_lossy(&found.stdout).lines().map(str::to_owned).collect()
+}
+
+/// What the packs beneath hold: their bytes, and those of every frame of zstd in them.
+fn unpacked(dir: &Path) -> Vec<u8> {
+    const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+    let packs = ["-type", "f", "(", "-name", "*.pack", "-o", "-path", "*/packs/*", ")"];
+    let found = std::process::Command::new("find").arg(dir).args(packs).output().expect("find");
+    let mut all = Vec::new();
+    for path in String::from_utf8(found.stdout).expect("UTF-8").lines() {
+        let bytes = fs::read(path).expect("a pack");
+        all.extend(&bytes);
+        for at in (0..bytes.len()).filter(|at| bytes[*at..].starts_with(&MAGIC)) {
+            // What only looks like one is no frame.
+            let frame = zstd::stream::read::Decoder::new(&bytes[at..]).map(|decoder| decoder.single_frame());
+            frame.and_then(|mut frame| frame.read_to_end(&mut all)).ok();
+        }
+    }
+    all
+}
+
+fn has(bytes: &[u8], words: &str) -> bool {
+    bytes.windows(words.len()).any(|window| window == words.as_bytes())
 }
 
 impl Stage {
@@ -89,6 +111,7 @@ async fn secrets_of_mcp_servers_are_masked_sealed_and_read_from_a_file() {
             .as_str()
             .is_some_and(|e| e.contains("/mcpServers/new/env/KEY") && e.contains("send its value"))
     );
+    client.exec("s", "echo plainly to be seen > note.txt").await;
     // A fork has them too.
     client.post("/api/sessions/s/fork", json!({ "sessionId": "f" })).await;
     client.action("f", "resume").await;
@@ -99,6 +122,14 @@ async fn secrets_of_mcp_servers_are_masked_sealed_and_read_from_a_file() {
     crate::far::until_remote(&client, "s").await;
     assert_eq!(holders(&stage.server.dir, "hunter2"), Vec::<String>::new());
     assert_eq!(holders(stage._bucket.path(), "hunter2"), Vec::<String>::new());
+    // Packs are compressed. In them are all files of all checkpoints, and the log.
+    for dir in [&stage.server.data, stage._bucket.path()] {
+        let packs = unpacked(dir);
+        let has = |words: &str| has(&packs, words);
+        let (file, fact) = (has("plainly to be seen"), has(r#""KEY":"***""#));
+        assert!(file && fact, "what is there is seen: {file} {fact} {}", dir.display());
+        assert!(!has("hunter2"), "{}", dir.display());
+    }
     stage.server.crash_and_start().await;
     let client = stage.server.client();
     client.action("s", "resume").await;
@@ -118,6 +149,9 @@ async fn secrets_of_mcp_servers_are_masked_sealed_and_read_from_a_file() {
     stage.server.take_over().await;
     let client = stage.server.client();
     client.action("s", "resume").await;
+    // Its log was put together from packs.
+    let events = client.get("/api/sessions/s/events?limit=1000").await.to_string();
+    assert!(events.contains("tool_start") && !events.contains("hunter2"), "{events}");
     assert_eq!(stage.key_in_use("s").await, "BBBB");
 }
 

@@ -3,6 +3,7 @@
 
 use crate::{
     claude::Stage,
+    manners::messages::is_for_people,
     support::{Client, ash, children, cmdline, eventually, let_go, signal},
 };
 use reqwest::{Method, StatusCode};
@@ -286,6 +287,9 @@ async fn each_session_of_a_workspace_pays_for_what_goes_through_its_own_socket()
     let (first, second, all) =
         (of_session(&client, &one).await, of_session(&client, &two).await, said(&stage));
     assert_eq!((first.0 + second.0, first.1 + second.1), (all.0, all.1));
+    // The first could use the second's socket.
+    let documented = include_str!("../../docs/security.md");
+    assert!(documented.contains("the sessions of a workspace trust each other"));
 }
 
 /// Server and agents die again and again, at whatever instant: the figures are those of the model.
@@ -624,10 +628,22 @@ async fn prices_are_the_operators_and_a_model_without_one_cannot_have_a_limit_in
     let client = stage.server.client();
     client.say(&id, "say: hello").await;
     assert!(client.session(&id).await["usage"]["costUsd"].as_f64() > Some(0.0));
-    stage.server.set("ASH_PRICES", "{\"m\": 3}");
-    let wrong = stage.server.command().output().expect("ash serve");
-    let words = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert!(!wrong.status.success() && words.contains("dollars for a million tokens"), "{words}");
+    for (prices, why) in [
+        ("{\"m\": 3}", "m must be an object"),
+        ("{\"m\": {\"inptu\": 1}}", "m.inptu: did you mean input?"),
+        ("{\"m\": {\"input\": 1}}", "m.output is missing"),
+        ("{\"m\": {\"input\": \"1\", \"output\": 1}}", "m.input must be a number"),
+        ("{\"m\": {\"input\": -1, \"output\": 1}}", "0 to 1000000 dollars"),
+        ("{\"m\": {}, \"m\": {}}", "names each model once"),
+        ("{", "it is no JSON from line 1, column 1 on"),
+    ] {
+        stage.server.set("ASH_PRICES", prices);
+        let wrong = stage.server.command().output().expect("ash serve");
+        let words = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        assert!(!wrong.status.success() && words.contains(why), "{prices}: {words}");
+        assert!(words.contains("dollars for a million tokens"), "{prices}: {words}");
+        is_for_people(&["ASH_PRICES", prices], &words);
+    }
 }
 
 #[tokio::test]

@@ -180,6 +180,17 @@ impl Api {
         self.json(self.request(Method::DELETE, path)).await
     }
 
+    /// The answer; in the place of a refusal the one sentence for ended sessions, if the session has ended.
+    pub(crate) async fn unless_ended(&self, session: &str, answer: Result<Value>) -> Result<Value> {
+        let Err(failure) = answer else { return answer };
+        let may_be = matches!(failure.kind, Kind::Conflict | Kind::NotFound);
+        let path = format!("/api/sessions/{}", encoded(session));
+        match may_be && self.get(&path).await.is_ok_and(|found| found["session"]["status"] == "ended") {
+            true => Err(Failure::ended()),
+            false => Err(failure),
+        }
+    }
+
     /// The whole id of a session: as given, or the only one that begins so, as in git.
     pub(crate) async fn session_id(&self, given: &str) -> Result<String> {
         match self.get(&format!("/api/sessions/{}", encoded(given))).await {

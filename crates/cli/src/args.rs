@@ -61,7 +61,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Key,
     },
-    /// Who ordered what: every deletion, and every key made or removed, newest first
+    /// Who ordered what, newest first: sessions and keys made or removed, deploys, commands, changes, permission answers, refused keys
     Audit {
         #[command(flatten)]
         settings: Settings,
@@ -270,7 +270,7 @@ pub(crate) enum Agent {
     List,
     /// One agent
     Info { name: String },
-    /// Delete one; its sessions stay readable
+    /// Delete one; its sessions go on, and only new ones of it are refused
     Delete { name: String },
 }
 

@@ -346,7 +346,11 @@ fn terminal_width() -> Option<usize> {
 
 /// An id that somebody chose is shown whole; of one that we made the beginning is enough.
 pub(crate) fn is_chosen(id: &str) -> bool {
-    !(id.len() == 36 && id.bytes().filter(|b| *b == b'-').count() == 4)
+    let is_ours = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+    };
+    !(id.len() == 36 && id.bytes().enumerate().all(is_ours))
 }
 
 /// "3m ago", from an ISO time.
@@ -456,6 +460,20 @@ fn time_left(state: &indicatif::ProgressState, to: &mut dyn std::fmt::Write) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_id_of_our_own_is_told_from_a_chosen_one_by_its_form() {
+        assert!(!is_chosen("0190f3a2-7c1b-7def-8a90-5b6c7d8e9f01"));
+        for chosen in [
+            "payments-team-nightly-reconcile-2026",
+            "0190F3A2-7C1B-7DEF-8A90-5B6C7D8E9F01",
+            "0190f3a27c1b-7def-8a90-5b6c7d8e9f-01",
+            "0190f3a2-7c1b-7def-8a90-5b6c7d8e9f0",
+            "bob",
+        ] {
+            assert!(is_chosen(chosen), "{chosen}");
+        }
+    }
 
     #[test]
     fn times_are_said_as_people_say_them() {

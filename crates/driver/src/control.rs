@@ -2,13 +2,12 @@
 //! change while the agent runs.
 
 use crate::Heard;
-use ash_model::{Setting, Verdict};
+use ash_model::{Setting, Verdict, tool_name};
 use serde_json::{Value, json};
 
 /// The call by which Claude Code puts a question to a person.
 const QUESTION: &str = "AskUserQuestion";
 const SETTING: &str = "set-";
-const LONGEST_TOOL_NAME: usize = 128;
 
 /// What the agent asks of us. All that we offered to decide is whether a call is made.
 pub(crate) fn asked(value: &Value) -> Option<Heard> {
@@ -30,14 +29,6 @@ pub(crate) fn asked(value: &Value) -> Option<Heard> {
             .cloned()
             .unwrap_or_default(),
     })
-}
-
-/// `[A-Za-z0-9_-]{1,128}`, as every service for models wants it. What else an agent calls a tool is shown without the
-/// characters that could mislead a reader; a name of nothing else is no name.
-fn tool_name(given: &str) -> Option<String> {
-    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-    let name: String = given.chars().filter(plain).take(LONGEST_TOOL_NAME).collect();
-    Some(name).filter(|name| !name.is_empty())
 }
 
 pub(crate) fn withdrawn(value: &Value) -> Option<Heard> {

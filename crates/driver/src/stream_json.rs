@@ -1,7 +1,7 @@
 //! The newline-JSON dialect of Claude Code, which the built-in agent speaks too.
 
 use crate::{Heard, Remembered, Say, control, head};
-use ash_model::{Outcome, Problem, Usage};
+use ash_model::{Outcome, Problem, Usage, shown_tool_name};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ fn garbled(line: &[u8]) -> Heard {
     Heard::Message { line: line.to_string() }
 }
 
-/// An id or the name of a tool, in bytes.
+/// An id, in bytes.
 const LONGEST_NAME: usize = 256;
 
 pub(crate) fn calls(line: &str) -> Vec<(String, Option<String>)> {
@@ -96,13 +96,12 @@ pub(crate) fn calls(line: &str) -> Vec<(String, Option<String>)> {
         return Vec::new();
     }
     let Ok(value) = serde_json::from_str::<Value>(line) else { return Vec::new() };
-    let text = |block: &Value, name: &str| {
-        block.get(name).and_then(Value::as_str).filter(|text| text.len() <= LONGEST_NAME).map(str::to_owned)
-    };
+    let text = |block: &Value, name: &str| block.get(name).and_then(Value::as_str).map(str::to_owned);
+    let id = |block: &Value, name: &str| text(block, name).filter(|id| id.len() <= LONGEST_NAME);
     let blocks = value["message"]["content"].as_array().into_iter().flatten();
     let calls = blocks.filter_map(|block| match block["type"].as_str() {
-        Some("tool_use") => Some((text(block, "id")?, Some(text(block, "name")?))),
-        Some("tool_result") => Some((text(block, "tool_use_id")?, None)),
+        Some("tool_use") => Some((id(block, "id")?, Some(shown_tool_name(&text(block, "name")?)))),
+        Some("tool_result") => Some((id(block, "tool_use_id")?, None)),
         _ => None,
     });
     calls.collect()
@@ -205,6 +204,19 @@ mod tests {
     fn a_result_without_a_turn_ends_nothing() {
         let heard = hear(br#"{"type":"result","result":"x"}"#);
         assert!(matches!(heard.as_slice(), [Heard::Message { .. }]), "{heard:?}");
+    }
+
+    #[test]
+    fn calls_are_known_by_names_that_cannot_mislead_a_reader() {
+        let call = |name: &str| json!({"type": "tool_use", "id": "t", "name": name, "input": {}});
+        let named = |name: &str| {
+            calls(&json!({"type": "assistant", "message": {"content": [call(name)]}}).to_string())
+        };
+        let known = |name: String| vec![("t".to_owned(), Some(name))];
+        assert_eq!(named("mcp__git-hub__list_9"), known("mcp__git-hub__list_9".into()));
+        assert_eq!(named("Read\n\u{202e}\u{1b}[2J"), known("Read2J".into()));
+        assert_eq!(named(&"x".repeat(500)), known("x".repeat(128)));
+        assert_eq!(named("\n"), known("unnamed".into()));
     }
 
     #[test]

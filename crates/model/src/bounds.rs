@@ -64,11 +64,22 @@ fn shortened(text: &str) -> String {
 }
 
 fn names() -> String {
-    LEAST.map(|(name, _)| name).join(", ")
+    Bounds::NAMES.join(", ")
 }
 
 impl Bounds {
     const COUNT: usize = 8;
+
+    /// As they are in JSON.
+    pub const NAMES: [&str; Bounds::COUNT] = {
+        let mut names = [""; Bounds::COUNT];
+        let mut at = 0;
+        while at < Bounds::COUNT {
+            names[at] = LEAST[at].0;
+            at += 1;
+        }
+        names
+    };
 
     fn all(&self) -> [Option<u64>; Bounds::COUNT] {
         [
@@ -127,6 +138,13 @@ impl Bounds {
             (own, None) => own,
             (None, most) => most,
         })
+    }
+
+    /// What this says, cut to what a server that allows `most` takes: the result is `within` it. What this leaves to
+    /// others stays open.
+    #[must_use]
+    pub fn cut_to(self, most: Bounds) -> Bounds {
+        self.with(self.at_most(most), |own, cut| own.map(|own| cut.unwrap_or(own)))
     }
 
     fn check(&self) -> Result<(), BadBounds> {
@@ -201,6 +219,16 @@ mod tests {
             Bounds { turn_seconds: Some(60), ..bounds("memoryMb=3000,maxProcesses=512,diskMb=500") }
         );
         assert_eq!(bounds("diskMb=0").at_most(Bounds::default()).disk_mb, None);
+    }
+
+    #[test]
+    fn what_is_cut_is_taken_and_says_nothing_of_its_own() {
+        let most = bounds("memoryMb=3000,maxProcesses=100,diskMb=500,turnSeconds=0");
+        let given = bounds("memoryMb=2048,maxProcesses=101,diskMb=0,turnSeconds=0,maxFiles=70");
+        let cut = given.cut_to(most);
+        assert_eq!(cut, bounds("memoryMb=2048,maxProcesses=100,diskMb=500,turnSeconds=0,maxFiles=70"));
+        assert_eq!((cut.within(most), cut.cut_to(most)), (Ok(()), cut));
+        assert_eq!(Bounds::default().cut_to(most), Bounds::default());
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod quotas;
 mod receipt;
 pub mod secrets;
 mod time;
+mod tool;
 mod usage;
 
 pub use bounds::{BadBounds, Bounds, Resources};
@@ -38,10 +39,11 @@ pub use lock::{Lock, Taking};
 pub use metadata::{BadMetadata, Metadata, Oversize};
 pub use needs::Needs;
 pub use permission::{AnsweredBy, Asked, Call, How, OnPermissionTimeout, Setting, Verdict};
-pub use price::{Price, Prices};
+pub use price::{GivenPrice, Price, Prices};
 pub use quotas::{BadQuotas, Quota, QuotaReached, Quotas};
 pub use receipt::{AdoptedUpTo, Compared, ComparedBy, From, Path, Receipt, RemoteComparison, Source, Tier};
 pub use time::{Timestamp, duration};
+pub use tool::{shown_tool_name, tool_name};
 pub use usage::{BudgetOf, End, Limits, Reached, Spent, Used, Which, usd};
 
 use serde::{Deserialize, Serialize};

@@ -64,9 +64,9 @@ impl Price {
 }
 
 /// As an operator writes it, in dollars for a million tokens.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Given {
+pub struct GivenPrice {
     input: f64,
     output: f64,
     /// Without it, as what goes in: rather too much than too little.
@@ -87,12 +87,9 @@ impl Default for Prices {
 impl Prices {
     /// The list, with what an operator adds to it or has otherwise:
     /// `{"some-model": {"input": 3, "output": 15, "cacheWrite": 3.75, "cacheRead": 0.3}}`.
-    pub fn with(json: &str) -> Result<Prices, String> {
-        let given: BTreeMap<String, Given> = serde_json::from_str(json).map_err(|error| {
-            format!("write it as {{\"MODEL\": {{\"input\": 3, \"output\": 15}}}}, in dollars for a million tokens: {error}")
-        })?;
+    pub fn with(given: BTreeMap<String, GivenPrice>) -> Result<Prices, String> {
         let mut prices = Prices::default();
-        for (model, Given { input, output, cache_write, cache_read }) in given {
+        for (model, GivenPrice { input, output, cache_write, cache_read }) in given {
             let price = [input, output, cache_write.unwrap_or(input), cache_read.unwrap_or(input)];
             // More would not fit into a sum.
             if model.is_empty() || !price.iter().all(|dollars| (0.0..=1_000_000.0).contains(dollars)) {
@@ -160,9 +157,13 @@ mod tests {
         assert_eq!(Prices::default().of("claude-opus-5-5").map(|price| price.of(&most)), Some(u64::MAX));
     }
 
+    fn given(json: &str) -> Result<Prices, String> {
+        Prices::with(serde_json::from_str(json).expect("prices"))
+    }
+
     #[test]
     fn operators_add_prices_and_change_them() {
-        let prices = Prices::with(
+        let prices = given(
             r#"{"gpt-6": {"input": 2, "output": 8}, "claude-opus-5-5": {"input": 1, "output": 1, "cacheWrite": 1, "cacheRead": 0}}"#,
         )
         .expect("as it should be");
@@ -170,9 +171,8 @@ mod tests {
         let read = Usage { cache_read_tokens: 10, ..Usage::default() };
         assert_eq!((of("gpt-6-mini", read), of("claude-opus-5-5", read)), (Some(20_000), Some(0)));
         assert_eq!(prices.of("claude-opus-5"), Prices::default().of("claude-opus-5"));
-        for bad in ["", "[]", "{\"m\": 3}", r#"{"m": {"input": -1, "output": 1}}"#, r#"{"m": {"input": 1}}"#]
-        {
-            assert!(Prices::with(bad).is_err(), "{bad}");
+        for bad in [r#"{"m": {"input": -1, "output": 1}}"#, r#"{"": {"input": 1, "output": 1}}"#] {
+            assert!(given(bad).is_err(), "{bad}");
         }
     }
 }

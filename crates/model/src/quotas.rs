@@ -160,6 +160,28 @@ mod tests {
         assert_eq!((reached.quota.as_str(), reached.limit, reached.used), ("keys", 2, 2));
     }
 
+    /// Without them a tenant of a server whose operator sets nothing could make it keep anything.
+    #[test]
+    fn every_quota_has_a_limit_if_the_operator_sets_nothing() {
+        let usual = Quota::ALL.map(|(quota, name, _)| (name, Quotas::default().get(quota)));
+        let expected = [
+            ("sessionMessages", 1000),
+            ("sessionQueuedKb", 64 << 10),
+            ("tenantMessages", 20_000),
+            ("tenantQueuedKb", 512 << 10),
+            ("keys", 1000),
+            ("agents", 1000),
+            ("keptAgents", 10_000),
+            ("agentVersions", 10_000),
+            ("prewarmed", 16),
+            ("prewarmedTotal", 64),
+            ("labelBytes", 1024),
+            ("configKb", 4096),
+            ("metadataKb", 64),
+        ];
+        assert_eq!(usual, expected.map(|(name, limit)| (name, Some(limit))));
+    }
+
     #[test]
     fn what_is_wrong_with_quotas_is_named() {
         let said = |text: &str| Quotas::parse(text).expect_err(text).to_string();

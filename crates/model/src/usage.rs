@@ -1,5 +1,5 @@
-//! What answers of a model used, as far as an agent's own lines say so, and how much may be used. What it costs is in
-//! `price.rs`.
+//! What answers of a model used, as the shim reads it from them and as an agent's own lines say, and how much may be used.
+//! What it costs is in `price.rs`.
 
 use crate::{Ask, Options, Problem, TurnId, Usage};
 use serde::{Deserialize, Serialize};

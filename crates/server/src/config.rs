@@ -4,6 +4,7 @@ mod check;
 
 pub(crate) use check::Machine;
 
+use crate::fields::{self, FieldError};
 use ash_sandbox::Egress;
 use clap::{
     Args, ValueEnum,
@@ -354,15 +355,29 @@ fn runtime(text: &str) -> Result<ash_model::Runtime, String> {
 
 /// The beginnings of models' names with what they cost, here or in a file.
 fn prices(text: &str) -> Result<ash_model::Prices, String> {
-    match text.trim_start() {
-        "" => Ok(ash_model::Prices::default()),
-        json if json.starts_with('{') => ash_model::Prices::with(json),
-        file => {
-            let json =
-                std::fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"))?;
-            ash_model::Prices::with(&json)
-        }
-    }
+    let json = match text.trim_start() {
+        "" => return Ok(ash_model::Prices::default()),
+        json if json.starts_with('{') => json.to_owned(),
+        file => std::fs::read_to_string(file).map_err(|error| format!("cannot read {file}: {error}"))?,
+    };
+    given_prices(&json).and_then(ash_model::Prices::with).map_err(|wrong| {
+        format!("write it as {{\"MODEL\": {{\"input\": 3, \"output\": 15}}}}, in dollars for a million tokens: {wrong}")
+    })
+}
+
+fn given_prices(json: &str) -> Result<BTreeMap<String, ash_model::GivenPrice>, String> {
+    let object = fields::object(json.as_bytes()).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => "it must be an object that names each model once".to_owned(),
+        _ => format!("it is no JSON from line {}, column {} on", error.line(), error.column()),
+    })?;
+    let models: BTreeMap<String, serde_json::Value> =
+        fields::as_written(object).map_err(|error| error.to_string())?;
+    let price = |(model, given): (String, serde_json::Value)| match fields::as_written(given) {
+        Ok(price) => Ok((model, price)),
+        Err(FieldError::Unknown(words)) => Err(format!("{model}.{words}")),
+        Err(error) => Err(error.within(&model).to_string()),
+    };
+    models.into_iter().map(price).collect()
 }
 
 fn image(text: &str) -> Result<ash_model::Image, String> {

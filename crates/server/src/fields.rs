@@ -1,9 +1,9 @@
-//! How the fields of a body, or the parameters of a query, become values: by which coercions of the reference ("5" for 5,
-//! one for a list of one), and whether a name that is not known is refused or passed over. Errors name the field, and
+//! How the fields of a body, or the parameters of a query, become values: by which coercions of the reference ("5" for 5, 5 for
+//! "5", one for a list of one), and whether a name that is not known is refused or passed over. Errors name the field, and
 //! what was meant, in words of our own.
 
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Expected, IntoDeserializer, Unexpected, Visitor};
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 use std::fmt;
 
 /// What becomes of a field that nothing here knows.
@@ -16,7 +16,7 @@ pub(crate) enum UnknownFields {
 /// What becomes of a value that is written otherwise than it is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coercions {
-    /// Those of the reference: "5" for 5, 1 for true, one for a list of one.
+    /// Those of the reference: "5" for 5, 5 for "5", 1 for true, one for a list of one.
     Reference,
     None,
 }
@@ -36,7 +36,7 @@ pub(crate) enum FieldError {
 }
 
 impl FieldError {
-    fn within(self, name: &str) -> Self {
+    pub(crate) fn within(self, name: &str) -> Self {
         let joined = |path: String| match path.is_empty() {
             true => name.to_owned(),
             false => format!("{name}.{path}"),
@@ -189,7 +189,7 @@ pub(crate) fn one<T: DeserializeOwned>(object: Value, unknown: UnknownFields) ->
     T::deserialize(Field { value: object, rules: Rules { unknown, coercions: Coercions::Reference } })
 }
 
-/// The same of what a person wrote into a file of ours: all fields are known, and a value is what it is.
+/// The same without coercions, and with all fields known: for files of ours and for options that the reference does not have.
 pub(crate) fn as_written<T: DeserializeOwned>(object: Value) -> Result<T, FieldError> {
     let rules = Rules { unknown: UnknownFields::Refuse, coercions: Coercions::None };
     T::deserialize(Field { value: object, rules })
@@ -284,7 +284,6 @@ impl Field {
         if rules.coercions == Coercions::None {
             return Field { value, rules };
         }
-        let whole = |number: f64| (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64);
         let value = match value {
             Value::String(text) => match (text.parse::<u64>(), text.parse::<i64>(), text.parse::<f64>()) {
                 (Ok(number), _, _) => number.into(),
@@ -301,6 +300,17 @@ impl Field {
         Field { value, rules }
     }
 
+    /// A number or a truth value as its text.
+    fn text(self) -> Field {
+        let Field { value, rules } = self.scalar();
+        let value = match (rules.coercions, value) {
+            (Coercions::Reference, Value::Number(number)) => Value::String(number_text(&number)),
+            (Coercions::Reference, Value::Bool(flag)) => Value::String(flag.to_string()),
+            (Coercions::Reference | Coercions::None, value) => value,
+        };
+        Field { value, rules }
+    }
+
     fn known(self, fields: &'static [&'static str]) -> Result<Field, FieldError> {
         let strange = |object: &Map<String, Value>| {
             object.keys().find(|name| !fields.contains(&name.as_str())).cloned()
@@ -312,6 +322,19 @@ impl Field {
             },
             (_, _) => Ok(self),
         }
+    }
+}
+
+/// A number without a fraction, however it was written.
+fn whole(number: f64) -> Option<i64> {
+    (number.fract() == 0.0 && number.abs() < 9e15).then_some(number as i64)
+}
+
+/// As JavaScript writes it, where the reference runs: 5.0 is "5".
+fn number_text(number: &Number) -> String {
+    match number.as_f64().filter(|_| number.is_f64()).and_then(whole) {
+        Some(whole) => whole.to_string(),
+        None => number.to_string(),
     }
 }
 
@@ -365,11 +388,11 @@ impl<'de> de::Deserializer<'de> for Field {
     }
 
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
-        self.scalar().deserialize_any(visitor)
+        self.text().deserialize_any(visitor)
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
-        self.scalar().deserialize_any(visitor)
+        self.text().deserialize_any(visitor)
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, FieldError> {
@@ -508,6 +531,7 @@ mod tests {
         assert_eq!(read(json!({ "maxTurns": 5 })).expect("good").max_turns, Some(5));
         for (given, words) in [
             (json!({ "streaming": 1 }), "streaming must be true or false"),
+            (json!({ "model": 5 }), "model must be a string"),
             (json!({ "maxTurns": "5" }), "maxTurns must be a whole number, 0 or more"),
             (json!({ "allowedTools": "Read" }), "allowedTools must be a list"),
             (json!({ "modle": "x" }), "modle: did you mean model?"),
@@ -554,6 +578,14 @@ mod tests {
             inner: Some(Inner { depth: 7 }),
         };
         assert_eq!(strict(given), Ok(choices));
+        let numbers = json!({ "A": 8080, "B": -1, "C": 5.0, "D": 0.5, "E": true, "F": [7] });
+        let texts = ["8080", "-1", "5", "0.5", "true", "7"].map(str::to_owned);
+        let env = strict(json!({ "model": 5, "allowedTools": [5, false], "env": numbers })).expect("taken");
+        assert_eq!(env.env.into_values().collect::<Vec<_>>(), texts);
+        assert_eq!(
+            (env.model, env.allowed_tools),
+            (Some("5".into()), Some(vec!["5".into(), "false".into()]))
+        );
         assert_eq!(strict(json!({ "maxTurns": 5.0 })).map(|choices| choices.max_turns), Ok(Some(5)));
         assert_eq!(strict(json!({ "maxTurns": null })), Ok(Choices::default()));
     }
@@ -565,7 +597,8 @@ mod tests {
             (json!({ "maxTurns": -1 }), "maxTurns must be a whole number, 0 or more"),
             (json!({ "maxTurns": 1.5 }), "maxTurns must be a whole number, 0 or more"),
             (json!({ "model": {} }), "model must be a string"),
-            (json!({ "model": 5 }), "model must be a string"),
+            (json!({ "model": [5, 6] }), "model must be a string"),
+            (json!({ "env": { "PORT": null } }), "env.PORT must be a string"),
             (json!({ "streaming": "yes" }), "streaming must be true or false"),
             (json!({ "inner": { "depth": [] } }), "inner.depth must be a whole number, 0 or more"),
             (json!({ "inner": {} }), "inner.depth is missing"),

@@ -189,7 +189,7 @@ fn blocks(message: &Value) -> Vec<Frame> {
         "text" => None,
         "tool_use" => Some(Frame::new(
             "tool_use",
-            json!({ "id": block["id"], "name": block["name"], "input": block["input"] }),
+            json!({ "id": block["id"], "name": shapes::tool_name(block), "input": block["input"] }),
         )),
         "thinking" => Some(Frame::new("thinking_delta", json!({ "delta": block["thinking"] }))),
         other if is_event_name(other) => Some(Frame::new(other, block.clone())),
@@ -290,6 +290,20 @@ mod tests {
         let tools = r#"{"type":"assistant","message":{"content":[{"type":"tool_use","id":"1","name":"run","input":{}}]}}"#;
         assert_eq!(names(tools), ["tool_use", "message"]);
         assert_eq!(names(r#"{"type":"result","num_turns":1,"result":"x"}"#), ["turn_complete", "message"]);
+    }
+
+    #[test]
+    fn a_call_is_shown_without_what_its_tools_name_could_mislead_a_reader_with() {
+        let shown = |name: Value| {
+            let block = json!({ "type": "tool_use", "id": "1", "name": name, "input": {} });
+            let line = json!({ "type": "assistant", "message": { "content": [block] } }).to_string();
+            let frames = message(&line);
+            assert_eq!(frames[1], Frame { name: "message".to_owned(), data: line }, "verbatim");
+            serde_json::from_str::<Value>(&frames[0].data).expect("JSON")["name"].clone()
+        };
+        assert_eq!(shown(json!("mcp__git-hub__list_9")), "mcp__git-hub__list_9");
+        assert_eq!(shown(json!("Read\n\u{202e}\u{1b}[2J")), "Read2J");
+        assert_eq!([shown(json!("\n")), shown(json!({"a": 1}))], ["unnamed", "unnamed"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use ash_model::{
     Adopted, AnsweredBy, Asked, Call, Event, Fact, Lock, PermissionId, Reached, Rewound, Seq, Spent, Taking,
-    Timestamp, TurnId, Verdict, Which, secrets, usd,
+    Timestamp, TurnId, Verdict, Which, secrets, shown_tool_name, usd,
 };
 use ash_store::{Agent, Checkpoint, Session, UsageSum};
 use serde_json::{Value, json};
@@ -250,10 +250,15 @@ fn assistant_block(block: &Value) -> Option<Entry> {
         "thinking" => Some(("reasoning", json!({ "thinking": block["thinking"] }))),
         "tool_use" => Some((
             "tool_start",
-            json!({ "toolName": block["name"], "toolId": block["id"], "input": block["input"] }),
+            json!({ "toolName": tool_name(block), "toolId": block["id"], "input": block["input"] }),
         )),
         _ => None,
     }
+}
+
+/// Of a call, as a person may read it. The agent's own message keeps the name that it gave.
+pub(crate) fn tool_name(block: &Value) -> String {
+    shown_tool_name(block["name"].as_str().unwrap_or_default())
 }
 
 fn tool_result(block: &Value, result: &Value) -> Option<Entry> {
@@ -385,6 +390,19 @@ mod tests {
             sent(of_claude),
             [("lifecycle", json!({"action": "compaction_complete", "tokensBefore": 3}))]
         );
+    }
+
+    #[test]
+    fn a_call_begins_under_a_name_that_cannot_mislead_a_reader() {
+        let begun = |name: Value| {
+            let block = json!({ "type": "tool_use", "id": "t", "name": name, "input": {} });
+            said(&json!({ "type": "assistant", "message": { "content": [block] } }).to_string())
+        };
+        let shown =
+            |name: &str| vec![("tool_start", json!({ "toolName": name, "toolId": "t", "input": {} }))];
+        assert_eq!(begun(json!("Read\n\u{202e}\u{1b}[2J")), shown("Read2J"));
+        assert_eq!(begun(json!("mcp__a__b-c")), shown("mcp__a__b-c"));
+        assert_eq!(begun(json!(null)), shown("unnamed"));
     }
 
     #[test]

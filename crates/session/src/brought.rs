@@ -34,7 +34,13 @@ impl Sessions {
     ) -> Result<()> {
         let Session { tenant, agent, version, runtime, slug, .. } = session;
         match self.rooms().store.version(tenant, agent, *version).await? {
-            Some(version) => self.rooms().accepts(&version, options, (slug.is_some(), touched)),
+            Some(version) => {
+                self.rooms().accepts(&version, options, (slug.is_some(), touched))?;
+                if touched.service {
+                    self.rooms().settings.supported(version.runtime).await?;
+                }
+                Ok(())
+            }
             // Without its version it cannot start again anyway.
             None => rooms::can_talk(*runtime, options),
         }

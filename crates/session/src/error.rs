@@ -63,6 +63,9 @@ pub enum Error {
     /// The sandbox or its agent could not be started, or died.
     #[error("{}", .0.error)]
     Failed(Problem),
+    /// The failure of one caller, for the others who waited for the same.
+    #[error("{}", .problem.error)]
+    Shared { kind: Kind, problem: Problem },
     /// A script of the agent's did not come to a good end.
     #[error("{}", .0.error)]
     Setup(Problem),
@@ -119,6 +122,9 @@ pub enum Error {
     Save(String),
     #[error("The server is stopping; try again in a moment")]
     Stopping,
+    /// For a caller that was waiting already.
+    #[error("The server was stopped before this was done; ask again when it is started again")]
+    Stopped,
     #[error(
         "The server's disk has only {0} MB left, so nothing new is begun; free some space, or lower ASH_MIN_FREE_MB"
     )]
@@ -184,10 +190,11 @@ const QUOTA_REACHED: &str = "quota_reached";
 pub(crate) const SETUP_FAILED: &str = "setup_failed";
 pub(crate) const SETUP_TIMEOUT: &str = "setup_timeout";
 
-/// The kind of a problem that only its code is known of: the log keeps the code, and a caller that waited together with
-/// others gets a copy of their problem. Every code that `Error::code` gives keeps its kind here.
+/// The kind of a problem of which only the code is known, because it was read from the log. Every code that `Error::code`
+/// gives is here; what agents and models report is `Internal`.
 fn kind_of(code: &str) -> Kind {
     match code {
+        "wrong_status" => Kind::Invalid,
         // The owner of the session can change it.
         DISK_LIMIT
         | SETUP_FAILED
@@ -196,22 +203,57 @@ fn kind_of(code: &str) -> Kind {
         | "runtime_missing"
         | "runtime_too_old"
         | "provider_required"
+        | "provider_shared"
         | "provider_unsupported"
+        | "option_unsupported"
+        | "setting_refused"
+        | "invalid_answer"
+        | "unpriced_model"
         | "snapshot_key_missing"
         | "user_namespaces_refused"
         | "walls_required"
+        | "no_object_store"
         | "checkpoint_damaged" => Kind::Unprocessable,
         // Another caller wanted something else: nothing failed.
-        "session_paused" | "session_stopped" | "setup_stopped" | "sandbox_ended" => Kind::Conflict,
-        "session_ended" => Kind::Gone,
-        "agent_not_found" => Kind::NotFound,
+        "session_paused"
+        | "session_stopped"
+        | "setup_stopped"
+        | "sandbox_ended"
+        | "turn_running"
+        | "session_busy"
+        | "turn_not_waiting"
+        | "permission_answered"
+        | "budget_reached"
+        | "session_locked"
+        | "lock_lost"
+        | "workspace_lost"
+        | "workspace_busy"
+        | "workspace_taken"
+        | "workspace_deleting"
+        | "workspace_of_another_agent"
+        | "checkpoint_of_another"
+        | "session_unrepaired"
+        | "session_exists" => Kind::Conflict,
+        "session_ended" | "checkpoint_removed" => Kind::Gone,
+        "session_not_found"
+        | "turn_not_found"
+        | "permission_not_found"
+        | "agent_not_found"
+        | "no_workspace"
+        | "workspace_not_found"
+        | "checkpoint_not_found" => Kind::NotFound,
+        "too_many_files" => Kind::TooLarge,
         QUOTA_REACHED => Kind::TooMany,
         DISK_FULL
         | "capacity_reached"
         | "server_stopping"
         | "server_stopped"
         | "try_again"
+        | "agent_silent"
+        | "sandbox_failed"
+        | "not_remote"
         | "object_store_failed" => Kind::Unavailable,
+        // `checkpoint_failed`, `store_failed`, `snapshot_failed`, `io_failed`, `object_store_damaged`, and codes of agents.
         _ => Kind::Internal,
     }
 }
@@ -225,7 +267,7 @@ impl Error {
         match self {
             Error::Io { source, .. } => of_disk(source),
             // In the words of whoever was told.
-            Error::Failed(problem) => problem.code == DISK_FULL,
+            Error::Failed(problem) | Error::Shared { problem, .. } => problem.code == DISK_FULL,
             other => matches!(
                 other,
                 Error::LittleSpace(_)
@@ -287,6 +329,7 @@ impl Error {
             Error::TooManyFiles(_) | Error::NoRoom(_) => Kind::TooLarge,
             Error::Quota(_) => Kind::TooMany,
             Error::Stopping
+            | Error::Stopped
             | Error::LittleSpace(_)
             | Error::Crowded
             | Error::Capacity(_)
@@ -300,6 +343,7 @@ impl Error {
             Error::Store(error) => error.kind(),
             Error::Sandbox(error) => error.kind(),
             Error::Failed(problem) => kind_of(&problem.code),
+            Error::Shared { kind, .. } => *kind,
             Error::Save(_) | Error::Far(_) | Error::Snapshot(_) | Error::Io { .. } => Kind::Internal,
         }
     }
@@ -339,7 +383,7 @@ impl Error {
             Error::Store(ash_store::Error::SlugTaken(_)) => "workspace_taken",
             Error::Store(ash_store::Error::Deleting(_)) => "workspace_deleting",
             Error::Store(ash_store::Error::OtherAgent { .. }) => "workspace_of_another_agent",
-            Error::Failed(problem) | Error::Setup(problem) => &problem.code,
+            Error::Failed(problem) | Error::Shared { problem, .. } | Error::Setup(problem) => &problem.code,
             Error::Halted => "setup_stopped",
             Error::Overtaken(Status::Stopped) => "session_stopped",
             Error::Overtaken(Status::Paused) => "session_paused",
@@ -366,7 +410,7 @@ impl Error {
             | Error::Gone
             | Error::Moved
             | Error::Distrusted => "try_again",
-            Error::Store(ash_store::Error::Closed) => "server_stopped",
+            Error::Stopped | Error::Store(ash_store::Error::Closed) => "server_stopped",
             Error::Store(_) => "store_failed",
             Error::Snapshot(ash_snapshot::Error::Far { .. }) | Error::Bucket(_) => "object_store_failed",
             Error::Far(_) => "object_store_damaged",
@@ -400,8 +444,237 @@ impl Error {
         Problem::new(self.code(), self.to_string())
     }
 
+    /// The same failure for another caller who waited for the same: kind, code and sentence.
+    pub(crate) fn shared(&self) -> Error {
+        Error::Shared { kind: self.kind(), problem: self.problem() }
+    }
+
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
         let what = what.into();
         move |source| Error::Io { what, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::{AgentName, BudgetOf, Quota, Which};
+
+    /// At least one of every variant.
+    fn errors() -> Vec<Error> {
+        let reached = Reached { turn: None, of: BudgetOf::Session, which: Which::DiskMb, limit: 1, used: 2 };
+        let quota = QuotaReached { quota: Quota::Keys, limit: 1, used: 1, wanted: 1 };
+        let trouble = ash_cloud::Trouble {
+            code: ash_cloud::Code::Unreachable,
+            sentence: "gone".to_owned(),
+            passing: true,
+        };
+        let (id, slug) = (SessionId::parse("a").expect("an id"), Slug::parse("b").expect("a name"));
+        let agent = AgentName::parse("c").expect("a name");
+        let problem = |code: &str| Problem::new(code, "why");
+        let io = |kind: std::io::ErrorKind| std::io::Error::from(kind);
+        let full = || io(std::io::ErrorKind::StorageFull);
+        let other = || io(std::io::ErrorKind::Other);
+        let refused = [
+            Refused::Not(Status::Ended),
+            Refused::Cannot { wish: "stop", status: Status::Error },
+            Refused::Gone,
+            Refused::Busy,
+            Refused::Occupied,
+            Refused::NotWaiting,
+            Refused::Budget(reached),
+            Refused::Unasked,
+            Refused::Answered,
+            Refused::NoAnswers,
+            Refused::NoQuestion,
+        ];
+        let store = [
+            ash_store::Error::Sealed,
+            ash_store::Error::Full,
+            ash_store::Error::Stale,
+            ash_store::Error::Taken("a".to_owned()),
+            ash_store::Error::SlugTaken(slug.clone()),
+            ash_store::Error::Deleting(slug.clone()),
+            ash_store::Error::OtherAgent { slug: slug.clone(), agent },
+            ash_store::Error::Removed(1),
+            ash_store::Error::Damaged { what: "a", why: String::new() },
+            ash_store::Error::Closed,
+            ash_store::Error::TooOld { found: String::new(), needed: "3" },
+        ];
+        let snapshot = [
+            ash_snapshot::Error::NotFound { path: "a".to_owned() },
+            ash_snapshot::Error::Full { what: "write", path: "a".to_owned(), source: full() },
+            ash_snapshot::Error::Far { pack: "a".to_owned(), source: other() },
+            ash_snapshot::Error::Io { what: "read", path: "a".to_owned(), source: other() },
+        ];
+        let sandbox = [
+            ash_sandbox::Error::Walls { why: String::new() },
+            ash_sandbox::Error::NoWalls { why: String::new(), remedy: "none" },
+            ash_sandbox::Error::Gone,
+            ash_sandbox::Error::Late { what: "answer" },
+            ash_sandbox::Error::Refused { why: String::new() },
+            ash_sandbox::Error::TooLarge { bytes: 1 },
+            ash_sandbox::Error::Egress { why: String::new() },
+            ash_sandbox::Error::StillRuns,
+        ];
+        let version = ClaudeVersion { major: 1, minor: 0, patch: 0 };
+        let own = [
+            Error::NotFound,
+            Error::NoTurn,
+            Error::Locked { holder: "a".to_owned(), until: Timestamp(1) },
+            Error::LockLost,
+            Error::Unsupported { runtime: "builtin", options: vec!["a"] },
+            Error::NoAgent("a".to_owned()),
+            Error::NoClaude,
+            Error::OldClaude { found: version, path: PathBuf::from("/a") },
+            Error::NoKey,
+            Error::ProviderRequired,
+            Error::ProviderUnsupported(Dialect::Anthropic),
+            Error::ProviderShared,
+            Error::Unpriced("a".to_owned()),
+            Error::NoWorkspace,
+            Error::Failed(problem("agent_failed")),
+            Error::Failed(problem("sandbox_failed")),
+            Error::Failed(problem(DISK_FULL)),
+            Error::Failed(problem(DISK_LIMIT)),
+            Error::Failed(problem("sandbox_ended")),
+            Error::Shared { kind: Kind::Conflict, problem: problem("session_busy") },
+            Error::Setup(problem(SETUP_FAILED)),
+            Error::Setup(problem(SETUP_TIMEOUT)),
+            Error::Halted,
+            Error::Overtaken(Status::Stopped),
+            Error::Overtaken(Status::Paused),
+            Error::UserNamespaces,
+            Error::Unlimited("memoryMb"),
+            Error::TreeLost,
+            Error::Setting("a".to_owned()),
+            Error::Silent,
+            Error::NoCheckpoint,
+            Error::Removed(1),
+            Error::NothingWhole { number: 1, why: String::new() },
+            Error::Unrepaired(id.clone()),
+            Error::PurgedHere { id, slug: slug.clone() },
+            Error::Key("a".to_owned()),
+            Error::TooManyFiles(1),
+            Error::NoRoom(reached),
+            Error::Save("a".to_owned()),
+            Error::Stopping,
+            Error::Stopped,
+            Error::LittleSpace(1),
+            Error::NoSuchWorkspace(slug),
+            Error::WorkspaceBusy("a".to_owned()),
+            Error::AnothersCheckpoint(1),
+            Error::Crowded,
+            Error::Capacity(1),
+            Error::Quota(quota),
+            Error::Placeless,
+            Error::LongLine(1),
+            Error::LittleMemory(1),
+            Error::Bucket(trouble),
+            Error::Far("a".to_owned()),
+            Error::NoBucket,
+            Error::NotFar { seconds: 1, why: String::new() },
+            Error::Io { what: "a".to_owned(), source: full() },
+            Error::Io { what: "a".to_owned(), source: other() },
+            Error::Distrusted,
+            Error::Moved,
+            Error::Gone,
+        ];
+        let of_others = refused.into_iter().map(Error::from).chain(store.into_iter().map(Error::from));
+        let of_others = of_others.chain(snapshot.into_iter().map(Error::from));
+        of_others.chain(sandbox.into_iter().map(Error::from)).chain(own).collect()
+    }
+
+    const VARIANTS: usize = 57;
+
+    /// A new variant gets the next number here, and an example in `errors`.
+    fn number(error: &Error) -> usize {
+        match error {
+            Error::Refused(_) => 0,
+            Error::NotFound => 1,
+            Error::NoTurn => 2,
+            Error::Locked { .. } => 3,
+            Error::LockLost => 4,
+            Error::Unsupported { .. } => 5,
+            Error::NoAgent(_) => 6,
+            Error::NoClaude => 7,
+            Error::OldClaude { .. } => 8,
+            Error::NoKey => 9,
+            Error::ProviderRequired => 10,
+            Error::ProviderUnsupported(_) => 11,
+            Error::ProviderShared => 12,
+            Error::Unpriced(_) => 13,
+            Error::NoWorkspace => 14,
+            Error::Failed(_) => 15,
+            Error::Shared { .. } => 16,
+            Error::Setup(_) => 17,
+            Error::Halted => 18,
+            Error::Overtaken(_) => 19,
+            Error::UserNamespaces => 20,
+            Error::Unlimited(_) => 21,
+            Error::TreeLost => 22,
+            Error::Setting(_) => 23,
+            Error::Silent => 24,
+            Error::NoCheckpoint => 25,
+            Error::Removed(_) => 26,
+            Error::NothingWhole { .. } => 27,
+            Error::Unrepaired(_) => 28,
+            Error::PurgedHere { .. } => 29,
+            Error::Key(_) => 30,
+            Error::TooManyFiles(_) => 31,
+            Error::NoRoom(_) => 32,
+            Error::Save(_) => 33,
+            Error::Stopping => 34,
+            Error::LittleSpace(_) => 35,
+            Error::NoSuchWorkspace(_) => 36,
+            Error::WorkspaceBusy(_) => 37,
+            Error::AnothersCheckpoint(_) => 38,
+            Error::Crowded => 39,
+            Error::Capacity(_) => 40,
+            Error::Quota(_) => 41,
+            Error::Placeless => 42,
+            Error::LongLine(_) => 43,
+            Error::LittleMemory(_) => 44,
+            Error::Store(_) => 45,
+            Error::Snapshot(_) => 46,
+            Error::Sandbox(_) => 47,
+            Error::Bucket(_) => 48,
+            Error::Far(_) => 49,
+            Error::NoBucket => 50,
+            Error::NotFar { .. } => 51,
+            Error::Io { .. } => 52,
+            Error::Distrusted => 53,
+            Error::Moved => 54,
+            Error::Gone => 55,
+            Error::Stopped => 56,
+        }
+    }
+
+    #[test]
+    fn callers_who_wait_for_the_same_hear_of_the_same_kind_of_failure() {
+        let numbers: std::collections::BTreeSet<usize> = errors().iter().map(number).collect();
+        assert_eq!(numbers, (0..VARIANTS).collect());
+        for error in errors() {
+            let shared = error.shared();
+            assert_eq!(
+                (shared.kind(), shared.code(), shared.to_string(), shared.is_full()),
+                (error.kind(), error.code(), error.to_string(), error.is_full()),
+                "{error:?}"
+            );
+        }
+    }
+
+    /// A message that waits for a start reads of its failure in the log, which has no kinds.
+    #[test]
+    fn a_failure_that_is_read_from_the_log_keeps_its_kind() {
+        for error in errors() {
+            // One code stands for several kinds here: the table has the one that a start fails with.
+            let kind = match &error {
+                Error::NoRoom(_) => Kind::Unprocessable,
+                Error::Store(ash_store::Error::Stale) | Error::Sandbox(_) => Kind::Unavailable,
+                error => error.kind(),
+            };
+            assert_eq!(Error::Failed(error.problem()).kind(), kind, "{error:?}");
+        }
     }
 }

@@ -12,9 +12,18 @@ use std::{
 /// More than anybody can look at; a bomb of small files must not fill our memory.
 pub(crate) const MOST_FILES: usize = 200_000;
 
+/// Who has the live tree now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TreeState {
+    /// A sandbox runs on it.
+    InSandbox,
+    /// The last sandbox has left it; clients may have written since.
+    Kept,
+}
+
 #[derive(Debug, Clone)]
 pub enum FileSource {
-    Live { workspace: PathBuf, uid: Option<u32> },
+    Live { workspace: PathBuf, uid: Option<u32>, state: TreeState },
     Checkpoint { tree: TreeId },
 }
 
@@ -59,8 +68,8 @@ impl FileSource {
     /// The name clients know it by.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            FileSource::Live { .. } => "sandbox",
-            FileSource::Checkpoint { .. } => "snapshot",
+            FileSource::Live { state: TreeState::InSandbox, .. } => "sandbox",
+            FileSource::Live { state: TreeState::Kept, .. } | FileSource::Checkpoint { .. } => "snapshot",
         }
     }
 }
@@ -129,7 +138,7 @@ impl Place {
 
     fn writable(&self) -> Result<(Folder, Option<Owner>)> {
         match &self.source {
-            FileSource::Live { workspace, uid } => {
+            FileSource::Live { workspace, uid, .. } => {
                 Ok((open(workspace)?, uid.map(|uid| Owner { uid, gid: uid })))
             }
             FileSource::Checkpoint { .. } => Err(Error::NoWorkspace),

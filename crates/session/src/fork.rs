@@ -10,9 +10,9 @@ use crate::{
     sessions::native_id,
     witness::{self, IdFrom},
 };
-use ash_model::{Epoch, Fact, Note, Options, Seq, SessionId, Status, WorkspaceId};
+use ash_model::{Epoch, Fact, Note, Options, Seq, SessionId, Status, TenantId, WorkspaceId};
 use ash_snapshot::{Owner, TreeId};
-use ash_store::{Card, Checkpoint, Env, Session};
+use ash_store::{Card, Checkpoint, Env, Scope, Session};
 use uuid::Uuid;
 
 #[derive(Debug, Clone)]
@@ -117,8 +117,8 @@ fn forked(
     hidden: Hidden,
 ) -> ash_store::NewSession {
     let at = rooms.clock();
-    let options = Options { base: counted_from.as_ref().map(|_| 1), ..parent.options.clone() };
     let seq = point.checkpoint.as_ref().map(|checkpoint| checkpoint.seq);
+    let base = counted_from.as_ref().map(|_| 1);
     let mut first: Vec<Checkpoint> = counted_from.into_iter().chain(point.checkpoint.clone()).collect();
     first.dedup_by_key(|checkpoint| checkpoint.number);
     for (number, checkpoint) in (1..).zip(&mut first) {
@@ -127,6 +127,7 @@ fn forked(
     }
     let newest = first.last().map(|checkpoint| checkpoint.number);
     let new = child(rooms, parent, fork, (point, newest, seq), hidden);
+    let options = Options { base, ..new.options };
     ash_store::NewSession { workspace, options, first_checkpoints: first, ..new }
 }
 
@@ -141,6 +142,18 @@ fn forked_beside(
     let at = point.checkpoint.as_ref().map(|checkpoint| (checkpoint.number, checkpoint.seq)).unzip();
     let new = child(rooms, parent, fork, (point, at.0, at.1), hidden);
     ash_store::NewSession { slug: parent.slug.clone(), ..new }
+}
+
+/// Limits above the tenants' maximum are a gift of the operator to this one session: its owner cannot multiply them.
+/// Only the operator can fork the operator's own sessions, and those keep their limits.
+fn options(rooms: &Rooms, parent: &Session) -> Options {
+    let mut options = parent.options.clone();
+    let scope = Scope { tenant: parent.tenant.clone(), owner: parent.owner.clone() };
+    if scope != Scope::all(&TenantId::main()) {
+        let most = rooms.settings.most_of_tenants();
+        options.limits = options.limits.map(|limits| limits.cut_to(most));
+    }
+    options
 }
 
 /// What every fork has of its parent.
@@ -180,7 +193,7 @@ fn child(
         version: parent.version,
         runtime: parent.runtime,
         native_id: native_id(&parent.tenant, &fork.id),
-        options: parent.options.clone(),
+        options: options(rooms, parent),
         env: hidden.env,
         secrets: hidden.secrets,
         parent: Some(parent.id.clone()),

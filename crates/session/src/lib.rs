@@ -45,7 +45,7 @@ pub use claude_program::ClaudeProgram;
 pub use clock::{Reading, TrustedClock};
 pub use error::{Error, Result};
 pub use far::{ClaimConflict, ClaimRecord, Claimant, Far, FarSession, Returned};
-pub use files::{FileSource, Found as FoundFile, Place, is_closed};
+pub use files::{FileSource, Found as FoundFile, Place, TreeState, is_closed};
 pub use follow::{Follower, Heard, Restoring};
 pub use fork::Fork;
 pub use keep::{Keep, Swept};

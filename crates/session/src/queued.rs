@@ -2,7 +2,7 @@
 //! A session at rest whose keeper went still counts. Sessions with open turns are looked after from the start on, so a new
 //! server knows of all of them.
 
-use ash_model::{Quota, QuotaReached, Quotas, SessionNo, TenantId, TurnId};
+use ash_model::{Ask, Quota, QuotaReached, Quotas, SessionNo, TenantId, TurnId};
 use serde_json::Value;
 use std::{
     collections::HashMap,
@@ -21,6 +21,7 @@ pub(crate) struct NewMessage<'a> {
     pub(crate) session: SessionNo,
     pub(crate) turn: TurnId,
     pub(crate) content: &'a Value,
+    pub(crate) ask: &'a Ask,
 }
 
 impl QueueLedger {
@@ -30,7 +31,7 @@ impl QueueLedger {
 
     /// Counts a message in, if there is room for it. Whatever becomes of it, `settle` says.
     pub(crate) fn admit(&self, quotas: &Quotas, new: &NewMessage<'_>) -> Result<(), QuotaReached> {
-        let size = size(new.content);
+        let size = size(new.content, new.ask);
         let mut tenants = self.tenants();
         let sessions = tenants.entry(new.tenant.clone()).or_default();
         let total = |count: &dyn Fn(&SessionQueue) -> u64| sessions.values().map(count).sum::<u64>();
@@ -50,7 +51,7 @@ impl QueueLedger {
         &self,
         tenant: &TenantId,
         session: SessionNo,
-        waiting: impl Iterator<Item = (TurnId, &'a Value)>,
+        waiting: impl Iterator<Item = (TurnId, &'a Value, &'a Ask)>,
     ) {
         let mut tenants = self.tenants();
         let mut before = tenants.get_mut(tenant).and_then(|sessions| sessions.remove(&session));
@@ -65,17 +66,24 @@ impl QueueLedger {
 
 /// What is long is measured once.
 fn sized<'a>(
-    waiting: impl Iterator<Item = (TurnId, &'a Value)>,
+    waiting: impl Iterator<Item = (TurnId, &'a Value, &'a Ask)>,
     mut known: impl FnMut(TurnId) -> Option<u64>,
 ) -> SessionQueue {
-    waiting.map(|(turn, content)| (turn, known(turn).unwrap_or_else(|| size(content)))).collect()
+    let sized = |(turn, content, ask)| (turn, known(turn).unwrap_or_else(|| size(content, ask)));
+    waiting.map(sized).collect()
 }
 
-fn size(content: &Value) -> u64 {
-    match content {
-        Value::String(text) => text.len() as u64,
-        content => content.to_string().len() as u64,
-    }
+/// Of all that waits with a message: its options may be as long as its content.
+fn size(content: &Value, ask: &Ask) -> u64 {
+    let content = match content {
+        Value::String(text) => text.len(),
+        content => content.to_string().len(),
+    };
+    let ask = match *ask == Ask::default() {
+        true => 0,
+        false => serde_json::to_string(ask).map_or(0, |json| json.len()),
+    };
+    (content + ask) as u64
 }
 
 #[cfg(test)]
@@ -95,9 +103,18 @@ mod tests {
 
         /// `None`: there was room.
         fn send(&self, tenant: &str, session: i64, content: &Value) -> Option<(&'static str, u64, u64)> {
+            self.send_with(tenant, session, (content, &Ask::default()))
+        }
+
+        fn send_with(
+            &self,
+            tenant: &str,
+            session: i64,
+            (content, ask): (&Value, &Ask),
+        ) -> Option<(&'static str, u64, u64)> {
             let tenant = TenantId::parse(tenant).expect("a name");
-            let new =
-                NewMessage { tenant: &tenant, session: SessionNo(session), turn: TurnId::fresh(), content };
+            let (session, turn) = (SessionNo(session), TurnId::fresh());
+            let new = NewMessage { tenant: &tenant, session, turn, content, ask };
             let refused = self.ledger.admit(&self.quotas, &new).err()?;
             Some((refused.quota.as_str(), refused.limit, refused.used))
         }
@@ -126,11 +143,20 @@ mod tests {
     }
 
     #[test]
+    fn the_options_of_a_message_count_as_its_content_does() {
+        let queues = Queues::new("sessionQueuedKb=2");
+        let long = Ask { output_format: Some(json!({ "schema": "x".repeat(3000) })), ..Ask::default() };
+        let refused = queues.send_with("a", 1, (&json!("hi"), &long));
+        assert_eq!(refused, Some(("sessionQueuedKb", 2, 0)));
+        assert_eq!(queues.send("a", 1, &json!("hi")), None);
+    }
+
+    #[test]
     fn what_waits_no_more_makes_room() {
         let queues = Queues::new("tenantMessages=1");
         let (tenant, turn, hi) = (TenantId::parse("a").expect("a name"), TurnId::fresh(), json!("hi"));
         // As a new server finds it.
-        queues.ledger.settle(&tenant, SessionNo(1), [(turn, &hi)].into_iter());
+        queues.ledger.settle(&tenant, SessionNo(1), [(turn, &hi, &Ask::default())].into_iter());
         assert_eq!(queues.send("a", 2, &hi), Some(("tenantMessages", 1, 1)));
         queues.ledger.settle(&tenant, SessionNo(1), std::iter::empty());
         assert_eq!(queues.send("a", 2, &hi), None);

@@ -21,12 +21,10 @@ use ash_model::{
 use ash_store::{Fate, Order, Scope, Session};
 use std::{
     collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
+use tokio::sync::watch;
 
 pub use crate::actor::Executed;
 pub use create::NewSession;
@@ -40,7 +38,7 @@ pub struct Sessions {
     rooms: Arc<Rooms>,
     /// Those who get another keeper in a moment. One of us sees to it, however many visit meanwhile.
     recalled: Arc<std::sync::Mutex<HashSet<SessionNo>>>,
-    stopping: Arc<AtomicBool>,
+    stopping: Arc<watch::Sender<bool>>,
     /// Bytes that are left on the disk.
     free: Arc<AtomicU64>,
     /// Held while a session of a tenant is brought back from the object store: two would do it twice. No other tenant waits.
@@ -90,7 +88,16 @@ impl Sessions {
         if known.is_some_and(|workspace| self.rooms.common(workspace).is_inhabited()) {
             return Ok(None);
         }
-        self.rooms.pool.room(tenant, Some(self.patience(patience))).await.map(Some)
+        self.place_in_line(tenant, self.patience(patience)).await.map(Some)
+    }
+
+    /// A place for a sandbox. A caller that waits in line for one when the server stops gets none.
+    async fn place_in_line(&self, tenant: &TenantId, patience: Duration) -> Result<Room> {
+        let mut stopping = self.stopping.subscribe();
+        tokio::select! {
+            room = self.rooms.pool.room(tenant, Some(patience)) => room,
+            _ = stopping.wait_for(|stopping| *stopping) => Err(Error::Stopped),
+        }
     }
 
     /// Of whoever does not say, the usual one.
@@ -122,7 +129,7 @@ impl Sessions {
         match self.ask(no, |reply| request(room, reply)).await {
             Err(Error::Placeless) => {
                 let tenant = self.get(no).await?.tenant;
-                let room = self.rooms.pool.room(&tenant, Some(patience)).await?;
+                let room = self.place_in_line(&tenant, patience).await?;
                 self.ask(no, |reply| request(Some(room), reply)).await
             }
             answered => answered,
@@ -187,8 +194,9 @@ impl Sessions {
     }
 
     pub async fn lock(&self, no: SessionNo, wanted: WantedLock) -> Result<Lock> {
+        let held = wanted.held;
         let lock = self.ask(no, |reply| Request::Lock { wanted, reply }).await?;
-        self.overwritten.note_taken();
+        self.overwritten.note_taken(no, lock.number, held);
         Ok(lock)
     }
 
@@ -203,7 +211,9 @@ impl Sessions {
     }
 
     pub async fn unlock(&self, no: SessionNo, number: u64) -> Result<()> {
-        self.ask(no, |reply| Request::Unlock { number, reply }).await
+        self.ask(no, |reply| Request::Unlock { number, reply }).await?;
+        self.overwritten.note_over(no, number);
+        Ok(())
     }
 
     /// The turn that was asked to stop, if one ran.
@@ -310,12 +320,12 @@ impl Sessions {
     }
 
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+        *self.stopping.borrow()
     }
 
     /// No new work from here on. Running turns get `grace`; then every sandbox is captured and ended.
     pub async fn shut_down(&self, grace: Duration) {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.stopping.send_replace(true);
         self.rooms.pool.shelf.close().await;
         let numbers: Vec<SessionNo> = self.rooms.pool.keepers.lock().await.keys().copied().collect();
         let goodbyes =

@@ -26,7 +26,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::Duration;
 
 pub use arrive::Arriving;
@@ -42,6 +42,7 @@ pub use take::{Capture, Exclude, Progress, Root, Skipped, Taken, Tell, Tracking,
 pub use under_way::UnderWay;
 pub use verify::{Depth, Hurt, Verified};
 
+use read::ContentBlocks;
 use under_way::Captures;
 
 pub(crate) use inventory::Inventory;
@@ -83,6 +84,7 @@ pub struct Repo {
     /// Held while the list of what is forgotten is changed.
     forgetting: Mutex<()>,
     indexes: Shelf,
+    content_blocks: Mutex<Weak<ContentBlocks>>,
 }
 
 impl Repo {
@@ -113,6 +115,7 @@ impl Repo {
             naming_packs,
             burying: Mutex::default(),
             indexes: Shelf::default(),
+            content_blocks: Mutex::default(),
         })
     }
 

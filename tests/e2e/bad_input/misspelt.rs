@@ -12,6 +12,7 @@ async fn misspelt_fields_are_refused_with_the_nearest_name_and_change_nothing() 
     let client = server.client();
     let id = client.create().await;
     let of = |path: &str| format!("/api/sessions/{id}{path}");
+    let config = client.session(&id).await["config"].clone();
     let (post, patch) = (Method::POST, Method::PATCH);
     let bodies = [
         (
@@ -34,6 +35,36 @@ async fn misspelt_fields_are_refused_with_the_nearest_name_and_change_nothing() 
             of("/messages"),
             json!({ "content": "x", "max_turns": 1 }),
             "max_turns: did you mean maxTurns?",
+        ),
+        (
+            &patch,
+            of("/config"),
+            json!({ "systemMessage": { "mod": "replace", "content": "x" } }),
+            "mod: did you mean mode?",
+        ),
+        (
+            &patch,
+            of("/config"),
+            json!({ "provider": { "type": "anthropic", "apiKye": "k" } }),
+            "apiKye: did you mean apiKey?",
+        ),
+        (
+            &patch,
+            of("/config"),
+            json!({ "infiniteSessions": { "contextWidow": 8000 } }),
+            "contextWidow: did you mean contextWindow?",
+        ),
+        (
+            &patch,
+            of("/config"),
+            json!({ "limits": { "maxProceses": 64 } }),
+            "maxProceses: did you mean maxProcesses?",
+        ),
+        (
+            &patch,
+            of("/config"),
+            json!({ "customAgents": [{ "name": "x", "promt": "y" }] }),
+            "promt: did you mean prompt?",
         ),
         (
             &patch,
@@ -68,6 +99,7 @@ async fn misspelt_fields_are_refused_with_the_nearest_name_and_change_nothing() 
             "{path}"
         );
     }
+    assert_eq!(client.session(&id).await["config"], config, "nothing was changed");
     assert_eq!(client.get(&of("/messages")).await["messages"], json!([]), "nothing was sent");
     assert_eq!(client.get("/api/sessions").await["total"], 1, "nothing was made");
 
@@ -90,6 +122,8 @@ fn of_create() -> Vec<(&'static str, Value, Value)> {
     vec![
         ("credentialId", json!(null), json!(null)),
         ("extraEnv", json!({ "PORT": "8080" }), json!(null)),
+        ("extraEnv", json!({ "PORT": 8080, "DEBUG": true }), json!(null)),
+        ("model", json!(5), json!("5")),
         ("model", json!("m"), json!("m")),
         ("model", json!(["m"]), json!("m")),
         ("mcpServers", far.clone(), far),
@@ -137,7 +171,7 @@ async fn every_option_that_the_reference_names_is_taken_on_create_and_change() {
     }
     let made = client.post("/api/sessions", all).await;
     let id = made["session"]["id"].as_str().expect("an id").to_owned();
-    assert_eq!(client.text(&id, "run: echo $PORT").await, "8080");
+    assert_eq!(client.text(&id, "run: echo $PORT $DEBUG").await, "8080 true");
 
     let unknown = json!({ "agent": "a", "credentialId": "c1" });
     let (status, refused) = client.ask(Method::POST, "/api/sessions", Some(unknown)).await;

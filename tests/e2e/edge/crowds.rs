@@ -37,8 +37,17 @@ async fn begin(server: &Server, head: &str) -> TcpStream {
 }
 
 fn resident_mb(server: &Server) -> u64 {
+    memory_mb(server, "VmRSS:")
+}
+
+/// The most since it began.
+fn most_resident_mb(server: &Server) -> u64 {
+    memory_mb(server, "VmHWM:")
+}
+
+fn memory_mb(server: &Server, which: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its size");
+    let line = status.lines().find_map(|line| line.strip_prefix(which)).expect("its size");
     line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") / 1024
 }
 
@@ -190,14 +199,18 @@ async fn clients_that_stop_in_the_middle_are_given_up() {
     assert_eq!(length, 60 * MIB);
 }
 
+async fn stalled_reader(server: &Server, path: &str) -> TcpStream {
+    let mut reading = begin(server, &format!("GET {path} HTTP/1.1")).await;
+    reading.write_all(b"\r\n").await.expect("sent");
+    reading.peek(&mut [0; 1]).await.expect("it comes");
+    reading
+}
+
 /// Readers of a file of 100 MiB, and senders of one, who all stop.
 async fn stalled(server: &Server, id: &str, each: usize) -> Vec<TcpStream> {
     let mut sockets = Vec::new();
     for _ in 0..each {
-        let mut reading = begin(server, &format!("GET /api/sessions/{id}/files/big HTTP/1.1")).await;
-        reading.write_all(b"\r\n").await.expect("sent");
-        reading.peek(&mut [0; 1]).await.expect("it comes");
-        sockets.push(reading);
+        sockets.push(stalled_reader(server, &format!("/api/sessions/{id}/files/big")).await);
     }
     let piece = vec![b'A'; 12 * MIB];
     for _ in 0..each {
@@ -222,6 +235,23 @@ async fn stalled_readers_and_senders_cost_little_memory_and_it_is_given_back() {
     let held = stalled(&server, &id, 50).await;
     let with_all = resident_mb(&server);
     assert!(with_all < before + 100, "{before} MB before, {with_all} MB with 100 clients that have stopped");
+    drop(held);
+    eventually("memory is given back", async || (resident_mb(&server) < before + 15).then_some(())).await;
+}
+
+/// A file that only a checkpoint holds is unpacked as it is read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stalled_readers_of_a_stopped_session_cost_little_memory() {
+    let server = Server::start().await;
+    let client: Client = server.client();
+    let id = client.create().await;
+    client.exec(&id, "head -c 100M /dev/urandom > big").await;
+    client.action(&id, "stop").await;
+    let before = resident_mb(&server);
+    let stored = format!("/api/sessions/{id}/files/big?checkpoint=1");
+    let held = futures::future::join_all((0..50).map(|_| stalled_reader(&server, &stored))).await;
+    let with_all = most_resident_mb(&server);
+    assert!(with_all < before + 100, "{before} MB before, {with_all} MB with 50 clients that have stopped");
     drop(held);
     eventually("memory is given back", async || (resident_mb(&server) < before + 15).then_some(())).await;
 }

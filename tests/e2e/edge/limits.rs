@@ -47,6 +47,21 @@ async fn the_defaults_of_limits_are_their_maximum_for_all_but_the_operator() {
     let less = json!({ "limits": { "diskMb": 100 } });
     let (status, said) = owner.ask(Method::PATCH, &config, Some(less)).await;
     assert_eq!((status.as_u16(), &said["session"]["limits"]["maxProcesses"]), (200, &json!(101)), "{said}");
+    // They are that session's: a fork of its owner has as much as the owner may ask for.
+    let parent = id.as_str().expect("an id");
+    let fork = owner.post(&format!("/api/sessions/{parent}/fork"), json!({ "sessionId": "copy" })).await;
+    assert_eq!(
+        fork["session"]["config"]["limits"],
+        json!({ "maxProcesses": 100, "diskMb": 100, "turnSeconds": 5000 })
+    );
+    assert_eq!(owner.session("copy").await["limits"]["maxProcesses"], 100);
+    assert_eq!(owner.session(parent).await["limits"]["maxProcesses"], 101);
+    // What belongs to the operator keeps them.
+    let (status, raised) = create(&server.client(), json!({ "maxProcesses": 101 })).await;
+    assert_eq!(status, 201, "{raised}");
+    let path = format!("/api/sessions/{}/fork", raised.as_str().expect("an id"));
+    let fork = server.client().post(&path, json!({ "sessionId": "own" })).await;
+    assert_eq!(fork["session"]["config"]["limits"]["maxProcesses"], 101, "{fork}");
     let file = |text: &str| json!([{ "path": "ash.toml", "content": STANDARD.encode(text) }]);
     let greedy = json!({ "name": "greedy", "files": file("[limits]\nmaxProcesses = 101\n") });
     let (status, said) = tenant.ask(Method::POST, "/api/agents", Some(greedy)).await;

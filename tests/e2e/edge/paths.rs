@@ -47,14 +47,18 @@ async fn with_agent_dirs_a_path_must_be_beneath_one_of_them() {
     let dirs = format!("/nowhere,{}", dir.path().display());
     let server = Server::with(&[("ASH_AGENT_DIRS", &dirs)]).await;
     std::os::unix::fs::symlink(other.path(), dir.path().join("link")).expect("a link");
-    let deploy = async |path: &std::path::Path| {
+    let deploy = async |path: &std::path::Path, headers: &[(&str, &str)]| {
         let body = json!({ "name": "local", "path": path });
-        let request = server.client().request(Method::POST, "/api/agents").json(&body).header("via", "x");
+        let request = server.client().request(Method::POST, "/api/agents").json(&body);
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
         request.send().await.expect("an answer").status().as_u16()
     };
-    assert_eq!(deploy(dir.path()).await, 201);
-    for out in [other.path(), &dir.path().join("link"), &dir.path().join("..")] {
-        assert_eq!(deploy(out).await, 400, "{}", out.display());
+    // Also to the server's own user, who needs none of them where none are set.
+    for headers in [&[("via", "x")][..], &[]] {
+        assert_eq!(deploy(dir.path(), headers).await, 201, "{headers:?}");
+        for out in [other.path(), &dir.path().join("link"), &dir.path().join("..")] {
+            assert_eq!(deploy(out, headers).await, 400, "{headers:?} {}", out.display());
+        }
     }
 }
 

@@ -75,6 +75,20 @@ async fn keys_agents_and_sizes_have_quotas_that_the_operator_sets() {
     let large = json!({ "agent": "a", "subagents": subagents });
     let (status, said) = refused(&one, Method::POST, "/api/sessions", large).await;
     assert_eq!((status, &said[1]), (413, &json!("configKb")), "{said}");
+
+    // What the options show as *** is stored, too; a secret that stays as it is counts again.
+    let servers = |env: Value| json!({ "x": { "command": "x", "env": env } });
+    let secret =
+        |length: usize| json!({ "agent": "a", "mcpServers": servers(json!({ "A": "x".repeat(length) })) });
+    let (status, said) = refused(&one, Method::POST, "/api/sessions", secret(3000)).await;
+    assert_eq!((status, &said[1]), (413, &json!("configKb")), "{said}");
+    let made = one.post("/api/sessions", secret(1000)).await;
+    let config = format!("/api/sessions/{}/config", made["session"]["id"].as_str().expect("an id"));
+    let more = json!({ "mcpServers": servers(json!({ "A": "***", "B": "x".repeat(1000) })) });
+    let (status, said) = refused(&one, Method::PATCH, &config, more).await;
+    assert_eq!((status, &said[1]), (413, &json!("configKb")), "{said}");
+    let less = json!({ "mcpServers": servers(json!({ "A": "***", "B": "x".repeat(500) })) });
+    assert_eq!(one.ask(Method::PATCH, &config, Some(less)).await.0, 200);
 }
 
 /// With an Idempotency-Key.

@@ -3,6 +3,7 @@
 use crate::support::{Client, Server, disk_mb, eventually, signal};
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
+use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::collections::BTreeSet;
 
 async fn plain(client: &Client, path: &str, headers: &[(&str, &str)]) -> Response {
@@ -60,6 +61,43 @@ async fn health_with_a_key_tells_of_trouble_and_the_object_store() {
     assert_eq!(fields(trouble), BTreeSet::from(["code", "error", "since"]), "{known}");
     assert_eq!(trouble["code"], "disk_full");
     assert_eq!(known["objectStore"]["url"].as_str(), Some(url.as_str()), "{known}");
+}
+
+/// Whoever asks whether the server is there must not hear no because the database is not.
+#[tokio::test]
+async fn health_is_answered_while_the_database_is_not() {
+    let server = Server::start().await;
+    let client = server.client();
+    client.deploy("tester").await;
+    client.create().await;
+    let health = async || {
+        let response = plain(&client, "/health", &[]).await;
+        (response.status().as_u16(), response.json::<Value>().await.expect("JSON"))
+    };
+    let (status, well) = health().await;
+    assert_eq!(
+        (status, &well["activeSessions"], &well["degraded"]),
+        (200, &json!(1), &Value::Null),
+        "{well}"
+    );
+    let options = SqliteConnectOptions::new().filename(server.data.join("ash.db"));
+    let mut db = SqliteConnection::connect_with(&options).await.expect("the database");
+    sqlx::query("ALTER TABLE sessions RENAME TO elsewhere").execute(&mut db).await.expect("renamed");
+    let (status, ill) = health().await;
+    assert_eq!((status, &ill["status"]), (200, &json!("ok")), "it serves: {ill}");
+    assert_eq!((&ill["activeSessions"], &ill["degraded"]), (&json!(0), &json!(true)), "{ill}");
+    assert_eq!(ill["trouble"], Value::Null, "{ill}");
+    let known = client.get("/health").await;
+    let trouble = &known["trouble"][0];
+    assert_eq!(trouble["code"], "store_failed", "{known}");
+    assert!(trouble["error"].as_str().is_some_and(|error| error.contains("database")), "{known}");
+    sqlx::query("ALTER TABLE elsewhere RENAME TO sessions").execute(&mut db).await.expect("renamed");
+    let (status, well) = health().await;
+    assert_eq!(
+        (status, &well["activeSessions"], &well["degraded"]),
+        (200, &json!(1), &Value::Null),
+        "{well}"
+    );
 }
 
 #[tokio::test]

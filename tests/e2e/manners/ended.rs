@@ -1,16 +1,19 @@
 //! What is over: sessions that have ended, and servers that stop.
 
 use super::{command, run};
-use crate::support::{Server, eventually};
+use crate::support::{Point, Server, eventually};
+use base64::{Engine, engine::general_purpose::STANDARD};
 use reqwest::Method;
 use serde_json::{Value, json};
+
+const PERMISSION: &str = "01a1f198-061e-76eb-be0d-f8b2f2e55b8b";
 
 #[tokio::test]
 async fn an_ended_session_has_one_sentence_and_one_exit_code() {
     let server = Server::start().await;
     let client = server.client();
     client.post("/api/sessions", json!({ "agent": "default", "sessionId": "s" })).await;
-    client.say("s", "one").await;
+    let turn = client.say("s", "one").await["turn"].as_str().expect("a turn").to_owned();
     client.delete("/api/sessions/s").await;
     let folder = server.dir.join("project");
     std::fs::create_dir(&folder).expect("a folder");
@@ -29,6 +32,12 @@ async fn an_ended_session_has_one_sentence_and_one_exit_code() {
         &["session", "rewind", "s", "1"],
         &["session", "push", "s", folder],
         &["session", "lock", "s"],
+        &["session", "queue", "s", "--first", &turn],
+        &["session", "queue", "s", "--cancel", &turn],
+        &["session", "allow", "s", PERMISSION],
+        &["session", "allow", "s", PERMISSION, "--answer", "one"],
+        &["session", "deny", "s", PERMISSION],
+        &["session", "unlock", "s", "--lock", "1.secret"],
         &["chat", "--resume", "s", "--", "default", "hi"],
         &["chat", "--session-id", "s", "default", "hi"],
     ] {
@@ -55,11 +64,19 @@ async fn an_ended_session_has_one_sentence_and_one_exit_code() {
 async fn who_waits_when_a_session_is_ended_hears_the_same() {
     let server = Server::start().await;
     let client = server.client();
-    for json in [&[][..], &["--json"]] {
+    let text = "hold never: one two";
+    for words in [
+        &["session", "send", "ID", text][..],
+        &["session", "--json", "send", "ID", text],
+        &["session", "send", "--raw", "ID", text],
+        &["chat", "--resume", "ID", "--", "default", text],
+        &["chat", "--json", "--resume", "ID", "--", "default", text],
+    ] {
         let made = client.post("/api/sessions", json!({ "agent": "default" })).await;
         let id = made["session"]["id"].as_str().expect("an id").to_owned();
         let send = || {
-            let words = [&["session"][..], json, &["send", &id, "hold never: one two"]].concat();
+            let words: Vec<&str> =
+                words.iter().map(|word| if *word == "ID" { id.as_str() } else { *word }).collect();
             tokio::spawn(run(command(&server, &words)))
         };
         let waiting = async |count: usize| {
@@ -76,8 +93,8 @@ async fn who_waits_when_a_session_is_ended_hears_the_same() {
         client.delete(&format!("/api/sessions/{id}")).await;
         for sent in [runs, queued] {
             let (code, _, said) = sent.await.expect("it ends");
-            assert_eq!(code, Some(6), "{json:?}: {said}");
-            assert!(said.contains("the session has ended"), "{json:?}: {said}");
+            assert_eq!(code, Some(6), "{words:?}: {said}");
+            assert!(said.contains("the session has ended"), "{words:?}: {said}");
         }
     }
 }
@@ -131,4 +148,74 @@ async fn who_waits_when_the_server_stops_hears_that_it_stopped() {
             assert!(said["turn"].is_string() && said["queued"] != false, "{who}: {said}");
         }
     }
+}
+
+/// Each session waits for something else: its install.sh, its startup.sh, a capture, and a place.
+#[tokio::test]
+async fn requests_that_wait_when_the_server_stops_hear_that_it_stopped() {
+    let env = [("ASH_STOP_GRACE", "0"), ("ASH_MAX_SANDBOXES", "4")];
+    let mut server = Server::with(&env).await;
+    let client = server.client();
+    for (agent, script, text) in [
+        ("installs", "install.sh", "touch begun; sleep 1000"),
+        ("starts", "startup.sh", "[ ! -e slow ] || { touch begun; sleep 1000; }"),
+    ] {
+        let files = json!([{ "path": script, "content": STANDARD.encode(text) }]);
+        client.post("/api/agents", json!({ "name": agent, "files": files })).await;
+    }
+    for (agent, id) in [("default", "works"), ("starts", "back"), ("default", "saved")] {
+        client.post("/api/sessions", json!({ "agent": agent, "sessionId": id })).await;
+    }
+    let mut running = client.send("works", "hold never: one two").await;
+    running.until("text_delta").await;
+    client.exec("back", "touch slow").await;
+    client.action("back", "stop").await;
+    client.exec("saved", "touch changed").await;
+    let ask = |path: &str, body: Value| {
+        let request = client.request(Method::POST, path).header("prefer", "wait=60").json(&body);
+        let path = path.to_owned();
+        let answer = tokio::spawn(async move {
+            let response = request.send().await.expect("an answer");
+            (response.status().as_u16(), response.json::<Value>().await.expect("JSON"))
+        });
+        (path, answer)
+    };
+    let mut waiting = vec![
+        ask("/api/sessions", json!({ "agent": "installs", "sessionId": "new" })),
+        ask("/api/sessions/back/resume", json!({})),
+    ];
+    for id in ["new", "back"] {
+        eventually(&format!("{id} is there"), async || {
+            (client.ask(Method::GET, &format!("/api/sessions/{id}"), None).await.0 == 200).then_some(())
+        })
+        .await;
+        let begun = server.live(id).await.join("tree/workspace/begun");
+        eventually(&format!("the script of {id} runs"), async || begun.exists().then_some(())).await;
+    }
+    server.arm("save.shot", Point::Pause);
+    waiting.push(ask("/api/sessions/saved/pause", json!({})));
+    server.reached("save.shot").await;
+    waiting.push(ask("/api/sessions/saved/fork", json!({})));
+    waiting.push(ask("/api/sessions/saved/stop", json!({})));
+    let refused = async |words: &str| {
+        eventually(words, async || {
+            let answered = client.ask(Method::POST, "/api/sessions/saved/interrupt", Some(json!({}))).await.1;
+            answered["error"].as_str().is_some_and(|error| error.contains(words)).then_some(())
+        })
+        .await;
+    };
+    refused("is stopped").await;
+    waiting.push(ask("/api/sessions", json!({ "agent": "default", "sessionId": "in-line" })));
+    eventually("it waits in line", async || {
+        (client.get("/health").await["pool"]["queued"] == 1).then_some(())
+    })
+    .await;
+    crate::support::signal(server.pid(), libc::SIGTERM);
+    refused("The server is stopping").await;
+    server.release("save.shot");
+    for (path, answer) in waiting {
+        let (status, said) = answer.await.expect("it ends");
+        assert_eq!((status, &said["code"]), (503, &json!("server_stopped")), "{path}: {said}");
+    }
+    assert!(server.ended().await);
 }

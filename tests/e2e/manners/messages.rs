@@ -24,7 +24,7 @@ const OF_PARSERS: [&str; 11] = [
 const OF_THE_API: [&str; 8] =
     ["X-Ash", "Prefer", "Authorization", "Idempotency", "header", "POST ", "PATCH ", "…/"];
 
-fn is_for_people(words: &[&str], said: &str) {
+pub(crate) fn is_for_people(words: &[&str], said: &str) {
     let found = OF_PARSERS.iter().chain(&OF_THE_API).find(|word| said.contains(**word));
     assert!(found.is_none(), "{words:?} names {found:?}: {said}");
 }

@@ -54,9 +54,12 @@ async fn a_list_fits_the_terminal_and_shows_ids_whole() {
         client.post("/api/sessions", json!({ "agent": "default", "sessionId": id })).await;
         client.say(id, words).await;
     }
+    // As long as an id of our own, with as many hyphens.
+    let alike = "payments-team-nightly-reconcile-2026";
+    client.post("/api/sessions", json!({ "agent": "default", "sessionId": alike })).await;
     let screen = Terminal::of_width(at_a_terminal(&server, &["session", "list"]), 60).end().await;
     let lines: Vec<&str> = screen.lines().map(str::trim_end).collect();
-    assert!(lines.contains(&long), "{screen}");
+    assert!(lines.contains(&long) && lines.iter().any(|line| line.starts_with(alike)), "{screen}");
     assert!(lines.iter().any(|line| line.starts_with("short ") && line.ends_with('…')), "{screen}");
     assert!(lines.iter().any(|line| line.contains("日本") && line.ends_with('…')), "{screen}");
     let columns = |line: &&str| line.chars().map(|c| if c >= '\u{2e80}' { 2 } else { 1 }).sum::<usize>();

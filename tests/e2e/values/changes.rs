@@ -11,7 +11,7 @@ fn wrong() -> Vec<Value> {
     let variables = |name: &str, value: &str| json!({ name: { "A": value } });
     let mut all = vec![
         json!({ "modle": "x" }),
-        json!({ "model": 5 }),
+        json!({ "model": {} }),
         json!({ "model": "" }),
         json!({ "model": long(129) }),
         json!({ "provider": "oracle" }),
@@ -21,7 +21,7 @@ fn wrong() -> Vec<Value> {
         json!({ "provider": { "type": "openai", "apiKey": "k" } }),
         json!({ "provider": { "type": "azure", "apiKey": "k" } }),
         json!({ "provider": { "type": "anthropic", "apiKey": "k", "headers": { "host": "x" } } }),
-        json!({ "systemPrompt": 5 }),
+        json!({ "systemPrompt": {} }),
         json!({ "systemPrompt": long(1_000_001) }),
         json!({ "systemMessage": 7 }),
         json!({ "systemMessage": { "mode": "prepend", "content": "x" } }),
@@ -30,8 +30,8 @@ fn wrong() -> Vec<Value> {
         json!({ "permissionMode": "root" }),
         json!({ "availableTools": {} }),
         json!({ "allowedTools": {} }),
-        json!({ "disallowedTools": [1] }),
-        json!({ "excludedTools": [1] }),
+        json!({ "disallowedTools": [{}] }),
+        json!({ "excludedTools": [{}] }),
         json!({ "reasoningEffort": "enormous" }),
         json!({ "effort": "enormous" }),
         json!({ "streaming": "yes" }),
@@ -39,7 +39,7 @@ fn wrong() -> Vec<Value> {
         json!({ "mcpServers": [] }),
         json!({ "mcpServers": { "x": { "command": "y", "env": { "A": "***" } } } }),
         json!({ "subagents": "x" }),
-        json!({ "initialAgent": 5 }),
+        json!({ "initialAgent": {} }),
         json!({ "customAgents": [{ "name": "x" }] }),
         json!({ "customAgents": [{ "name": "", "prompt": "y" }] }),
         json!({ "customAgents": [{ "name": "x", "promt": "y" }] }),
@@ -82,7 +82,7 @@ fn wrong() -> Vec<Value> {
         json!({ "limits": { "maxProcesses": "8" } }),
         json!({ "env": { "A B": "x" } }),
         json!({ "env": (0..257).map(|n| (format!("V{n}"), json!("x"))).collect::<serde_json::Map<_, _>>() }),
-        json!({ "extraEnv": { "A": 5 } }),
+        json!({ "extraEnv": { "A": null } }),
     ];
     all.push(variables("env", &long(100_001)));
     all.push(variables("extraEnv", "a\0b"));

@@ -10,6 +10,7 @@ use super::{Again, Error, Reply, Sink, Word};
 use crate::cancel::Cancel;
 use crate::conversation::{Block, Usage};
 use crate::ids;
+use ash_model::{shown_tool_name, tool_name};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -124,6 +125,7 @@ fn refusal<S: http::Source>(mut answer: http::Answer<S>) -> Failure {
 }
 
 pub(super) fn reply(id: String, content: Vec<Block>, usage: Usage, end: End) -> Result<Reply, Failure> {
+    let content = content.into_iter().map(named).collect::<Result<Vec<Block>, Failure>>()?;
     let says = |block: &Block| match block {
         Block::Text { text } => !text.trim().is_empty(),
         Block::ToolUse(_) => true,
@@ -136,13 +138,27 @@ pub(super) fn reply(id: String, content: Vec<Block>, usage: Usage, end: End) -> 
     }
 }
 
+/// Every service refuses a conversation with a name in it that it would not take itself.
+fn named(mut block: Block) -> Result<Block, Failure> {
+    match &mut block {
+        Block::ToolUse(call) => {
+            call.name = tool_name(&call.name).ok_or_else(|| Failure::nonsense("a call of no tool"))?;
+        }
+        Block::Text { .. } | Block::Thinking { .. } | Block::RedactedThinking { .. } => {}
+    }
+    Ok(block)
+}
+
 /// What a tool is called with. A call that was cut off because the answer reached its longest is kept without its
 /// input, which no tool that changes anything accepts: the model is told so, and tries again.
 pub(super) fn input(name: &str, text: &str, end: End) -> Result<Value, Failure> {
     let input = match serde_json::from_str::<Map<String, Value>>(text) {
         Ok(input) => input,
         Err(_) if end == End::OutOfTokens || text.trim().is_empty() => Map::new(),
-        Err(error) => return Err(Failure::nonsense(&format!("the input of {name}: {error}"))),
+        Err(error) => {
+            let name = shown_tool_name(name);
+            return Err(Failure::nonsense(&format!("the input of {name}: {error}")));
+        }
     };
     Ok(Value::Object(input))
 }

@@ -9,6 +9,7 @@
 pub(super) mod testing;
 
 use crate::conversation::{AssistantMessage, Block, Content, Ended, Reason, Step, ToolResult, Turn};
+use ash_model::shown_tool_name;
 use serde_json::{Value, json};
 
 const PREAMBLE: &str = "You are an agent that works with the tools you are given. The current directory is your \
@@ -149,7 +150,9 @@ fn shape(block: &Block) -> Value {
         Block::ToolUse(call) => {
             let input =
                 Some(&call.input).filter(|input| input.is_object()).cloned().unwrap_or_else(|| json!({}));
-            json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
+            // Older transcripts hold names as models gave them.
+            let name = shown_tool_name(&call.name);
+            json!({ "type": "tool_use", "id": call.id, "name": name, "input": input })
         }
         Block::Text { text: said } => text(said),
         Block::Thinking { thinking, signature } => {
@@ -294,6 +297,14 @@ mod tests {
             {"role": "user", "content": [said(EMPTY), said(EMPTY)]},
         ]);
         assert_eq!(sent(&entries, Some("m")), expected);
+    }
+
+    #[test]
+    fn a_call_goes_back_under_a_name_that_services_take() {
+        let mut made = call("t1");
+        made["name"] = json!("Read\n\u{202e}\u{1b}[2J");
+        let sent = sent(&[user("a", json!("go")), assistant("a", "m", json!([made]))], None);
+        assert_eq!(sent[1]["content"][0]["name"], "Read2J", "{sent}");
     }
 
     #[test]

@@ -120,7 +120,7 @@ pub(crate) async fn run(api: &Api, command: Agent, as_json: bool) -> Result<()> 
             if as_json {
                 out::json(&answer)
             } else {
-                eprintln!("deleted {name}; its sessions stay readable")
+                eprintln!("deleted {name}; its sessions go on")
             }
             Ok(())
         }

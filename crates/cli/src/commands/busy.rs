@@ -17,11 +17,15 @@ pub(crate) async fn queue(
 ) -> Result<u8> {
     let id = api.session_id(id).await?;
     for turn in cancel {
-        api.delete(&path(&id, &format!("/queue/{}", encoded(turn)))).await?;
+        let taken_back = api.delete(&path(&id, &format!("/queue/{}", encoded(turn)))).await;
+        api.unless_ended(&id, taken_back).await?;
     }
     let answer = match first.is_empty() {
         true => api.get(&path(&id, "/queue")).await?,
-        false => api.patch(&path(&id, "/queue"), &json!({ "order": first })).await?,
+        false => {
+            let ordered = api.patch(&path(&id, "/queue"), &json!({ "order": first })).await;
+            api.unless_ended(&id, ordered).await?
+        }
     };
     if as_json {
         out::json(&answer);
@@ -73,7 +77,8 @@ pub(crate) async fn lock(
 
 pub(crate) async fn unlock(api: &Api, id: &str, as_json: bool) -> Result<u8> {
     let id = api.session_id(id).await?;
-    let answer: Value = api.delete(&path(&id, "/lock")).await?;
+    let unlocked = api.delete(&path(&id, "/lock")).await;
+    let answer: Value = api.unless_ended(&id, unlocked).await?;
     if as_json {
         out::json(&answer);
     } else {

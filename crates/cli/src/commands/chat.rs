@@ -94,7 +94,7 @@ async fn one_shot(api: &Api, (id, agent): (&str, &str), message: &str, as_json: 
             permission::meanwhile(api, id, sent).await?.json().await.unwrap_or_default();
         answer["sessionId"] = json!(id);
         crate::out::json(&answer);
-        return Ok(u8::from(answer["status"] != "done"));
+        return sessions::exit_code(api, id, &answer).await;
     }
     eprintln!("Session: {id}\nAgent: {agent}");
     show::turn(Stream::send(api, id, json!({ "content": message })).await?, api, id).await

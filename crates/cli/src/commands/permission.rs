@@ -86,9 +86,9 @@ pub(crate) async fn allow(
             })?;
             body["updatedPermissions"] = json!([chosen]);
         }
-        let asked: Vec<&str> = asked.map(questions).unwrap_or_default();
-        if !answers.is_empty() {
-            body["answers"] = Value::Object(chosen(&asked, answers)?);
+        // The server says what became of a request that does not wait any more.
+        if let (false, Some(asked)) = (answers.is_empty(), asked) {
+            body["answers"] = Value::Object(chosen(&questions(asked), answers)?);
         }
     }
     tell(api, (&id, permission), &body, as_json).await
@@ -105,7 +105,8 @@ pub(crate) async fn deny(
 }
 
 async fn tell(api: &Api, (id, permission): (&str, &str), body: &Value, as_json: bool) -> Result<u8> {
-    let answer = api.post(&path(id, &format!("/permissions/{}", encoded(permission))), body).await?;
+    let told = api.post(&path(id, &format!("/permissions/{}", encoded(permission))), body).await;
+    let answer = api.unless_ended(id, told).await?;
     if as_json {
         out::json(&answer);
     } else {

@@ -343,26 +343,47 @@ async fn send(api: &Api, id: &str, body: Value, (raw, as_json): (bool, bool)) ->
         let sent = api.send(request.json(&body));
         let answer: Value = permission::meanwhile(api, &id, sent).await?.json().await.unwrap_or_default();
         out::json(&answer);
-        return match answer["status"].as_str() {
-            Some("done") => Ok(0),
-            Some("interrupted" | "cancelled") => {
-                show::after_cut(api, &id, answer["turn"].as_str().unwrap_or_default(), 1).await
-            }
-            _ => Ok(1),
-        };
+        return exit_code(api, &id, &answer).await;
     }
     let stream = Stream::send(api, &id, body).await?;
-    if raw { print_raw(stream).await } else { show::turn(stream, api, &id).await }
+    if raw { print_raw(stream, api, &id).await } else { show::turn(stream, api, &id).await }
 }
 
-async fn print_raw(mut stream: Stream) -> Result<u8> {
+/// The exit code for a turn that was answered as JSON.
+pub(super) async fn exit_code(api: &Api, id: &str, answer: &Value) -> Result<u8> {
+    match is_cut(answer) {
+        true => show::after_cut(api, id, answer["turn"].as_str().unwrap_or_default(), 1).await,
+        false => Ok(u8::from(answer["status"] != "done")),
+    }
+}
+
+async fn print_raw(mut stream: Stream, api: &Api, session: &str) -> Result<u8> {
+    let mut cut = None;
     loop {
         match stream.next().await? {
-            Next::Frame(frame) => println!("[{}] {}", frame.event, out::escaped(&frame.data.to_string())),
+            Next::Frame(frame) => {
+                println!("[{}] {}", frame.event, out::escaped(&frame.data.to_string()));
+                if frame.event == "error" && frame.data["code"] == "session_ended" {
+                    return Err(Failure::ended());
+                }
+                if frame.event == "done" && is_cut(&frame.data) {
+                    cut = frame.data["turn"].as_str().map(str::to_owned);
+                }
+            }
             Next::Waiting => eprintln!("(waiting for the server)"),
-            Next::Over => return Ok(0),
+            Next::Over => {
+                return match &cut {
+                    Some(turn) => show::after_cut(api, session, turn, 0).await,
+                    None => Ok(0),
+                };
+            }
         }
     }
+}
+
+/// Whether the turn was interrupted or taken back.
+fn is_cut(answer: &Value) -> bool {
+    matches!(answer["status"].as_str(), Some("interrupted" | "cancelled"))
 }
 
 /// From the start, or from `since` on, until the reader leaves or nothing can come any more.
@@ -487,8 +508,11 @@ async fn files(
         let name: Vec<String> = file.split('/').map(encoded).collect();
         let url = path(&id, &format!("/files/{}{at}", name.join("/")));
         let response = api.send(api.request(Method::GET, &url)).await.map_err(named)?;
+        let source = response.headers().get("x-ash-source").and_then(|source| source.to_str().ok());
+        let source = source.unwrap_or_default().to_owned();
         let bytes = response.bytes().await.map_err(|error| api.unreachable(&error))?;
         out::data(&bytes).map_err(Failure::local("cannot write"))?;
+        tell_source(&source, checkpoint);
         return Ok(0);
     }
     let answer = api.get(&path(&id, &format!("/files{at}"))).await.map_err(named)?;
@@ -496,6 +520,7 @@ async fn files(
         out::json(&answer);
         return Ok(0);
     }
+    tell_source(answer["source"].as_str().unwrap_or_default(), checkpoint);
     let now = jiff::Timestamp::now();
     let mut table = Table::new(&["PATH", "SIZE", "CHANGED"]);
     for file in answer["files"].as_array().into_iter().flatten() {
@@ -509,6 +534,16 @@ async fn files(
     }
     table.print();
     Ok(0)
+}
+
+/// Says on stderr where files come from: a stopped session has no sandbox that could change them.
+fn tell_source(source: &str, checkpoint: Option<u64>) {
+    let words = match (checkpoint, source) {
+        (Some(number), _) => format!("from checkpoint {number}"),
+        (None, "sandbox") => "from its sandbox".to_owned(),
+        (None, _) => "from its snapshot: it has no sandbox now".to_owned(),
+    };
+    eprintln!("{}", out::paint_err(Paint::Dim, &words));
 }
 
 /// The last hundred of whosever.

@@ -161,7 +161,10 @@ mod tests {
     use super::*;
 
     fn allowance(position: u64, tokens: Option<u64>, nano_usd: Option<u64>) -> Option<Allowance> {
-        let prices = nano_usd.map(|_| Prices::with(r#"{"m": {"input": 1, "output": 1}}"#).expect("prices"));
+        let prices = nano_usd.map(|_| {
+            Prices::with(serde_json::from_str(r#"{"m": {"input": 1, "output": 1}}"#).expect("JSON"))
+                .expect("prices")
+        });
         Some(Allowance { position, tokens, nano_usd, prices })
     }
 

@@ -23,6 +23,16 @@ impl Endpoint {
         }
     }
 
+    /// Whether a service may be asked there to work on after its answer, so that nobody would count what that uses.
+    pub(super) fn has_background(self) -> bool {
+        match self {
+            Endpoint::Responses => true,
+            Endpoint::Messages | Endpoint::CountTokens | Endpoint::ChatCompletions | Endpoint::Models => {
+                false
+            }
+        }
+    }
+
     /// `path` is the one beneath the upstream's own, which ends with `/v1` or a deployment where the dialect has these.
     pub(super) fn of(dialect: Option<Dialect>, method: &Method, path: &str) -> Option<Endpoint> {
         let of_dialect = |dialect| match dialect {

@@ -37,7 +37,7 @@ use super::{
     filter,
     rate::Rate,
     reading::{AskedCell, Reading, Till},
-    refusal::{Refusal, TooLong},
+    refusal::{InBackground, Refusal, TooLong},
     route::Route,
 };
 
@@ -145,7 +145,7 @@ async fn forward(
     // From here on: whoever hangs up now has asked.
     let mut reading = endpoint.costs().then(|| Reading::new(way.till.clone(), endpoint, question.clone()));
     if !body.is_end_stream() {
-        let (upload, unsent) = Upload::of(body, question);
+        let (upload, unsent) = Upload::of(body, question, endpoint);
         asked = asked.body(Body::wrap(upload));
         rest = Some(unsent);
     } else if head.method == Method::POST {
@@ -192,6 +192,11 @@ fn admit(
     }
     let route = route.ok_or(Refusal::NoRoute)?;
     let (url, endpoint) = route.admit(&head.method, &head.uri)?;
+    let is_compressed = head.headers.get_all(CONTENT_ENCODING).iter().any(|name| name != "identity");
+    if endpoint.has_background() && is_compressed {
+        // What its body asks for could not be read.
+        return Err(Refusal::Background);
+    }
     Ok((route, url, endpoint))
 }
 
@@ -361,19 +366,24 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// A request's body on its way out: no more than it may be, and no trailers, which would be headers that nobody
-/// has looked at. What has not been sent when it is dropped goes `back`.
+/// A request's body on its way out: no more than it may be, nothing that asks for work in the background, and no trailers,
+/// which would be headers that nobody has looked at. What has not been sent when it is dropped goes `back`.
 struct Upload {
     incoming: Option<Incoming>,
     left: u64,
     back: Option<oneshot::Sender<Incoming>>,
     question: AskedCell,
+    endpoint: Endpoint,
 }
 
 impl Upload {
-    fn of(incoming: Incoming, question: AskedCell) -> (Self, oneshot::Receiver<Incoming>) {
+    fn of(
+        incoming: Incoming,
+        question: AskedCell,
+        endpoint: Endpoint,
+    ) -> (Self, oneshot::Receiver<Incoming>) {
         let (back, unsent) = oneshot::channel();
-        (Self { incoming: Some(incoming), left: MOST_BODY, back: Some(back), question }, unsent)
+        (Self { incoming: Some(incoming), left: MOST_BODY, back: Some(back), question, endpoint }, unsent)
     }
 }
 
@@ -392,7 +402,15 @@ impl hyper::body::Body for Upload {
             return Poll::Ready(None);
         };
         let is_last = self.is_end_stream();
-        self.question.lock().unwrap_or_else(PoisonError::into_inner).push(&data, is_last);
+        let is_background = {
+            let mut question = self.question.lock().unwrap_or_else(PoisonError::into_inner);
+            question.push(&data, is_last);
+            question.scanner.seen.is_background
+        };
+        // Its end is held back, so that the service does not work for what it has got of it.
+        if is_background && self.endpoint.has_background() {
+            return Poll::Ready(Some(Err(InBackground.into())));
+        }
         match self.left.checked_sub(data.len() as u64) {
             Some(left) => {
                 self.left = left;

@@ -16,12 +16,19 @@ use super::{endpoint, rate};
 #[error("the body is too long")]
 pub(super) struct TooLong;
 
+/// A body asks the service to work on after its answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the body asks for work in the background")]
+pub(super) struct InBackground;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
     NoRoute,
     OldHttp,
     Target(&'static str),
     Endpoint(Option<Dialect>),
+    /// The answer would come at once and not say what the work uses.
+    Background,
     /// How many whole seconds until there is room again.
     TooMany {
         seconds: u64,
@@ -50,6 +57,8 @@ impl Refusal {
         }
         if cause.is::<TooLong>() {
             Self::TooLarge
+        } else if cause.is::<InBackground>() {
+            Self::Background
         } else if error.is_timeout() && !error.is_connect() {
             Self::Late
         } else if error.is_timeout() {
@@ -67,7 +76,7 @@ impl Refusal {
             Self::NoRoute | Self::Left => StatusCode::SERVICE_UNAVAILABLE,
             Self::UsedUp { .. } => StatusCode::PAYMENT_REQUIRED,
             Self::OldHttp => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-            Self::Endpoint(_) => StatusCode::FORBIDDEN,
+            Self::Endpoint(_) | Self::Background => StatusCode::FORBIDDEN,
             Self::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Target(_) => StatusCode::BAD_REQUEST,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -79,7 +88,7 @@ impl Refusal {
     fn kind(&self) -> &'static str {
         match self {
             Self::OldHttp | Self::Target(_) => "invalid_request_error",
-            Self::Endpoint(_) => "permission_error",
+            Self::Endpoint(_) | Self::Background => "permission_error",
             Self::TooMany { .. } => "rate_limit_error",
             Self::TooLarge => "request_too_large",
             Self::Late => "timeout_error",
@@ -106,6 +115,10 @@ impl Refusal {
                     endpoint::listed(*dialect)
                 )
             }
+            Self::Background => "This request is not passed on: with `background` the service works on after its \
+                                 answer, and what it uses could not be counted. Send it without `background`, \
+                                 and not compressed."
+                .to_owned(),
             Self::TooMany { seconds } => format!(
                 "A sandbox may make {} requests a minute. Try again in {seconds} seconds.",
                 rate::MAX_REQUESTS

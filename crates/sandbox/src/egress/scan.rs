@@ -34,6 +34,8 @@ pub(super) struct Seen {
     pub(super) kind: Option<String>,
     /// Bytes of what the model wrote.
     pub(super) text: u64,
+    /// The outermost object says so, in any way that a service could take for a yes.
+    pub(super) is_background: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -42,6 +44,7 @@ enum Field {
     Model,
     Usage,
     Kind,
+    Background,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -146,12 +149,31 @@ impl Scanner {
     fn take_in_string(&mut self, byte: u8) {
         self.keep(byte);
         match (self.string, byte) {
+            (InString::Key, b'"') if !self.escaped => {
+                self.string = InString::No;
+                self.end_key();
+            }
+            (InString::Key, _) => {
+                self.escaped = !self.escaped && byte == b'\\';
+                if self.key.len() < MAX_KEY {
+                    self.key.push(byte);
+                }
+            }
             _ if self.escaped => self.escaped = false,
             (_, b'\\') => self.escaped = true,
             (_, b'"') => self.string = InString::No,
-            (InString::Key, _) if self.key.len() < MAX_KEY => self.key.push(byte),
             (InString::Text { counts: true }, _) => self.seen.text += 1,
-            (InString::Key | InString::Text { .. } | InString::No, _) => {}
+            (InString::Text { counts: false } | InString::No, _) => {}
+        }
+    }
+
+    /// A name may be written with escapes, and means the same.
+    fn end_key(&mut self) {
+        if self.key.contains(&b'\\') {
+            let quoted = [b"\"", self.key.as_slice(), b"\""].concat();
+            if let Ok(key) = serde_json::from_slice::<String>(&quoted) {
+                self.key = key.into_bytes();
+            }
         }
     }
 
@@ -168,6 +190,7 @@ impl Scanner {
             b"model" => Field::Model,
             b"usage" => Field::Usage,
             b"type" if depth == 1 => Field::Kind,
+            b"background" if depth == 1 => Field::Background,
             _ => return,
         };
         self.kept.clear();
@@ -184,14 +207,18 @@ impl Scanner {
         let Some((field, _)) = self.keeping.filter(|(_, began)| *began == depth) else { return };
         self.keeping = None;
         // Too long to be meant, or no JSON.
-        let Ok(value) = serde_json::from_slice::<Value>(&self.kept) else { return };
+        let value = serde_json::from_slice::<Value>(&self.kept).ok();
+        if field == Field::Background {
+            self.seen.is_background |= !matches!(value, Some(Value::Bool(false) | Value::Null));
+        }
+        let Some(value) = value else { return };
         let text = || value.as_str().filter(|text| text.len() <= 256).map(str::to_owned);
         match field {
             Field::Id => self.seen.id = text().or(self.seen.id.take()),
             Field::Model => self.seen.model = text().or(self.seen.model.take()),
             Field::Kind => self.seen.kind = text(),
             Field::Usage if value.is_object() => self.seen.usage = Some(usage(&value)),
-            Field::Usage => {}
+            Field::Usage | Field::Background => {}
         }
     }
 }
@@ -290,6 +317,33 @@ mod tests {
         }
         scanned(&"[{\"usage\":".repeat(1000), 100);
         scanned(&format!("{{\"usage\": {{\"x\": \"{}\"}}, \"id\": \"late\"}}", "y".repeat(1 << 20)), 4096);
+    }
+
+    #[test]
+    fn work_in_the_background_is_seen_however_it_is_asked_for() {
+        let spaces = " ".repeat(2 * MAX_VALUE);
+        for text in [
+            r#"{"model": "m", "background": true}"#,
+            r#"{"background":true,"background":false}"#,
+            r#"{"input": [{"background": false}], "background": 1 }"#,
+            r#"{"background": "true", "x": 1}"#,
+            r#"{"\u0062\u0061\u0063\u006b\u0067\u0072\u006f\u0075\u006e\u0064": true}"#,
+            r#"{"a\"": "\\", "b\u0061ckground": true}"#,
+            &format!(r#"{{"background": {spaces}true}}"#),
+        ] {
+            for step in [1, 7, text.len()] {
+                assert!(scanned(text, step).is_background, "{text}");
+            }
+        }
+        for text in [
+            r#"{"model": "m"}"#,
+            r#"{"background": false, "input": "\"background\": true"}"#,
+            r#"{"background":null}"#,
+            r#"{"metadata": {"background": true}, "response": {"background": true}}"#,
+            r#"{"input": ["background", true, {"background": true}], "\\background": true}"#,
+        ] {
+            assert!(!scanned(text, 3).is_background, "{text}");
+        }
     }
 
     #[test]

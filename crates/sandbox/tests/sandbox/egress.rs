@@ -32,6 +32,16 @@ impl Upstream {
         Call::read(stream).await
     }
 
+    /// What comes of a call that breaks off.
+    async fn broken(&self) -> String {
+        let (mut stream, _) =
+            timeout(DEADLINE, self.0.accept()).await.expect("a call in time").expect("accepted");
+        let mut heard = Vec::new();
+        // Reset or closed: gone is gone.
+        let _ = timeout(DEADLINE, stream.read_to_end(&mut heard)).await.expect("hung up in time");
+        String::from_utf8_lossy(&heard).into_owned()
+    }
+
     /// Nobody calls: everything that was sent has been answered before this is asked.
     pub(crate) async fn is_quiet(&self) -> bool {
         timeout(Duration::from_millis(50), self.0.accept()).await.is_err()
@@ -246,6 +256,47 @@ async fn what_is_not_for_talking_with_a_model_is_refused_by_name_and_never_reach
         }
     }
     assert!(upstream.is_quiet().await);
+}
+
+/// Its answer comes at once and says nothing of what the work uses, so that no budget would end it.
+#[tokio::test]
+async fn a_service_never_gets_all_of_a_question_that_asks_for_work_in_the_background() {
+    let (rig, upstream) = (Rig::new().await, Upstream::new().await);
+    let mut live = rig.launch().await;
+    let way = policy(format!("{}/v1", upstream.url()), "k").expect("one");
+    live.remote.egress(Some(Egress { dialect: Some(Dialect::Openai), ..way })).await.expect("sent");
+    let ask = |body: &str, path: &str| {
+        format!("printf %s '{body}' | {CURL} -w ' %{{http_code}}' http://localhost{path} -d @-")
+    };
+    let refused = |lines: &[String]| {
+        let [line] = lines else { panic!("{lines:?}") };
+        assert!(line.contains("permission_error") && line.contains("`background`"), "{line}");
+        assert!(line.ends_with(" 403"), "{line}");
+    };
+    let long = "x".repeat(100_000);
+    for body in
+        [r#"{"background":true}"#, &format!(r#"{{"input":"{long}","b\u0061ckground":true,"model":"m"}}"#)]
+    {
+        live.start(script(1, &ask(body, "/responses"))).await;
+        let heard = upstream.broken().await;
+        assert!(!heard.ends_with('}'), "{heard}");
+        refused(&live.finish().await.0);
+    }
+    // Nobody can see what it asks for.
+    let compressed = ask("{}", "/responses -H content-encoding:gzip");
+    refused(&live.run(&compressed).await.0);
+    assert!(upstream.is_quiet().await);
+    for (body, path) in [
+        (r#"{"background":false,"input":"background: true"}"#, "/responses"),
+        // Has no background.
+        (r#"{"background":true}"#, "/chat/completions"),
+    ] {
+        live.start(script(1, &ask(body, path))).await;
+        let call = upstream.next().await;
+        assert_eq!(String::from_utf8_lossy(&call.body), body);
+        call.answer("fine").await;
+        assert_eq!(live.finish().await.0, ["fine 200"]);
+    }
 }
 
 #[tokio::test]

@@ -441,9 +441,9 @@ pub(super) async fn change_config(
     let alone = app.growing.lock(caller.tenant().clone()).await;
     let agent = find(&app, caller.tenant(), &name).await?;
     let changed = (body.value.keys().cloned().collect(), None);
-    audit::of_change(&app, &caller, audit::Changed::Agent(&agent.name), changed).await?;
     let config = merged(&agent, body.value);
     quotas::config(&app, &config)?;
+    audit::of_change(&app, &caller, audit::Changed::Agent(&agent.name), changed).await?;
     app.sessions.rooms().store.change_agent(caller.tenant(), &agent.name, Some(config), None).await?;
     drop(alone);
     self::config(State(app), caller, Part(name)).await

@@ -1,11 +1,15 @@
 //! The option `infiniteSessions`: `true`, `false`, or its fields, each of which keeps what it was if it is left out.
 
-use crate::problem::{Answer, Problem};
+use crate::{
+    fields,
+    problem::{Answer, Problem},
+};
 use ash_model::{InfiniteSessions, Runtime};
 use serde_json::Value;
 
 const NAME: &str = "infiniteSessions";
-const FIELDS: &str = "enabled, backgroundCompactionThreshold, bufferExhaustionThreshold, contextWindow";
+const FIELDS: [&str; 4] =
+    ["enabled", "backgroundCompactionThreshold", "bufferExhaustionThreshold", "contextWindow"];
 
 /// What is in force with what a caller says of it, if they say anything.
 pub(super) fn over(
@@ -22,7 +26,8 @@ pub(super) fn over(
             }
         }
         Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            return Err(invalid(format!("{NAME} must be true, false, or an object of {FIELDS}")));
+            let fields = FIELDS.join(", ");
+            return Err(invalid(format!("{NAME} must be true, false, or an object of {fields}")));
         }
     }
     let (background, full) = (set.background_compaction_threshold, set.buffer_exhaustion_threshold);
@@ -51,7 +56,7 @@ fn take(set: &mut InfiniteSessions, name: &str, value: &Value) -> Answer<()> {
             let wrong = || wrong(format!("{} to {} tokens, or null", sizes.start(), sizes.end()));
             set.context_window = Some(tokens.ok_or_else(wrong)?);
         }
-        _ => return Err(invalid(format!("{NAME} has no field {:?}; there are: {FIELDS}", shortened(name)))),
+        _ => return Err(Problem::invalid("unknown_field", fields::unknown(name, &FIELDS))),
     }
     Ok(())
 }
@@ -77,10 +82,6 @@ pub(super) fn check(given: Option<&Value>, set: Option<&InfiniteSessions>, runti
 
 fn invalid(error: String) -> Problem {
     Problem::invalid("invalid_body", error)
-}
-
-fn shortened(text: &str) -> String {
-    text.chars().take(40).collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use crate::{
     app::App,
     auth::Caller,
+    fields,
     problem::{Answer, Problem},
 };
 use ash_model::{BadBounds, Bounds, Kind, Needs, Resources};
@@ -12,16 +13,18 @@ use serde_json::{Map, Value, json};
 
 pub(super) fn over(given: Option<Value>, before: Option<Bounds>) -> Answer<Option<Bounds>> {
     let Some(given) = given else { return Ok(before) };
-    let Value::Object(fields) = given else {
+    let Value::Object(given) = given else {
         return Err(invalid("limits must be an object, as {\"memoryMb\": 2048}"));
     };
     let mut bounds = before.unwrap_or_default();
-    for (name, value) in fields {
+    for (name, value) in given {
+        if !Bounds::NAMES.contains(&name.as_str()) {
+            return Err(Problem::invalid("unknown_field", fields::unknown(&name, &Bounds::NAMES)));
+        }
         let number = match value {
             Value::Null => None,
             Value::Number(number) if number.is_u64() => number.as_u64(),
             Value::Number(_) | Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
-                let name: String = name.chars().take(60).collect();
                 return Err(invalid(format!("limits.{name} must be a whole number, or null")));
             }
         };
@@ -105,7 +108,8 @@ mod tests {
             (json!({ "memoryMb": -1 }), "whole number"),
             (json!({ "memoryMb": 1.5 }), "whole number"),
             (json!({ "memoryMb": 3 }), "memoryMb must be 0 (no limit) or 16 to"),
-            (json!({ "memory": 64 }), "there are: memoryMb"),
+            (json!({ "memoryM": 64 }), "memoryM: did you mean memoryMb?"),
+            (json!({ "ram": 64 }), "there are memoryMb, cpuPercent"),
         ] {
             let error = over(Some(given), None).expect_err("refused").error;
             assert!(error.contains(word), "{error}");

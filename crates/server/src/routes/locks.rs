@@ -160,7 +160,10 @@ pub(super) async fn take(
     super::take::fits("holder", holder.as_deref(), MOST_HOLDER)?;
     let token = Token::of(&headers)?;
     let found = open_session(&app, &caller, &id).await?;
-    let own = token.filter(|token| found.card.lock.as_ref().is_some_and(|lock| token.opens(lock)));
+    let now = app.sessions.rooms().clock();
+    let goes_on = |lock: &Lock| lock.is_held(now) || !app.sessions.is_overwritten(found.no, lock);
+    let own =
+        token.filter(|token| found.card.lock.as_ref().is_some_and(|lock| token.opens(lock) && goes_on(lock)));
     let secret = SecretString::from(uuid::Uuid::new_v4().simple().to_string());
     let wanted = WantedLock {
         ttl: Duration::from_secs(ttl),

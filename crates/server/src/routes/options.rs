@@ -4,11 +4,12 @@
 use super::{
     MOST_MODEL, MOST_SYSTEM_PROMPT, infinite, limits,
     provider::{self, Wanted},
-    take::{at_most, fits, fits_in},
+    take::{at_most, bad_body, fits, fits_in},
     usage,
 };
 use crate::{
     app::App,
+    fields,
     problem::{Answer, Problem},
 };
 use ash_model::{
@@ -41,7 +42,7 @@ pub(super) struct Settable {
     provider: Option<Value>,
     system_prompt: Option<String>,
     permission_mode: Option<String>,
-    system_message: Option<SystemMessage>,
+    system_message: Option<Value>,
     append_system_prompt: Option<String>,
     available_tools: Option<Vec<String>>,
     #[serde(alias = "effort")]
@@ -130,7 +131,7 @@ impl Settable {
             return Err(Problem::invalid("invalid_body", error));
         }
         let (replaced, appended) = match self.system_message {
-            Some(message) => message.split()?,
+            Some(given) => SystemMessage::read(given)?.split()?,
             None => (None, None),
         };
         let custom = self.custom_agents.map(subagents).transpose()?;
@@ -260,19 +261,28 @@ fn at_most_names(name: &str, given: &[String]) -> Answer<()> {
 
 /// As the guide of other SDKs has it: words, or words and whether they replace the agent's own.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "it is a text, or {mode, content}")]
-enum SystemMessage {
-    Words(String),
-    How { mode: Option<String>, content: String },
+struct SystemMessage {
+    mode: Option<String>,
+    content: String,
 }
 
 impl SystemMessage {
+    /// Not an untagged enum: that passes over fields that it does not know, and a misspelt `mode` would append.
+    fn read(given: Value) -> Answer<SystemMessage> {
+        match given {
+            Value::String(content) => Ok(SystemMessage { mode: None, content }),
+            Value::Object(_) => {
+                fields::as_written(given).map_err(|error| bad_body(error.within("systemMessage")))
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+                Err(Problem::invalid("invalid_body", "systemMessage must be a text, or {mode, content}"))
+            }
+        }
+    }
+
     /// What replaces the agent's own instructions, and what is added to them.
     fn split(self) -> Answer<(Option<String>, Option<String>)> {
-        let (mode, content) = match self {
-            SystemMessage::Words(content) => (None, content),
-            SystemMessage::How { mode, content } => (mode, content),
-        };
+        let SystemMessage { mode, content } = self;
         match mode.as_deref() {
             None | Some("append") => {
                 fits("systemMessage", Some(&content), MOST_APPENDED)?;

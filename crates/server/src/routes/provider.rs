@@ -1,8 +1,10 @@
 //! Who answers an agent: the server's own way to a model, or one that the client brings with a key of its own.
 
+use super::take::bad_body;
 use crate::{
     app::App,
     config::OwnProviders,
+    fields,
     problem::{Answer, Problem},
 };
 use ash_model::{Dialect, Kind, OwnProvider, Provider};
@@ -28,7 +30,7 @@ pub(super) enum Wanted {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 struct Given {
     r#type: String,
     #[serde(alias = "endpoint")]
@@ -45,10 +47,13 @@ pub(super) fn wanted(app: &App, given: Value) -> Answer<Wanted> {
     if let Some(name) = given.as_str() {
         return known(name).map(Wanted::Known);
     }
-    // The words of the error must not repeat what was sent: there is a key in it.
-    let given: Given = serde_json::from_value(given).map_err(|_| {
-        invalid("provider must be a name, or {type, baseUrl, apiKey, headers, deploymentId, apiVersion} with text in each")
-    })?;
+    if !given.is_object() {
+        return Err(invalid(
+            "provider must be a name, or {type, baseUrl, apiKey, headers, deploymentId, apiVersion}",
+        ));
+    }
+    // The words of a `FieldError` have names and no values: there is a key among these.
+    let given: Given = fields::as_written(given).map_err(|error| bad_body(error.within("provider")))?;
     let bare = given.api_key.is_none() && given.headers.is_empty() && given.base_url.is_none();
     if bare && given.deployment_id.is_none() && given.api_version.is_none() {
         return known(&given.r#type).map(Wanted::Known);

@@ -34,7 +34,11 @@ pub(super) fn label(app: &App, label: &str) -> Answer<()> {
 }
 
 pub(super) fn config(app: &App, json: &str) -> Answer<()> {
-    fits(app, Quota::ConfigKb, ("The configuration", json.len()))
+    config_of(app, json.len())
+}
+
+pub(super) fn config_of(app: &App, bytes: usize) -> Answer<()> {
+    fits(app, Quota::ConfigKb, ("The configuration", bytes))
 }
 
 pub(super) fn metadata<'a>(app: &App, texts: impl Iterator<Item = (&'a String, &'a String)>) -> Answer<()> {

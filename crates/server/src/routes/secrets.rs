@@ -7,6 +7,7 @@ use ash_model::{
     secrets::{BadSecrets, MASK, take_secrets},
 };
 use ash_store::Env;
+use secrecy::ExposeSecret;
 use std::collections::BTreeMap;
 
 /// What a session has before a change, by JSON pointer.
@@ -37,6 +38,15 @@ impl KnownSecrets {
         }
         Ok(KnownSecrets { values, were_in_options })
     }
+
+    pub(super) fn size(&self) -> usize {
+        self.values.iter().map(|(at, value)| at.len() + value.len()).sum()
+    }
+}
+
+/// The bytes that these secrets take, as a quota counts them.
+pub(super) fn size(secrets: &Env) -> usize {
+    secrets.0.iter().map(|(at, value)| at.len() + value.expose_secret().len()).sum()
 }
 
 impl Settable {

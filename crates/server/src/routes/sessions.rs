@@ -4,7 +4,7 @@ use super::{
     agents, infinite, limits, locks,
     options::{Settable, with_provider},
     owners, quotas,
-    secrets::KnownSecrets,
+    secrets::{KnownSecrets, size as secrets_size},
     take::{
         Asked, Body, FromFields, ListAsked, Part, StrictBody, can_wait, environment, fits_in, open_session,
         patience, session, session_anywhere,
@@ -115,7 +115,7 @@ pub(super) async fn create(
     let secrets = options.secrets(KnownSecrets::default())?.unwrap_or_default();
     let compaction = options.infinite_sessions.clone();
     let (options, way) = with_provider(options.over(Options::default())?, wanted)?;
-    fits(&app, &options)?;
+    fits(&app, &options, secrets_size(&secrets))?;
     limits::allowed(&app, &caller, options.limits)?;
     let env = variables(env, extra_env)?.unwrap_or_default();
     let id_from = if session_id.is_some() { IdFrom::Caller } else { IdFrom::Server };
@@ -162,9 +162,10 @@ pub(super) async fn create(
 }
 
 /// All of its options together: each is bounded for itself, but there are many.
-fn fits(app: &App, options: &Options) -> Answer<()> {
+/// `secrets` takes the bytes of what the options hold only masks for.
+fn fits(app: &App, options: &Options, secrets: usize) -> Answer<()> {
     let json = serde_json::to_string(options).map_err(Problem::internal)?;
-    quotas::config(app, &json)
+    quotas::config_of(app, json.len() + secrets)
 }
 
 /// With the names of what is in its environment.
@@ -250,10 +251,11 @@ async fn change_live(
     let mut before = session.options.clone();
     let known = app.sessions.rooms().store.secrets(no).await;
     let known = KnownSecrets::of(&mut before, known)?;
+    let kept = known.size();
     let secrets = change.secrets(known)?;
     let compaction = change.infinite_sessions.clone();
     let (options, way) = with_provider(change.over(before)?, wanted)?;
-    fits(&app, &options)?;
+    fits(&app, &options, secrets.as_ref().map_or(kept, secrets_size))?;
     infinite::check(compaction.as_ref(), options.infinite_sessions.as_ref(), session.runtime)?;
     app.sessions.accepts_options(&session, &options, touched).await?;
     let names = env.as_ref().map(|env| env.0.keys().cloned().collect());

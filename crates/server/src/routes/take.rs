@@ -93,7 +93,7 @@ async fn object(request: Request, app: &App) -> Answer<(Value, WholeBody)> {
     Ok((value, whole))
 }
 
-fn bad_body(error: FieldError) -> Problem {
+pub(crate) fn bad_body(error: FieldError) -> Problem {
     let code = match error {
         FieldError::Unknown(_) => "unknown_field",
         FieldError::Invalid { .. } => "invalid_body",

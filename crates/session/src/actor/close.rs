@@ -73,7 +73,7 @@ impl Closing {
     /// What a caller gets whose wish this closing overtakes.
     pub(super) fn why(&self) -> Error {
         match &self.how {
-            How::Shutdown(_) => Error::Stopping,
+            How::Shutdown(_) => Error::Stopped,
             How::Wish(Wish::End, _) => Refused::Gone.into(),
             How::Wish(Wish::Stop, _) => Error::Overtaken(Status::Stopped),
             How::Wish(..) => Error::Overtaken(Status::Paused),
@@ -158,6 +158,10 @@ impl Actor {
         }
     }
 
+    pub(super) fn is_shutting_down(&self) -> bool {
+        self.closing.as_ref().is_some_and(Closing::is_shutdown)
+    }
+
     fn is_turn_running(&self) -> bool {
         self.hands.is_some()
             && self.state.current().is_some_and(|turn| matches!(turn.phase, Phase::Running { .. }))
@@ -169,7 +173,7 @@ impl Actor {
 
     /// A stop interrupts the turn; a shutdown lets it go on for a while, and cuts it then.
     async fn ask_to_rest(&mut self) -> Result<()> {
-        if self.closing.as_ref().is_some_and(Closing::is_shutdown) {
+        if self.is_shutting_down() {
             return Ok(());
         }
         let facts = self.state.decide(&Wish::Interrupt).unwrap_or_default();
@@ -212,6 +216,7 @@ impl Actor {
         match closing.how {
             How::Wish(wish, replies) => self.conclude_wish(&wish, replies).await,
             How::Shutdown(reply) => {
+                self.answer_stopped().await?;
                 let facts = self.state.shut_down();
                 if !facts.is_empty() {
                     self.note(facts).await?;
@@ -220,6 +225,20 @@ impl Actor {
                 Ok(())
             }
         }
+    }
+
+    /// Answers the callers that still wait when everything is safe: nothing that they want is begun any more.
+    async fn answer_stopped(&mut self) -> Result<()> {
+        for (_, _, reply) in self.later.drain(..) {
+            reply.send(Err(Error::Stopped)).ok();
+        }
+        for reply in self.resuming.drain(..).chain(self.pausing.drain(..)) {
+            reply.send(Err(Error::Stopped)).ok();
+        }
+        for reply in self.forking.drain(..) {
+            reply.send(Err(Error::Stopped)).ok();
+        }
+        self.give_up_rewinding(&Error::Stopped).await
     }
 
     /// Whatever became of the closing that these wishes waited for. True: something was done, look again.
@@ -361,7 +380,7 @@ impl Actor {
             self.forget_tree().await;
         }
         // A shutdown says this together with the rest, in one step.
-        if self.closing.as_ref().is_some_and(Closing::is_shutdown) {
+        if self.is_shutting_down() {
             return Ok(());
         }
         self.note_asleep().await
@@ -380,7 +399,7 @@ fn tell_all(replies: Vec<Reply<Answer>>, result: Result<()>) {
     let mut replies = replies.into_iter();
     let first = replies.next();
     for reply in replies {
-        let failed = result.as_ref().err().map(|error| Error::Failed(error.problem()));
+        let failed = result.as_ref().err().map(Error::shared);
         reply.send(failed.map_or_else(|| Ok(Answer::default()), Err)).ok();
     }
     if let Some(reply) = first {

@@ -100,15 +100,15 @@ impl Actor {
     /// What waits here now is what counts towards the tenant's quotas.
     pub(super) fn settle_queue(&self) {
         let waiting = self.state.turns.iter().filter(|turn| turn.phase == Phase::Queued);
-        let waiting = waiting.map(|turn| (turn.id, &turn.content));
+        let waiting = waiting.map(|turn| (turn.id, &turn.content, &turn.ask));
         self.rooms.queued.settle(&self.session.tenant, self.session.no, waiting);
     }
 
     /// Whether the quotas of the session and its tenant have room for a message.
     pub(super) fn admit_to_queue(&self, wish: &Wish) -> Result<()> {
-        let Wish::Prompt { turn, content, .. } = wish else { return Ok(()) };
+        let Wish::Prompt { turn, content, ask, .. } = wish else { return Ok(()) };
         let (tenant, session) = (&self.session.tenant, self.session.no);
-        let new = NewMessage { tenant, session, turn: *turn, content };
+        let new = NewMessage { tenant, session, turn: *turn, content, ask };
         Ok(self.rooms.queued.admit(&self.rooms.settings.quotas, &new)?)
     }
 

@@ -4,7 +4,7 @@ use super::{Actor, Done, Execs, Gauge, Hands, Idle, Purpose, Reply, Request, tre
 use crate::{
     Error, Result, blocking,
     common::{self, Common, Pen, Waiting, Walls},
-    files::FileSource,
+    files::{FileSource, TreeState},
     live::{Live, Shape},
     logs::Logs,
     pool::{MoodCell, Passage},
@@ -351,7 +351,9 @@ impl Actor {
     }
 
     fn live_source(&self, uid: Option<u32>) -> FileSource {
-        FileSource::Live { workspace: self.live.workspace(), uid }
+        // A sandbox that every session has left is about to end.
+        let state = if self.common.is_inhabited() { TreeState::InSandbox } else { TreeState::Kept };
+        FileSource::Live { workspace: self.live.workspace(), uid, state }
     }
 
     fn answer_reader(&self, reply: Reply<Sourced>) {
@@ -424,8 +426,7 @@ impl Actor {
     }
 
     pub(super) fn answer_failed_writers(&mut self, error: &Error) {
-        let problem = error.problem();
-        self.writing.drain(..).for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
+        self.writing.drain(..).for_each(|reply| drop(reply.send(Err(error.shared()))));
     }
 }
 

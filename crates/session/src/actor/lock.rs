@@ -83,7 +83,7 @@ impl Actor {
             }
         };
         let noted = self.note(vec![Fact::Locked { how, lock: lock.clone() }]).await;
-        let answer = noted.as_ref().map(|()| lock).map_err(|error| Error::Failed(error.problem()));
+        let answer = noted.as_ref().map(|()| lock).map_err(Error::shared);
         reply.send(answer).ok();
         self.survive(noted)
     }
@@ -108,7 +108,7 @@ impl Actor {
 
     async fn note_lock(&mut self, fact: Fact, reply: Reply<()>) -> Result<()> {
         let noted = self.note(vec![fact]).await;
-        let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
+        let failed = noted.as_ref().err().map(Error::shared);
         reply.send(failed.map_or(Ok(()), Err)).ok();
         self.survive(noted)
     }

@@ -63,7 +63,7 @@ impl Actor {
         }
         let told = self.note_and_tell(facts).await;
         let answer = told.as_ref().map(|()| Answer::default());
-        reply.send(answer.map_err(|error| Error::Failed(error.problem()))).ok();
+        reply.send(answer.map_err(Error::shared)).ok();
         self.survive(told)
     }
 

@@ -110,7 +110,7 @@ impl Actor {
 
     pub(super) async fn give_up_rewinding(&mut self, error: &Error) -> Result<()> {
         while !self.rewinding.is_empty() {
-            self.refuse_rewind(Error::Failed(error.problem())).await?;
+            self.refuse_rewind(error.shared()).await?;
         }
         Ok(())
     }
@@ -229,7 +229,7 @@ impl Actor {
                 if fresh {
                     self.rooms.uids.give_back(uid);
                 }
-                self.refuse_rewind(Error::Failed(error.problem())).await?;
+                self.refuse_rewind(error.shared()).await?;
                 return self.survive(Err(error));
             }
         };

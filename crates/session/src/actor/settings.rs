@@ -59,6 +59,7 @@ impl Actor {
             // It is being started with what was there before.
             let starting = !is_live && (self.effect.is_some() || self.state.next() == Next::Wake);
             match (change.told, change.left.front()) {
+                (Some(_), _) if !is_live && self.is_shutting_down() => self.give_up_change(Error::Stopped),
                 (Some(_), _) if !is_live => self.give_up_change(Error::Gone),
                 (Some((_, until)), _) if until <= Instant::now() => self.give_up_change(Error::Silent),
                 (Some(_), _) => return Ok(()),
@@ -123,7 +124,7 @@ impl Actor {
             self.gauge.forget_bounds();
             self.rooms.ring_far();
         }
-        let failed = changed.as_ref().err().map(|error| Error::Failed(error.problem()));
+        let failed = changed.as_ref().err().map(Error::shared);
         reply.send(failed.map_or(Ok(()), Err)).ok();
         self.survive(changed)
     }

@@ -254,13 +254,12 @@ impl Actor {
     }
 
     fn refuse_resumers(&mut self, error: Error) {
-        let problem = error.problem();
         let mut replies = self.resuming.drain(..);
-        // The first to ask gets the error itself, with its kind; the others its words.
+        // The first caller gets the error itself, with its details; the others get its kind, code and sentence.
         if let Some(first) = replies.next() {
+            replies.for_each(|reply| drop(reply.send(Err(error.shared()))));
             first.send(Err(error)).ok();
         }
-        replies.for_each(|reply| drop(reply.send(Err(Error::Failed(problem.clone())))));
     }
 }
 

@@ -165,7 +165,7 @@ impl Actor {
             Request::Label { metadata, reply } => {
                 let noted = self.note(vec![Fact::Labelled { metadata }]).await;
                 self.rooms.ring_far();
-                let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
+                let failed = noted.as_ref().err().map(Error::shared);
                 reply.send(failed.map_or(Ok(()), Err)).ok();
                 self.survive(noted)
             }
@@ -288,7 +288,7 @@ impl Actor {
             },
             Wish::Withdraw { .. } | Wish::Reorder { .. } => {
                 let noted = if facts.is_empty() { Ok(()) } else { self.note(facts).await };
-                let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
+                let failed = noted.as_ref().err().map(Error::shared);
                 reply.send(failed.map_or_else(|| Ok(Answer::default()), Err)).ok();
                 self.survive(noted)
             }
@@ -356,7 +356,7 @@ impl Actor {
         let begun = told.iter().map(|(fact, ..)| fact.clone());
         let committed = self.note(facts.into_iter().chain(begun).collect()).await;
         let answer = committed.as_ref().map(|()| Answer { turn: Some(turn), ..Answer::default() });
-        reply.send(answer.map_err(|error| Error::Failed(error.problem()))).ok();
+        reply.send(answer.map_err(Error::shared)).ok();
         if let (Ok(()), Some((_, input, say))) = (&committed, told) {
             self.captured = Instant::now();
             self.tell(input, &say).await;
@@ -485,7 +485,7 @@ impl Actor {
         };
         let noted = self.note(facts).await;
         for reply in waiting {
-            let failed = noted.as_ref().err().map(|error| Error::Failed(error.problem()));
+            let failed = noted.as_ref().err().map(Error::shared);
             reply.send(failed.map_or_else(|| Ok(Answer::default()), Err)).ok();
         }
         self.survive(noted)

@@ -354,18 +354,52 @@ fn row(manifest: &Manifest, checkpoint: &FarCheckpoint, now: Timestamp) -> Check
 }
 
 fn event(id: &SessionId, line: &Line) -> Result<Event> {
-    let fact = Fact::decode(&line.kind, line.json.clone())
-        .map_err(|error| damaged(id, &format!("event {} cannot be read: {error}", line.seq)))?;
+    let fact = Fact::decode(&line.kind, line.json.clone()).map_err(|error| {
+        tracing::warn!(session = %id, seq = line.seq, %error, "an event from the object store cannot be read");
+        damaged(id, &format!("event {} cannot be read", line.seq))
+    })?;
     Ok(Event { seq: line.seq, turn: line.turn, at: line.at, fact })
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| {
-        let what = format!("{key} in the object store is not what was put there ({error})");
+        tracing::warn!(key, %error, "an object cannot be read");
+        let place = format!("it cannot be read from line {}, column {} on", error.line(), error.column());
+        let what = format!("{key} in the object store is not what was put there ({place})");
         Error::Far(format!("{what}: somebody else has changed it"))
     })
 }
 
 pub(super) fn damaged(id: &SessionId, what: &str) -> Error {
     Error::Far(format!("session {id} cannot be brought back: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_is_told_in_words_of_our_own() {
+        let id = SessionId::parse("s").expect("an id");
+        let line = |kind: &str| Line {
+            seq: 7,
+            turn: None,
+            at: Timestamp(0),
+            kind: kind.to_owned(),
+            json: "{}".to_owned(),
+        };
+        let events = ["queued", "of-tomorrow"].map(|kind| event(&id, &line(kind)).expect_err(kind));
+        let objects = [&b"{"[..], b"[]", b"{\"session\": 5}"]
+            .map(|bytes| parsed::<Manifest>("manifests/s/1", bytes).expect_err("damaged"));
+        for error in events.into_iter().chain(objects) {
+            let said = error.to_string();
+            assert!(
+                said.contains("event 7 cannot be read") || said.contains("from line 1, column"),
+                "{said}"
+            );
+            for word in ["missing field", "invalid type", "expected", "unknown", "EOF", "at line"] {
+                assert!(!said.contains(word), "{word}: {said}");
+            }
+        }
+    }
 }

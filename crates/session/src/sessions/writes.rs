@@ -17,17 +17,29 @@ use std::{
 pub(super) struct Overwritten {
     /// How many locks were taken, of all sessions: mostly none while a write lasts, and then nobody looks any further.
     taken: AtomicU64,
-    /// The number of the lock that was held when such a write ended.
-    locks: Mutex<HashMap<SessionNo, u64>>,
+    /// The last lock of each session that this server gave out, until such a write ends under it. A lock of before a restart
+    /// is missing: which writes were under way when it was taken, the server does not know any more.
+    whole: Mutex<HashMap<SessionNo, u64>>,
 }
 
 impl Overwritten {
-    pub(super) fn note_taken(&self) {
+    /// `held` is the number that the caller had before: a lock that goes on is as whole as it was.
+    pub(super) fn note_taken(&self, session: SessionNo, number: u64, held: Option<u64>) {
         self.taken.fetch_add(1, Ordering::Relaxed);
+        if held != Some(number) {
+            self.whole().insert(session, number);
+        }
     }
 
-    fn locks(&self) -> MutexGuard<'_, HashMap<SessionNo, u64>> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn note_over(&self, session: SessionNo, number: u64) {
+        let mut whole = self.whole();
+        if whole.get(&session) == Some(&number) {
+            whole.remove(&session);
+        }
+    }
+
+    fn whole(&self) -> MutexGuard<'_, HashMap<SessionNo, u64>> {
+        self.whole.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -51,16 +63,15 @@ impl Sessions {
             return Ok(());
         }
         let Some(lock) = self.get(session).await?.card.lock else { return Ok(()) };
+        self.overwritten.note_over(session, lock.number);
         match lock.is_held(self.rooms.clock()) {
-            // It is known as long as the server lives, which is longer than most locks.
-            true => drop(self.overwritten.locks().insert(session, lock.number)),
-            false => self.outlive_lock(session, lock.number).await?,
+            true => Ok(()),
+            false => self.outlive_lock(session, lock.number).await,
         }
-        Ok(())
     }
 
-    /// Whether another client wrote while this lock was held.
+    /// Whether another client may have written while this lock was held.
     pub fn is_overwritten(&self, session: SessionNo, lock: &Lock) -> bool {
-        self.overwritten.locks().get(&session) == Some(&lock.number)
+        self.overwritten.whole().get(&session) != Some(&lock.number)
     }
 }

@@ -310,7 +310,8 @@ mod tests {
 
     /// Hears one report after the other; what the facts say is what another one makes of them alone.
     fn heard(reports: impl IntoIterator<Item = Report>) -> (Meter, Vec<Used>) {
-        let prices = Prices::with(r#"{"m": {"input": 1, "output": 1}}"#).expect("prices");
+        let prices = Prices::with(serde_json::from_str(r#"{"m": {"input": 1, "output": 1}}"#).expect("JSON"))
+            .expect("prices");
         let when = Meanwhile { turn: None, attempt: 1, prices: &prices };
         let (mut meter, mut facts) = (Meter::default(), Vec::new());
         for report in reports {

@@ -194,7 +194,8 @@ fn a_shim_is_told_what_is_left_of_the_session_and_of_the_turn_that_runs_with_the
         Left { tokens: Some(40), nano_usd: Some(250_000_000) }
     );
 
-    let prices = Prices::with(r#"{"m": {"input": 3, "output": 15}}"#).expect("prices");
+    let prices = Prices::with(serde_json::from_str(r#"{"m": {"input": 3, "output": 15}}"#).expect("JSON"))
+        .expect("prices");
     let allowance = rest.allowance(&prices, 7);
     assert_eq!((allowance.position, allowance.tokens, allowance.nano_usd), (7, Some(90), Some(500_000_000)));
     assert_eq!(allowance.prices, Some(prices.clone()), "it counts dollars by them without a server");

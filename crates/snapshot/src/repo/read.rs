@@ -12,6 +12,8 @@ use crate::{Error, FileInfo, RelPath, TreeId};
 
 /// Unpacked blocks that are kept at hand: those of directories are come back to.
 const MOST_CACHED: usize = 24 << 20;
+/// The same for all files of a repository that are being read at this moment, however many clients read.
+const MOST_CACHED_CONTENT: usize = 8 << 20;
 
 pub(super) type BlockKey = (PackId, u32);
 
@@ -56,7 +58,28 @@ struct Cached {
     unpacking: Unpacking,
 }
 
+/// The unpacked blocks that all readers of file contents share. A client that stops reading keeps no block of its own.
+#[derive(Default)]
+pub(super) struct ContentBlocks(Mutex<Cached>);
+
 impl Cached {
+    fn block(
+        &mut self,
+        repo: &Repo,
+        (pack, number): (PackId, u32),
+        most: usize,
+    ) -> Result<Arc<Vec<u8>>, Error> {
+        if let Some(block) = self.blocks.get(&(pack, number)) {
+            return Ok(block.clone());
+        }
+        self.make_room(BLOCK, most);
+        let block = Arc::new(repo.block(pack, number, &mut self.unpacking)?);
+        self.size += block.len();
+        self.order.push_back((pack, number));
+        self.blocks.insert((pack, number), block.clone());
+        Ok(block)
+    }
+
     /// Lets go of the oldest until so many bytes fit; their memory is used again.
     fn make_room(&mut self, length: usize, most: usize) {
         while self.size + length > most
@@ -78,15 +101,7 @@ impl Reader<'_> {
 
     pub(crate) fn block(&self, pack: PackId, number: u32) -> Result<Arc<Vec<u8>>, Error> {
         let mut cached = self.cached.lock().expect("nobody panics while holding it");
-        if let Some(block) = cached.blocks.get(&(pack, number)) {
-            return Ok(block.clone());
-        }
-        cached.make_room(BLOCK, self.most);
-        let block = Arc::new(self.repo.block(pack, number, &mut cached.unpacking)?);
-        cached.size += block.len();
-        cached.order.push_back((pack, number));
-        cached.blocks.insert((pack, number), block.clone());
-        Ok(block)
+        cached.block(self.repo, (pack, number), self.most)
     }
 
     /// The bytes of an object; they are still to be checked.
@@ -295,6 +310,17 @@ impl Repo {
         Reader { repo: self, cached: Mutex::default(), most }
     }
 
+    /// They go with the last reader.
+    fn content_blocks(&self) -> Arc<ContentBlocks> {
+        let mut shared = self.content_blocks.lock().expect("nobody panics while holding it");
+        if let Some(blocks) = shared.upgrade() {
+            return blocks;
+        }
+        let blocks = Arc::default();
+        *shared = Arc::downgrade(&blocks);
+        blocks
+    }
+
     /// One of the roots of a tree.
     pub(super) fn find_root(
         &self,
@@ -342,9 +368,10 @@ impl Repo {
             Node::File(content) => {
                 self.fetch_content(&content)?;
                 let pieces = reader.content(&content)?;
-                // Said before it is promised to somebody.
-                check_all(&reader, &pieces)?;
+                drop(reader);
                 let content = FileContent::new(self.clone(), pieces);
+                // Damage is an error of the request, and not of an answer that has begun.
+                content.check_all()?;
                 Ok(Some(Entry::File { size: content.size, mtime_ms, content }))
             }
         }
@@ -388,21 +415,13 @@ fn files_of(reader: &Reader<'_>, root: &Ref) -> Result<Vec<FileInfo>, Error> {
     Ok(files)
 }
 
-fn check_all(reader: &Reader<'_>, pieces: &[Piece]) -> Result<(), Error> {
-    pieces.iter().try_for_each(|piece| match piece {
-        Piece::Chunk { at, .. } => reader.chunk(at).map(drop),
-        Piece::Zeros { .. } | Piece::List { .. } => Ok(()),
-    })
-}
-
 /// The content of a file, read bit by bit. It was checked in full before it was handed out, and is again.
 pub struct FileContent {
     repo: Arc<Repo>,
     pieces: std::vec::IntoIter<Piece>,
     size: u64,
     now: Now,
-    /// The block that was unpacked last: the next chunk is most likely in it, too.
-    block: Option<(BlockKey, Arc<Vec<u8>>)>,
+    blocks: Arc<ContentBlocks>,
 }
 
 enum Now {
@@ -413,21 +432,27 @@ enum Now {
 impl FileContent {
     fn new(repo: Arc<Repo>, pieces: Vec<Piece>) -> FileContent {
         let size = pieces.iter().map(Piece::length).sum();
-        FileContent { repo, pieces: pieces.into_iter(), size, now: Now::Zeros(0), block: None }
+        let blocks = repo.content_blocks();
+        FileContent { repo, pieces: pieces.into_iter(), size, now: Now::Zeros(0), blocks }
     }
 
-    fn chunk(&mut self, at: &Ref) -> Result<Vec<u8>, Error> {
+    fn check_all(&self) -> Result<(), Error> {
+        self.pieces.as_slice().iter().try_for_each(|piece| match piece {
+            Piece::Chunk { at, .. } => self.chunk(at).map(drop),
+            Piece::Zeros { .. } | Piece::List { .. } => Ok(()),
+        })
+    }
+
+    fn chunk(&self, at: &Ref) -> Result<Vec<u8>, Error> {
         let reader = self.repo.reader();
         let key = (at.place.pack, at.place.block);
-        let block = match &self.block {
-            Some((have, block)) if *have == key => block.clone(),
-            Some(_) | None => reader.block(key.0, key.1)?,
-        };
+        let mut cached = self.blocks.0.lock().expect("nobody panics while holding it");
+        let block = cached.block(&self.repo, key, MOST_CACHED_CONTENT)?;
+        drop(cached);
         let bytes = within(&block, &at.place);
         let bytes =
             bytes.ok_or_else(|| reader.damaged(&at.place, "an object outside of its block"))?.to_vec();
         reader.check(at, &bytes)?;
-        self.block = Some((key, block));
         Ok(bytes)
     }
 

@@ -1,7 +1,7 @@
 //! Collection removes what nobody wants and nothing else, whatever happened before and beside it.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, RwLock};
 use std::time::{Duration, SystemTime};
 
 use ash_snapshot::{Capture, Collected, Death, Depth, Disk, Folder, Repo, Root, Target, TreeId, Wanted};
@@ -350,14 +350,18 @@ fn captures_and_restores_go_on_beside_collection() {
     };
     // What the next collection finds old. Not the one under way: what is wanted since it began may need their packs.
     let dropped: Mutex<Vec<TreeId>> = Mutex::default();
+    // Two threads capture the same files. A pack gets no older between a capture that uses it and the wish to keep it.
+    let ageing: RwLock<()> = RwLock::default();
     let capture = |name: &str| {
         let folder = bench.empty(name);
         let mut line = Line::new(&folder, &bench.dir.path().join(format!("{name}.index")));
         let mut own: Vec<TreeId> = Vec::new();
         for turn in 0..TURNS {
             std::fs::write(folder.join(format!("{}", turn % 5)), noise(50_000, turn)).expect("written");
+            let young = ageing.read().expect("nobody panicked");
             let tree = line.take(&bench.repo).tree;
             want(&tree);
+            drop(young);
             own.push(tree.clone());
             if turn % 7 == 0 {
                 let to = bench.empty(&format!("{name} {turn}"));
@@ -378,8 +382,10 @@ fn captures_and_restores_go_on_beside_collection() {
         let folder = bench.empty("constant");
         std::fs::write(folder.join("file"), "always the same").expect("written");
         for _ in 0..TURNS {
+            let young = ageing.read().expect("nobody panicked");
             let tree = crate::support::take(&bench.repo, &folder).tree;
             want(&tree);
+            drop(young);
             bench.reopened().verify(&tree).expect("it was just captured");
             let_the_clock_tick();
             bench.reopened().verify(&tree).expect("it is wanted");
@@ -388,9 +394,10 @@ fn captures_and_restores_go_on_beside_collection() {
         }
     };
     let collect = |collected: &mut Collected| {
-        std::mem::take(&mut *dropped.lock().expect("nobody panicked"))
-            .iter()
-            .for_each(|tree| age(&bench, tree));
+        let old = std::mem::take(&mut *dropped.lock().expect("nobody panicked"));
+        let alone = ageing.write().expect("nobody panicked");
+        old.iter().for_each(|tree| age(&bench, tree));
+        drop(alone);
         let trees = wanted.lock().expect("nobody panicked").clone();
         let done = bench.repo.collect(&Wanted { trees, ..Wanted::default() }, GRACE).expect("collected");
         collected.removed.extend(done.removed);

@@ -72,3 +72,60 @@ pub(super) async fn messages(
     }
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ash_model::SessionNo;
+    use sqlx::sqlite::SqlitePoolOptions;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    };
+
+    /// One row of ten is a message.
+    const APART: u64 = 10;
+
+    async fn log(db: &SqlitePool, session: i64, rows: u64) -> Line {
+        query(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?2)
+             INSERT INTO events (session, seq, at, kind, json, is_message) SELECT ?1, i, 0, 'said', '{}', i % ?3 = 0 FROM n",
+        )
+        .bind(session)
+        .bind(rows as i64)
+        .bind(APART as i64)
+        .execute(db)
+        .await
+        .expect("inserted");
+        [(SessionNo(session), 0)].into()
+    }
+
+    /// How many instructions SQLite's machine takes for a page of four after this ordinal.
+    async fn cost(db: &SqlitePool, line: &Line, after: u64) -> u64 {
+        let steps = Arc::new(AtomicU64::new(0));
+        let counted = steps.clone();
+        let count = move || counted.fetch_add(1, Ordering::Relaxed) < u64::MAX;
+        let mut connection = db.acquire().await.expect("a connection");
+        connection.lock_handle().await.expect("a handle").set_progress_handler(1, count);
+        drop(connection);
+        let found = messages(db, line, after, 4).await.expect("messages");
+        let numbers: Vec<u64> = found.iter().map(|(ordinal, _)| *ordinal).collect();
+        assert_eq!(numbers, (after + 1..=after + 4).collect::<Vec<_>>());
+        steps.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test]
+    async fn a_page_of_messages_costs_the_same_in_a_long_log() {
+        let db =
+            SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await.expect("opened");
+        sqlx::migrate!("migrations/sqlite").run(&db).await.expect("migrated");
+        let (young, old) = (log(&db, 1, 10 * APART).await, log(&db, 2, 2000 * APART).await);
+        // The first call also prepares its statements.
+        cost(&db, &young, 0).await;
+        let first = cost(&db, &young, 0).await;
+        assert_eq!(cost(&db, &old, 0).await, first);
+        // Both statements step over the index entries of the messages before the page, and over no other row.
+        let last = cost(&db, &old, 1996).await;
+        assert!(last < first + 1996 * 16, "{last} beside {first}");
+    }
+}

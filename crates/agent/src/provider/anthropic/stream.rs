@@ -307,6 +307,18 @@ mod tests {
     }
 
     #[test]
+    fn a_call_is_kept_under_a_name_that_services_take() {
+        let called = |name: &str| {
+            let call = start(0, json!({"type": "tool_use", "id": "t", "name": name, "input": {}}));
+            take(&[&[began(), call][..], &stop("tool_use")].concat()).expect("taken").0.reply()
+        };
+        let call = ToolUse { id: "t".into(), name: "Read2J".into(), input: json!({}) };
+        let reply = called("Read\n\u{202e}\u{1b}[2J").map(|reply| reply.content);
+        assert_eq!(reply, Ok(vec![Block::ToolUse(call)]));
+        assert!(matches!(called("\n"), Err(Failure::Broken(_))), "nothing is left of its name");
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         let text = start(0, json!({"type": "text", "text": ""}));
         for events in [

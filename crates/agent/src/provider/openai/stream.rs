@@ -303,6 +303,18 @@ mod tests {
     }
 
     #[test]
+    fn a_call_is_kept_under_a_name_that_services_take() {
+        let called = |name: &str| {
+            let piece = json!({"index": 0, "id": "t", "function": {"name": name, "arguments": "{}"}});
+            let call = delta(json!({"tool_calls": [piece]}));
+            chunks(&[call, finish("tool_calls")]).expect("taken").0.reply()
+        };
+        let reply = called("Read\n\u{202e}\u{1b}[2J").map(|reply| reply.content);
+        assert_eq!(reply, Ok(vec![call("t", "Read2J", json!({}))]));
+        assert!(matches!(called("\n"), Err(Failure::Broken(_))), "nothing is left of its name");
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         let piece = |piece: Value| delta(json!({"tool_calls": [piece]}));
         for chunk in [

@@ -1,0 +1,31 @@
+//! The names of tools. Agents and models choose them, and people read them in streams, lists and permission requests.
+
+/// The longest name that services for models take.
+const MAX_TOOL_NAME: usize = 128;
+
+/// `[A-Za-z0-9_-]{1,128}`, as services for models want it. All other characters could mislead a reader, as line feeds and
+/// escape sequences do, and are left out. `None`: nothing is left.
+pub fn tool_name(given: &str) -> Option<String> {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    let name: String = given.chars().filter(plain).take(MAX_TOOL_NAME).collect();
+    Some(name).filter(|name| !name.is_empty())
+}
+
+/// The same where a call is shown in any case.
+pub fn shown_tool_name(given: &str) -> String {
+    tool_name(given).unwrap_or_else(|| "unnamed".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tools_name_is_letters_digits_dashes_and_underscores() {
+        assert_eq!(tool_name("mcp__git-hub__list_9").as_deref(), Some("mcp__git-hub__list_9"));
+        assert_eq!(tool_name("Read\n\u{202e}\x1b[2J(ok)").as_deref(), Some("Read2Jok"));
+        assert_eq!(tool_name(&"x".repeat(500)), Some("x".repeat(128)));
+        assert_eq!((tool_name("\u{202e}"), tool_name("")), (None, None));
+        assert_eq!([shown_tool_name("Read\n"), shown_tool_name("\n")], ["Read", "unnamed"]);
+    }
+}
